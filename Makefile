@@ -1,0 +1,96 @@
+# Needs Python 3.11 or newer, make and a package index; nothing else. Everything is installed into
+# .venv, from envs/requirements.lock, by the first target that needs it.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+CORES ?= all
+RESULTS ?= results
+PORT ?= 5000
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+IN_ENV := PATH="$(CURDIR)/$(BIN):$$PATH"
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock" $(ARGS)
+
+export UV_HTTP_TIMEOUT ?= 300
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## Print this list
+	@echo "clipnoise: a benchmark suite for differentially private optimizers"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '%-20s%s\n' "$$name" "$$what"; done
+	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter, CORES=4 how many jobs run at once, ARGS=\"…\""
+	@echo "adds options to the tool behind a target: make test ARGS=\"-k replay\"."
+
+.PHONY: quickstart
+quickstart: $(READY) ## Run the embedded study, from digits to reports/quickstart/report.pdf
+	@$(IN_ENV) snakemake --cores $(CORES) $(ARGS)
+
+.PHONY: test
+test: $(READY) ## Run the tests
+	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## Check style, types and the workflow's form
+	@$(IN_ENV) ruff check .
+	@$(IN_ENV) ruff format --check .
+	@$(IN_ENV) snakefmt --check Snakefile workflow
+	@$(IN_ENV) mypy
+	@$(IN_ENV) snakemake --lint
+
+.PHONY: benchmark
+benchmark: $(READY) ## Time clipped sums against Opacus, into benchmarks/results/
+	@$(IN_ENV) python benchmarks/speed.py $(ARGS)
+
+.PHONY: mlflow
+mlflow: $(READY) ## Browse the recorded runs on 127.0.0.1 (PORT=5000)
+	@test -f "$(RESULTS)/mlflow.db" || { \
+		echo "$(RESULTS)/mlflow.db: no recorded runs yet; make quickstart records some." >&2; exit 2; }
+	@$(IN_ENV) clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
+
+.PHONY: doctor
+doctor: $(READY) ## Tell what this machine has, and what to do about what it lacks
+	@$(IN_ENV) clipnoise doctor
+
+.PHONY: lock
+lock: $(READY) ## Pin every package anew and rewrite what is made from the pins (ARGS=--upgrade)
+	$(COMPILE) pyproject.toml --all-extras -o envs/requirements.lock
+	$(COMPILE) --group pyproject.toml:installer -o envs/installer.lock
+	$(BIN)/python envs/generate.py
+
+.PHONY: environment
+environment: $(READY) ## Build .venv, or bring it up to date
+
+.PHONY: clean
+clean: ## Remove the environment and the tools' caches; results and reports stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: an interrupted installation leaves none, and the next one starts anew.
+# uv installs everything but itself, because it takes packages from the index alone, whereas pip may
+# be configured to prefer what lies on a local disk.
+$(READY): envs/requirements.lock envs/installer.lock pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { \
+		echo "$(PYTHON): not found. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; \
+		exit 2; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$$("$(PYTHON)" --version) is too old: Python 3.11 or newer is needed. Name one: make PYTHON=/path/to/python3.12" >&2; \
+		exit 2; }
+	@test -f $@ || "$(PYTHON)" -m venv --clear .venv || { \
+		echo "Python's venv module is incomplete. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
+		exit 2; }
+	@echo "Installing the environment into .venv (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --require-hashes -r envs/installer.lock
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode \
+		--build-constraints envs/requirements.lock envs/requirements.lock || { \
+		echo "The packages did not install. Python 3.11 to 3.13 need no compiler; a newer one may." >&2; \
+		exit 1; }
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@

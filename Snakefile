@@ -1,0 +1,48 @@
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from clipnoise.errors import UserError
+from clipnoise.studies.plan import RUN, Plan
+
+
+configfile: "config.yaml"
+
+
+try:
+    plan = Plan.from_values(config, Path(workflow.basedir) / "workflow" / "studies")
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
+LOCK = f"{workflow.basedir}/envs/environment.yaml"
+
+
+wildcard_constraints:
+    dataset="[a-z0-9-]+",
+    model="[a-z0-9-]+",
+    method="[a-z0-9-]+",
+    budget="(eps|sigma)=[0-9.e+-]+|non-private",
+    seed="[0-9]+",
+    hash="[0-9a-f]{12}",
+    key="[0-9a-f]{12}",
+    study="(?!(?:audit|reaccounting)/)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?",
+    part="[A-Za-z0-9_-]+",
+    number="[0-9]+",
+
+
+include: "workflow/rules/data.smk"
+include: "workflow/rules/calibrate.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/track.smk"
+include: "workflow/rules/aggregate.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/reproduce.smk"
+include: "workflow/rules/audit.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        plan.reports(),
+        expand(f"{RESULTS}/studies/{{study}}/tracked.json", study=plan.configured),

@@ -1,0 +1,144 @@
+"""Time and peak memory of each way on each network, taken in turns within one process."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+from networks import Case
+from ways import NON_PRIVATE, WAYS, Way
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way on one network.
+
+    Attributes:
+        seconds: median over repetitions; None where the way does not work.
+        time_ratio: to the non-private gradient of the same batch.
+        peak_mb: memory beyond what was held before the step.
+        memory_ratio: to that of the non-private gradient.
+        deviation: from the non-private gradient or vmap's sum, relative; None where there is none.
+        problem: why the way does not work.
+    """
+
+    network: str
+    parameters: int
+    batch: int
+    query: str
+    engine: str
+    seconds: float | None = None
+    time_ratio: float | None = None
+    peak_mb: float | None = None
+    memory_ratio: float | None = None
+    deviation: float | None = None
+    problem: str = ""
+
+
+def measure(name: str, case: Case, *, batch: int, repetitions: int, device: str) -> list[Row]:
+    """Measure every way on one network.
+
+    Ways take turns, so that what else the machine does falls on all of them alike.
+    """
+    inputs, targets = case.batch(batch, device)
+    running: dict[Way, Callable[[], Tensor]] = {}
+    problems: dict[Way, str] = {}
+    sums: dict[Way, Tensor] = {}
+    parameters = 0
+    for way in WAYS:
+        torch.manual_seed(0)
+        network = case.build().to(device).train()
+        parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        try:
+            run = way.prepare(network, inputs, targets)
+            sums[way] = run()
+        except Exception as error:  # whatever a library raises is a result here
+            problems[way] = (str(error).strip() or type(error).__name__).splitlines()[0]
+        else:
+            running[way] = run
+    peaks = {way: peak(run, device) for way, run in running.items()}
+    seconds: dict[Way, list[float]] = {way: [] for way in running}
+    for _ in range(repetitions):
+        for way, run in running.items():
+            seconds[way].append(timed(run, device))
+    medians = {way: statistics.median(times) for way, times in seconds.items()}
+    base = next(way for way in running if way.engine == NON_PRIVATE)
+    rows = []
+    for way in WAYS:
+        row: dict[str, Any] = {"network": name, "parameters": parameters, "batch": batch}
+        row |= {"query": way.query, "engine": way.engine, "problem": problems.get(way, "")}
+        if way in running:
+            row |= {"seconds": medians[way], "time_ratio": medians[way] / medians[base]}
+            row |= {"peak_mb": peaks[way], "memory_ratio": peaks[way] / max(peaks[base], 1e-9)}
+            row["deviation"] = deviation(way, sums)
+        rows.append(Row(**row))
+    return rows
+
+
+def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
+    """Return how far a sum is from vmap's of the same query, relative to its largest entry."""
+    reference = next((w for w in sums if w.engine == "vmap" and w.query == way.query), None)
+    if reference is None or way.engine in (NON_PRIVATE, "vmap"):
+        return None
+    expected = sums[reference]
+    return float((sums[way] - expected).abs().max() / expected.abs().max())
+
+
+def timed(run: Callable[[], Tensor], device: str) -> float:
+    """Return the seconds of one call, the device's queue included."""
+    _synchronise(device)
+    start = time.perf_counter()
+    run()
+    _synchronise(device)
+    return time.perf_counter() - start
+
+
+def peak(run: Callable[[], Tensor], device: str) -> float:
+    """Return the most megabytes that one call holds beyond what was held before."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return (torch.cuda.max_memory_allocated() - before) / MEGABYTE
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # sets the recorded peak to what is held now
+    before = psutil.Process().memory_info().rss
+    run()
+    status = Path("/proc/self/status").read_text()
+    most = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return (int(most.split()[1]) * 1024 - before) / MEGABYTE
+
+
+def _synchronise(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of libraries about how they are used here."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def as_mappings(rows: list[Row]) -> list[dict[str, Any]]:
+    """Return rows as the CSV file has them."""
+    return [asdict(row) for row in rows]

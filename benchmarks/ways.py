@@ -1,0 +1,143 @@
+"""Ways to a step's gradient: without privacy, by the suite's engines, by Opacus' three modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.queries import Clipping
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.engine import GradientEngine
+
+CLIP_NORM, GROUP = 0.1, 4
+QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
+NON_PRIVATE = "non-private"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to one query's sum.
+
+    Attributes:
+        engine: the way's name.
+        query: which sum.
+        prepare: network, inputs and targets → a function that takes the sum once.
+    """
+
+    engine: str
+    query: str
+    prepare: Callable[[nn.Module, Tensor, Tensor], Callable[[], Tensor]]
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each example's cross entropy."""
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def plan(query: str, theta: Tensor, count: int) -> Clipping:
+    """Return the clipping plan of a query."""
+    if query == "scaled":
+        return Clipping(CLIP_NORM, scale=torch.linspace(0.5, 2, len(theta), device=theta.device))
+    if query == "two iterates":
+        return Clipping(CLIP_NORM, weights=(0.9, 0.1))
+    if query.startswith("micro"):
+        groups = torch.arange(count, device=theta.device) // GROUP
+        return Clipping(CLIP_NORM, group_size=GROUP, groups=groups)
+    return Clipping(CLIP_NORM)
+
+
+def by_engine(
+    kind: type[GradientEngine], query: str, network: nn.Module, inputs: Tensor, targets: Tensor
+) -> Callable[[], Tensor]:
+    """Take a query's sum by an engine of the suite."""
+    engine = kind(network, losses)
+    theta = engine.flat.theta.clone()
+    wanted = plan(query, theta, len(inputs))
+    iterates = [theta] * len(wanted.weights)
+    return lambda: engine.clipped_sum(inputs, targets, iterates, wanted)
+
+
+def non_private(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+    """Take the gradient of the summed loss by ordinary autograd."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+
+    def run() -> Tensor:
+        gradients = torch.autograd.grad(losses(network(inputs), targets).sum(), parameters)
+        return torch.cat([gradient.flatten() for gradient in gradients])
+
+    return run
+
+
+def opacus_instantiating(
+    network: nn.Module, inputs: Tensor, targets: Tensor, *, functorch: bool
+) -> Callable[[], Tensor]:
+    """Take the clipped sum as Opacus does with hooks, or with functorch for every layer."""
+    from opacus import GradSampleModule
+
+    module = GradSampleModule(network, loss_reduction="sum", force_functorch=functorch)
+    optimizer = _optimizer(module, "DPOptimizer")
+
+    def run() -> Tensor:
+        losses(module(inputs), targets).sum().backward()
+        optimizer.clip_and_accumulate()
+        total = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+        optimizer.zero_grad(set_to_none=True)
+        return total
+
+    return run
+
+
+def opacus_ghost(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+    """Take the clipped sum by Opacus' ghost clipping: two backward passes."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    module = GradSampleModuleFastGradientClipping(
+        network, loss_reduction="sum", max_grad_norm=CLIP_NORM, use_ghost_clipping=True
+    )
+    optimizer = _optimizer(module, "DPOptimizerFastGradientClipping")
+    criterion = DPLossFastGradientClipping(
+        module, optimizer, nn.CrossEntropyLoss(reduction="sum"), loss_reduction="sum"
+    )
+
+    def run() -> Tensor:
+        criterion(module(inputs), targets).backward()
+        total = torch.cat([p.grad.flatten() for p in optimizer.params])
+        optimizer.zero_grad(set_to_none=True)
+        return total
+
+    return run
+
+
+def _optimizer(module: nn.Module, name: str) -> Any:
+    from opacus import optimizers
+
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return getattr(optimizers, name)(
+        torch.optim.SGD(trained, lr=0.0),
+        noise_multiplier=0.0,
+        max_grad_norm=CLIP_NORM,
+        expected_batch_size=1,
+        loss_reduction="sum",
+    )
+
+
+WAYS = (
+    Way(NON_PRIVATE, "plain", non_private),
+    *(Way("factored", query, partial(by_engine, FactoredEngine, query)) for query in QUERIES),
+    *(Way("vmap", query, partial(by_engine, VmapEngine, query)) for query in QUERIES[:2]),
+    Way("Opacus hooks", "plain", partial(opacus_instantiating, functorch=False)),
+    Way("Opacus ghost", "plain", opacus_ghost),
+    Way("Opacus functorch", "plain", partial(opacus_instantiating, functorch=True)),
+)

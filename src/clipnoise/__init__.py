@@ -1,0 +1,21 @@
+"""clipnoise: a benchmark suite for differentially private optimizers.
+
+Importing the package costs nothing: torch and friends are loaded by the parts that use them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clipnoise.engine.replay import replay
+
+__all__ = ["replay"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "replay":
+        from clipnoise.engine.replay import replay
+
+        return replay
+    raise AttributeError(f"module 'clipnoise' has no attribute {name!r}")

@@ -1,0 +1,130 @@
+"""Test benches: networks and data on which one example can have any gradient, or a real one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from clipnoise.data.base import Examples
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.hooks import HooksEngine
+from clipnoise.gradients.vmap import VmapEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from clipnoise.data.base import Dataset
+    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.models.base import Model
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A network under each engine, in float64 so that rounding cannot hide an excess.
+
+    Attributes:
+        name: what kind of dataset it stands for.
+        engines: by name; each holds a network of its own.
+        theta: where the network starts, shape (d,).
+        pool: examples to draw from.
+    """
+
+    name: str
+    engines: dict[str, GradientEngine]
+    theta: Tensor
+    pool: Examples
+
+    def gradients(self, examples: Examples, iterates: list[Tensor]) -> Tensor:
+        """Return per-example gradients at some iterates, shape (k, b, d)."""
+        engine = self.engines["vmap"]
+        if len(examples) == 0:
+            return self.theta.new_zeros(len(iterates), 0, len(self.theta))
+        rows = [
+            engine.per_example_gradients(examples.inputs, examples.targets, theta)
+            for theta in iterates
+        ]
+        return torch.stack(rows)
+
+
+def least_squares(dimension: int, seed: int = 0) -> Bench:
+    """Return a bench of linear regression, where an example can have any gradient: see `realise`.
+
+    Args:
+        dimension: d.
+        seed: of the initial parameters and the pool.
+    """
+    draw = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.squeeze(1) - targets).square() / 2
+
+    theta = normal(dimension)
+    engines = _engines(lambda: nn.Linear(dimension, 1, bias=False), losses, theta)
+    return Bench("made to hurt", engines, theta, Examples(normal(64, dimension), normal(64)))
+
+
+def realise(gradients: Tensor, theta: Tensor) -> Examples:
+    """Return linear regression examples that have given gradients at given parameters.
+
+    (θ·x − y)x = g for x = g/‖g‖ and y = θ·x − ‖g‖. At nearby iterates the direction is the same.
+
+    Args:
+        gradients: shape (b, d).
+        theta: shape (d,).
+    """
+    norms = gradients.norm(dim=1, keepdim=True)
+    inputs = torch.where(norms > 0, gradients / norms.clamp(min=1e-300), gradients)
+    return Examples(inputs, inputs @ theta - norms.squeeze(1))
+
+
+def real_data(dataset: Dataset, model: Model, inputs: Examples, seed: int = 0) -> Bench:
+    """Return a bench of a real dataset and model.
+
+    Args:
+        dataset: for its shapes and its name.
+        model: the network's family.
+        inputs: examples of the dataset.
+        seed: of the initial parameters.
+    """
+
+    def build() -> nn.Module:
+        return model.build(dataset.example_shape, dataset.classes)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        theta = torch.cat([p.detach().reshape(-1) for p in build().parameters()]).double()
+    pool = Examples(inputs.inputs.double(), inputs.targets)
+    name = f"{dataset.id}, {model.id}"
+    return Bench(name, _engines(build, model.losses, theta), theta, pool)
+
+
+def join(*parts: Examples | None) -> Examples:
+    """Return several sets of examples as one, in order; None counts as empty."""
+    there = [part for part in parts if part is not None]
+    return Examples(
+        torch.cat([part.inputs for part in there]), torch.cat([part.targets for part in there])
+    )
+
+
+def take(examples: Examples, rows: Tensor | slice) -> Examples:
+    """Return some of the examples."""
+    return Examples(examples.inputs[rows], examples.targets[rows])
+
+
+def _engines(
+    build: Callable[[], nn.Module], losses: Callable[[Tensor, Tensor], Tensor], theta: Tensor
+) -> dict[str, GradientEngine]:
+    engines: dict[str, GradientEngine] = {}
+    for kind in (FactoredEngine, VmapEngine, HooksEngine):
+        engine = kind(build().double().train(), losses)
+        engine.flat.load(theta)
+        engines[kind.name] = engine
+    return engines

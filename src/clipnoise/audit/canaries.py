@@ -1,0 +1,111 @@
+"""Gradient canaries: examples whose gradient is one coordinate, far beyond the clip norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.gradients.engine import GradientEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from clipnoise.privacy.queries import Clipping, Unreleased
+
+SIZE = 1e8  # of a canary's gradient: after any scale and offset it is still one coordinate
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithCanaries(Dataset):
+    """A dataset to whose private examples (or users) m places for canaries are added.
+
+    The target −1 − j marks canary j; its input is never used.
+
+    Attributes:
+        inner: the dataset.
+        canaries: m.
+    """
+
+    id: ClassVar[str] = "with-canaries"
+
+    inner: Any
+    canaries: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("example_shape", "classes", "title", "licence", "source"):
+            return getattr(self.inner, name)
+        return super().__getattribute__(name)
+
+    def user_count(self) -> int | None:
+        users: int | None = self.inner.user_count()
+        return None if users is None else users + self.canaries
+
+    def sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = self.inner.sizes()
+        more = self.canaries if self.user_count() is None else 0
+        return {**sizes, "train": sizes["train"] + more}
+
+    def load(self, cache: Path) -> Splits:
+        splits: Splits = self.inner.load(cache)
+        if self.user_count() is not None:
+            return splits  # the last m users have no example: they are the canaries
+        inputs, targets = splits.train.inputs, splits.train.targets
+        train = Examples(
+            torch.cat([inputs, inputs.new_zeros(self.canaries, *inputs.shape[1:])]),
+            torch.cat([targets, -1 - torch.arange(self.canaries, dtype=targets.dtype)]),
+        )
+        return Splits(train, splits.validation, splits.test, splits.public, splits.provenance)
+
+
+def as_users(units: Examples, canaries: int) -> Examples:
+    """Return users by number, the last of them marked as canaries in the way of examples."""
+    first = len(units) - canaries
+    marks = torch.where(units.inputs < first, 0, first - 1 - units.inputs)
+    return Examples(units.inputs, marks)
+
+
+class CanaryEngine(GradientEngine):
+    """A gradient engine that knows canaries; real examples go to the engine it stands for.
+
+    Canary j has the gradient SIZE·e_j at every iterate: a scale keeps its direction, the clip
+    leaves C e_j. Under add-remove adjacency a canary that is out adds nothing; under replacement
+    it has the opposite gradient instead.
+
+    Attributes:
+        known: what real examples have added since it was last set to zero: the auditor knows them
+            and takes them out of a release.
+    """
+
+    name: ClassVar[str] = "canaries"
+
+    def __init__(self, inner: GradientEngine, included: Tensor, *, replaced: bool) -> None:
+        """Take an engine and the coins, bool of shape (m,)."""
+        self.inner, self.included, self.replaced = inner, included, replaced
+        self.flat, self.losses, self.piece = inner.flat, inner.losses, inner.piece
+        self.known = torch.zeros_like(inner.flat.theta)
+
+    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        real, rows = targets >= 0, theta.new_zeros(len(inputs), len(theta))
+        if real.any():
+            rows[real] = self.inner.per_example_gradients(inputs[real], targets[real], theta)
+        canary = -1 - targets[~real]
+        sign = torch.where(self.included[canary], SIZE, -SIZE).to(theta.dtype)
+        rows[(~real).nonzero().squeeze(1), canary] = sign
+        return rows
+
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+    ) -> Unreleased:
+        real = targets >= 0
+        there = ~real & (self.included[-1 - targets.clamp(max=-1)] | self.replaced)
+        known = self.inner.clipped_sum(inputs[real], targets[real], iterates, plan)
+        self.known += known
+        return known + super().clipped_sum(  # type: ignore[return-value]
+            inputs[there], targets[there], iterates, plan
+        )

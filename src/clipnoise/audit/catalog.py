@@ -1,0 +1,52 @@
+"""What there is to audit, by name. Imports nothing heavy: the workflow asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clipnoise.engine.fingerprint import fingerprint_of
+from clipnoise.methods.registry import methods
+
+# Deliberate mistakes: each must be exposed by some check.
+MISTAKES: Mapping[str, str] = {
+    "half-noise": "Noise at σ/2, accounted at σ.",
+    "each-pass-clipped": (
+        "Each of the k passes is clipped by itself, and the sum gets the noise of one."
+    ),
+    "microbatch-at-c": (
+        "Means of micro-batches are clipped to C and accounted at C; one example can move one 2C."
+    ),
+    "realised-batch-size": "The sum is divided by the size of the batch that was drawn.",
+    "delta-of-batches": (
+        "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
+    ),
+    "private-preconditioner": "The preconditioner is computed from the private examples.",
+    "shuffled-as-poisson": "Batches are shuffled, but the accountant assumes Poisson sampling.",
+}
+
+
+def audited_methods() -> list[str]:
+    """Return every method: each gets a contract check."""
+    return list(methods())
+
+
+def claiming_methods() -> list[str]:
+    """Return the methods that claim an ε: each gets an empirical audit too."""
+    return [name for name, kind in methods().items() if kind.query.private]
+
+
+def fingerprint(check: str, method: str | None = None) -> str:
+    """Return the fingerprint of the code that a check runs and of the method that it attacks.
+
+    Args:
+        check: a module of this package, e.g. "contract".
+        method: a method id, or None for a check of a control.
+    """
+    attacked = [] if method is None else [methods()[method].__module__]
+    return fingerprint_of([f"clipnoise.audit.{check}", *attacked])
+
+
+def datasets(method: str) -> list[str]:
+    """Return the datasets that the audits of a method read."""
+    federated = methods()[method].query.adjacency == "add-remove-user"
+    return ["digits", "digits-users"] if federated else ["digits"]

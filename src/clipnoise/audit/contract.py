@@ -1,0 +1,193 @@
+"""The contract check: whether releases keep what a method declares about them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clipnoise.audit.bench import Bench, least_squares
+from clipnoise.audit.constants import Finding, check_denominator
+from clipnoise.audit.moments import life
+from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
+from clipnoise.audit.noise import check_noise
+from clipnoise.privacy.sensitivity import joint_change, largest_changes
+
+if TYPE_CHECKING:
+    from clipnoise.audit.moments import Moment
+    from clipnoise.audit.neighbours import Pair
+    from clipnoise.audit.subject import Subject
+    from clipnoise.gradients.engine import GradientEngine
+
+DIMENSION = 6
+EXPECTED_BATCH_SIZE = 4.0
+SIZES = (1, 3, 10**6)  # of physical batches
+ROUNDING = 1e-6
+MADE, REAL = (1, 2, 3, 4, 8), (1, 4)  # the steps that are attacked
+WORST = 3  # pairs of a step that go through every path
+
+
+@dataclass
+class Largest:
+    """The largest change that one example caused, in units of what was declared.
+
+    Attributes:
+        joint: over everything, all parts of the release at once.
+        parts: over everything, for each part.
+        kinds: by how the neighbouring datasets were made.
+        paths: by engine and physical batch size.
+        pairs: how many comparisons were made.
+    """
+
+    joint: float = 0.0
+    parts: list[float] = field(default_factory=list)
+    kinds: dict[str, float] = field(default_factory=dict)
+    paths: dict[str, float] = field(default_factory=dict)
+    pairs: int = 0
+
+    def note(self, kind: str, path: str, parts: list[float], joint: float) -> None:
+        """Take one comparison into account."""
+        self.joint, self.pairs = max(self.joint, joint), self.pairs + 1
+        self.parts = [max(pair) for pair in zip(self.parts or parts, parts, strict=True)]
+        self.kinds[kind] = max(self.kinds.get(kind, 0.0), joint)
+        self.paths[path] = max(self.paths.get(path, 0.0), joint)
+
+
+def check_contract(
+    subject: Subject,
+    real: Bench | None = None,
+    *,
+    findings: tuple[Finding, ...] = (),
+    attacked: tuple[int, ...] = MADE,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Attack the releases of a method and compare them with what it declares.
+
+    Args:
+        subject: the method.
+        real: a bench of real data to attack as well.
+        attacked: which of the first eight steps are attacked with made data.
+        findings: of checks that need a whole run, see `clipnoise.audit.runs`.
+        seed: of everything random.
+
+    Returns:
+        Plain data: what is declared, what was measured, on which paths, the noise, and a verdict:
+        "kept", "broken" or "no claim".
+    """
+    query = subject.method.query
+    if subject.method.clip_norm_at(1) is None:
+        return _verdict(subject, None, None, [])
+    largest, checks = Largest(), list(findings)
+    bench = least_squares(DIMENSION, seed)
+    for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
+        if moment.state.step + 1 in attacked:
+            _attack(subject, moment, bench, largest, seed)
+            checks.append(check_denominator(subject, moment, bench))
+    if real is not None:
+        _attack_real(subject, real, largest, seed)
+    noise = check_noise(subject, seed=seed) if query.draws else None
+    return _verdict(subject, largest, noise, checks)
+
+
+def _attack(subject: Subject, moment: Moment, bench: Bench, largest: Largest, seed: int) -> None:
+    """Try every pair on one path, make the worst worse, and take the worst through all paths."""
+    engine = bench.engines["vmap"]
+
+    def harm(pair: Pair) -> float:
+        return _compare(subject, moment, engine, pair)[1]
+
+    found: list[tuple[float, int, Pair]] = []
+    for pair in made_pairs(subject, moment, bench, seed + moment.state.step):
+        parts, joint = _compare(subject, moment, engine, pair)
+        largest.note(pair.kind, "vmap, whole batch", parts, joint)
+        found.append((joint, len(found), pair))
+    found.sort(reverse=True)
+    small = next(pair for _, _, pair in found if 0 < len(pair.rest) <= DIMENSION)
+    hurt = climb(small, harm, seed)
+    for pair in [hurt, *(pair for _, _, pair in found[:WORST])]:
+        _on_every_path(subject, moment, bench, pair, largest)
+    if subject.form.__name__ == "physical_batches":
+        _reference(subject, moment, bench, hurt, largest)
+
+
+def _attack_real(subject: Subject, bench: Bench, largest: Largest, seed: int) -> None:
+    for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
+        if moment.state.step + 1 in REAL:
+            for pair in real_pairs(subject, bench, seed):
+                _on_every_path(subject, moment, bench, pair, largest)
+
+
+def _reference(
+    subject: Subject, moment: Moment, bench: Bench, pair: Pair, largest: Largest
+) -> None:
+    """Attack the reference sum, which takes recorded gradients, with its own adversaries too."""
+    (examples, _), _ = pair.datasets()
+    plan = moment.plan(subject)
+    iterates = moment.iterates[: len(plan.weights)]
+    changes = largest_changes(
+        subject.method.query,
+        plan,
+        bench.gradients(examples, iterates),
+        expected_batch_size=moment.public.expected_batch_size,
+    )
+    largest.note("recorded gradients", "reference", list(changes.parts), changes.joint)
+
+
+def _on_every_path(
+    subject: Subject, moment: Moment, bench: Bench, pair: Pair, largest: Largest
+) -> None:
+    for name, engine in bench.engines.items():
+        for size in SIZES:
+            parts, joint = _compare(subject, moment, engine, pair, size)
+            words = "whole batch" if size == SIZES[-1] else f"physical batches of {size}"
+            largest.note(pair.kind, f"{name}, {words}", parts, joint)
+
+
+def _compare(
+    subject: Subject, moment: Moment, engine: GradientEngine, pair: Pair, size: int = 10**6
+) -> tuple[list[float], float]:
+    """Return the change of each part over its sensitivity, and of all parts at once."""
+    here, there = (
+        moment.release(subject, engine, examples, batch=batch, size=size)
+        for examples, batch in pair.datasets()
+    )
+    parts = subject.method.query.parts(here.clip_norm, here.expected_batch_size)
+    moved = [
+        float((a - b).norm()) / part.sensitivity
+        for a, b, part in zip(here.values, there.values, parts, strict=True)
+    ]
+    return moved, joint_change(moved, parts)
+
+
+def _verdict(
+    subject: Subject,
+    largest: Largest | None,
+    noise: dict[str, Any] | None,
+    checks: list[Finding],
+) -> dict[str, Any]:
+    """Put the result together: any broken promise breaks the contract."""
+    method = subject.method
+    broken = list(dict.fromkeys(finding.said for finding in checks if not finding.holds))
+    if largest is not None and largest.joint > 1 + ROUNDING:
+        many = f"{largest.joint:.3g}" if math.isfinite(largest.joint) else "infinitely many"
+        broken.insert(0, f"one example moves the release {many} times as far as declared")
+    if noise is not None and not noise["holds"]:
+        broken.append(noise["said"])
+    verdict = "broken" if broken else "kept"
+    clip_norm = method.clip_norm_at(1)
+    parts = () if clip_norm is None else method.query.parts(clip_norm, EXPECTED_BATCH_SIZE)
+    return {
+        "kind": "contract",
+        "method": method.id,
+        "private": method.query.private,
+        "adjacency": method.query.adjacency,
+        "declared": [
+            {"sensitivity": part.sensitivity, "noise_factor": part.noise_factor} for part in parts
+        ],
+        "declared_at": {"clip_norm": clip_norm, "expected_batch_size": EXPECTED_BATCH_SIZE},
+        "measured": None if largest is None else vars(largest),
+        "noise": noise,
+        "checks": [vars(finding) for finding in checks],
+        "broken": broken,
+        "verdict": verdict if method.query.private else "no claim",
+    }

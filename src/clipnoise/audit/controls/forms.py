@@ -1,0 +1,89 @@
+"""Mistakes in how a batch becomes a sum. Each has the signature of `physical_batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from clipnoise.gradients.engine import physical_batches
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.data.base import Examples
+    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.privacy.queries import Clipping
+
+GROUP = 2
+GAMMA = 1e-3
+
+
+def clip_each_pass(
+    engine: GradientEngine,
+    examples: Examples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    plan: Clipping,
+    size: int,
+) -> Tensor:
+    """Clip the gradient of each pass by itself and add the k clipped ones."""
+    each = replace(plan, weights=(1.0,))
+    sums: list[Tensor] = [
+        physical_batches(engine, examples, batch, [at], each, size) for at in iterates
+    ]
+    return torch.stack(sums).sum(dim=0)
+
+
+def clip_microbatches(
+    engine: GradientEngine,
+    examples: Examples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    plan: Clipping,
+    size: int,
+) -> Tensor:
+    """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
+    total, whole = torch.zeros_like(iterates[0]), replace(plan, clip_norm=None)
+    for group in torch.split(batch, GROUP):
+        inputs, targets = examples.inputs[group], examples.targets[group]
+        mean = engine.clipped_sum(inputs, targets, iterates, whole) / GROUP
+        assert plan.clip_norm is not None
+        total += mean * (plan.clip_norm / mean.norm()).clamp(max=1.0)
+    return total
+
+
+def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]:
+    """Return a sum that ends up divided by the size of the batch, not by the constant B."""
+
+    def form(
+        engine: GradientEngine,
+        examples: Examples,
+        batch: Tensor,
+        iterates: Sequence[Tensor],
+        plan: Clipping,
+        size: int,
+    ) -> Tensor:
+        total = physical_batches(engine, examples, batch, iterates, plan, size)
+        return total * (expected_batch_size / max(1, len(batch)))
+
+    return form
+
+
+def scale_by_private_statistics(
+    engine: GradientEngine,
+    examples: Examples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    plan: Clipping,
+    size: int,
+) -> Tensor:
+    """Take the preconditioner from the gradients of all private examples."""
+    squares = torch.zeros_like(iterates[0])
+    if len(examples):
+        rows = engine.per_example_gradients(examples.inputs, examples.targets, iterates[0])
+        squares = rows.square().mean(dim=0)
+    private = replace(plan, scale=1 / (squares.sqrt() + GAMMA))
+    return physical_batches(engine, examples, batch, iterates, private, size)

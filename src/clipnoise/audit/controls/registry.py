@@ -1,0 +1,70 @@
+"""The deliberately broken variants by name, and what must expose each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clipnoise.audit.contract import EXPECTED_BATCH_SIZE
+from clipnoise.audit.controls import forms
+from clipnoise.audit.controls.claims import Claim, delta_of_batches, shuffled_as_poisson
+from clipnoise.audit.controls.noise import HalfNoise
+from clipnoise.audit.subject import Subject, subject
+
+if TYPE_CHECKING:
+    from clipnoise.audit.subject import Form
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake that an audit must expose.
+
+    Attributes:
+        build: the broken variant; None where the mistake is in the claim alone.
+        empirical: whether the empirical audit applies: the release itself is wrong, by enough.
+        claim: the false claim and what contradicts it; None where the claim would be right if the
+            code were.
+    """
+
+    build: Callable[[], Subject] | None = None
+    empirical: bool = False
+    claim: Callable[[], Claim] | None = None
+
+
+def _formed(method: str, form: Form, **options: float) -> Callable[[], Subject]:
+    return lambda: subject(method, options, form=form)
+
+
+def _half_noise() -> Subject:
+    broken = subject("dp-sgd")
+    object.__setattr__(broken.method, "query", HalfNoise())
+    return broken
+
+
+CONTROLS: Mapping[str, Control] = {
+    "half-noise": Control(
+        build=_half_noise,
+        empirical=True,
+    ),
+    "each-pass-clipped": Control(
+        build=_formed("dp-pmlf-wo-lf", forms.clip_each_pass, history=3),
+        empirical=True,
+    ),
+    "microbatch-at-c": Control(
+        build=_formed("dp-sgd", forms.clip_microbatches),
+    ),
+    "realised-batch-size": Control(
+        build=_formed("dp-sgd", forms.divide_by_realised_size(EXPECTED_BATCH_SIZE)),
+    ),
+    "private-preconditioner": Control(
+        build=_formed("dp-sgd", forms.scale_by_private_statistics),
+    ),
+    "shuffled-as-poisson": Control(
+        build=lambda: subject("dp-sgd", batches="shuffled"),
+        claim=shuffled_as_poisson,
+    ),
+    "delta-of-batches": Control(
+        claim=delta_of_batches,
+    ),
+}

@@ -1,0 +1,215 @@
+"""The empirical audit: guess from the releases which canaries took part, and bound ε from below."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
+from clipnoise.audit.estimator import lower_bound
+from clipnoise.audit.runs import batches, digits_for, run_spec
+from clipnoise.audit.subject import recorded
+from clipnoise.engine.training import Run
+from clipnoise.privacy.binding import claim
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.studies.plan import calibration_target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from clipnoise.audit.subject import Recorder, Release, Subject
+    from clipnoise.data.base import Examples
+    from clipnoise.engine.spec import RunSpec
+    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.privacy.accountants import Accountant
+
+SCORE = (
+    "log-likelihood ratio of a canary's coordinate over all steps, real examples taken out, in "
+    "units of the noise, whitened where noise is correlated"
+)
+WORDS = "An audit can refute a guarantee. It can never prove one: a better attack may do better."
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is spent on an audit, and on which mechanism.
+
+    Attributes:
+        canaries: per run, at most one per parameter.
+        runs: independent runs, each with canaries of its own; a canary is in one run only, so all
+            together are one (ε, δ)-DP mechanism for each of them.
+        noise_multiplier: σ.
+        sampling_rate: q, to the nearest whole expected batch size.
+        steps: T.
+        delta: δ.
+        accountant: a tight one, so that what is claimed is close to what is true.
+        confidence: of the lower bound.
+        seed: of the first run; the coins too.
+    """
+
+    canaries: int = 640
+    runs: int = 100
+    noise_multiplier: float = 4.0
+    sampling_rate: float = 0.9
+    steps: int = 4
+    delta: float = 1e-5
+    accountant: Accountant = "prv"
+    confidence: float = 0.95
+    seed: int = 0
+
+
+def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> dict[str, Any]:
+    """Audit a method by its releases, with the real sampler, query, noise and calibration.
+
+    Args:
+        subject: the method; its query adds noise.
+        cache: the folder of prepared datasets.
+        settings: how much to spend.
+
+    Returns:
+        Plain data: the bound, the claim, the score, and "refuted" or "not refuted".
+
+    Raises:
+        ValueError: the method claims nothing.
+    """
+    if not subject.method.query.private:
+        raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
+    chosen = settings or Settings()
+    spec = _spec(subject, chosen)
+    target = calibration_target(spec)
+    assert target is not None
+    assert spec.privacy is not None
+    calibration = calibrate(target)
+    scores, coins = [], []
+    for number in range(chosen.runs):
+        score, coin = _one_run(
+            subject, replace(spec, seed=chosen.seed + number), cache, calibration.noise_multiplier
+        )
+        scores.append(score)
+        coins.append(coin)
+    bound = lower_bound(
+        np.concatenate(scores),
+        np.concatenate(coins),
+        delta=chosen.delta,
+        confidence=chosen.confidence,
+    )
+    return {
+        "kind": "empirical",
+        "method": subject.method.id,
+        "adjacency": subject.method.query.adjacency,
+        "claim": claim(
+            private=subject.method.query.private,
+            sampler=spec.privacy.sampler,
+            accountant=spec.privacy.accountant,
+            adjacency=subject.method.query.adjacency,
+        ),
+        "claimed_epsilon": calibration.epsilon,
+        "accountant": spec.privacy.accountant,
+        "sampler": spec.privacy.sampler,
+        "sampling_rate": spec.sampling_rate,
+        "score": SCORE,
+        "settings": asdict(chosen),
+        "bound": asdict(bound),
+        "verdict": "refuted" if bound.epsilon > calibration.epsilon else "not refuted",
+        "words": WORDS,
+    }
+
+
+def _spec(subject: Subject, settings: Settings) -> RunSpec:
+    dataset = WithCanaries(inner=digits_for(subject), canaries=settings.canaries)
+    units = dataset.user_count() or dataset.sizes()["train"]
+    return run_spec(
+        subject,
+        noise_multiplier=settings.noise_multiplier,
+        expected_batch_size=round(settings.sampling_rate * units),
+        steps=settings.steps,
+        delta=settings.delta,
+        accountant=settings.accountant,
+        dataset=dataset,
+        seed=settings.seed,
+    )
+
+
+def _one_run(
+    subject: Subject, spec: RunSpec, cache: Path, sigma: float
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Train with canaries; return the score and the coin of each."""
+    m = spec.dataset.canaries  # type: ignore[attr-defined]
+    method, recorder = recorded(subject.method)
+    run = Run.prepare(replace(spec, method=method), cache, "cpu")
+    coin = torch.rand(m, generator=torch.Generator().manual_seed(10**6 + spec.seed)) < 0.5
+    engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
+    users = spec.dataset.user_count() is not None
+
+    def sums(_: GradientEngine, units: Examples, *rest: Any) -> Any:
+        return subject.form(engine, as_users(units, m) if users else units, *rest)
+
+    run.sums = sums
+    run.sampler = batches(subject, spec)
+    signals, variances = [], []
+    for batch in run.batches():
+        engine.known.zero_()
+        variances.append(run.noise.row_norm_squared(run.state.step + 1))
+        run.step(batch, sigma)
+        signals.append(_signal(recorder.releases[-1], engine.known, m))
+    deviation = sigma * _unit(recorder)
+    scores = _scores(spec, torch.stack(signals).double(), deviation, run.sampler)
+    return scores.numpy(), coin.numpy()
+
+
+def _signal(release: Release, known: Tensor, m: int) -> Tensor:
+    """Return the coordinates of the canaries: 1 for one that took part, before noise."""
+    b, c = release.expected_batch_size, release.clip_norm
+    return ((release.values[0] - known / b) * (b / c))[:m]
+
+
+def _unit(recorder: Recorder) -> float:
+    """Return the declared noise on a signal of 1, in units of σ."""
+    release = recorder.releases[0]
+    part = recorder.parts(release.clip_norm, release.expected_batch_size)[0]
+    unit: float = part.noise_factor * part.sensitivity
+    return unit * release.expected_batch_size / release.clip_norm
+
+
+def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> Tensor:
+    """Return Σ_t log p(y_t | in)/p(y_t | out) for each canary, y whitened and projected.
+
+    With C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is a participation at step t plus noise of
+    standard deviation σ/‖C[:, t]‖, for participations at least b steps apart.
+    """
+    privacy, turns, m = spec.privacy, spec.participation(), signals.shape[1]
+    assert privacy is not None
+    strategy = privacy.noise.strategy(spec.steps)
+    matrix = np.eye(spec.steps) if strategy is None else strategy.matrix()
+    columns = torch.as_tensor(matrix, dtype=signals.dtype)
+    lengths = columns.square().sum(dim=0)
+    y = (columns.T @ (columns @ signals)) / lengths[:, None]
+    variance = (deviation**2 / lengths)[:, None]
+    evidence = _evidence(y, variance, turns.sampling_rate)
+    if spec.method.query.adjacency == "replace":
+        evidence = evidence - _evidence(-y, variance, turns.sampling_rate)
+    if turns.groups == 1:
+        return evidence.sum(dim=0)
+    steps = torch.arange(spec.steps)
+    first = spec.examples - m
+    mine = torch.zeros_like(evidence)
+    for group in range(turns.groups):
+        members = sampler.group(group)
+        mask = torch.zeros(m)
+        mask[members[members >= first] - first] = 1
+        mine[steps % turns.groups == group] = mask.to(mine)
+    return (evidence * mine).sum(dim=0)
+
+
+def _evidence(y: Tensor, variance: Tensor, rate: float) -> Tensor:
+    """Return log(1 − q + q·N(y; 1, s²)/N(y; 0, s²)), without overflow."""
+    ratio = (2 * y - 1) / (2 * variance)
+    if rate == 1:
+        return ratio
+    one = torch.ones_like(ratio)
+    return torch.logaddexp(np.log1p(-rate) * one, np.log(rate) * one + ratio)

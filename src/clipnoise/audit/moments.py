@@ -1,0 +1,146 @@
+"""Moments in the life of a method: where an attack on one step can begin."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.audit.bench import take
+from clipnoise.audit.subject import Release, recorded
+from clipnoise.methods.base import Public, State, step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from clipnoise.audit.bench import Bench
+    from clipnoise.audit.subject import Subject
+    from clipnoise.data.base import Examples
+    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.privacy.queries import Clipping
+
+STEPS = 8  # enough for both phases, the filters' history and every iterate
+SIGMA = 0.5  # of the noise that makes the history; any history is one an attacker may see
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is public before a step: memory, constants and iterates.
+
+    Attributes:
+        state: the method's memory; copied before each use.
+        public: the constants of the run and the public gradient of the step.
+        iterates: newest first.
+    """
+
+    state: State
+    public: Public
+    iterates: list[Tensor]
+
+    def plan(self, subject: Subject) -> Clipping:
+        """Return the clipping plan of the step."""
+        state = self._state()
+        state.step += 1
+        return subject.method.clipping(state, self.public, len(self.iterates))
+
+    def release(
+        self,
+        subject: Subject,
+        engine: GradientEngine,
+        examples: Examples,
+        *,
+        batch: Tensor | None = None,
+        size: int = 10**6,
+        noise: Sequence[Tensor] | None = None,
+        sigma: float = 0.0,
+    ) -> Release:
+        """Take the step with the real code and return what crosses the privacy boundary.
+
+        Args:
+            subject: the method, and what forms its sums.
+            engine: what takes gradients.
+            examples: the private dataset.
+            batch: the rows of the batch; all of them when left out.
+            size: of a physical batch.
+            noise: standard normals, one tensor of shape (d,) per noisy part; zeros when left out.
+            sigma: σ.
+        """
+        method, recorder = recorded(subject.method)
+        rows = torch.arange(len(examples)) if batch is None else batch
+        zeros = [torch.zeros_like(self.iterates[0])] * method.query.draws
+
+        def form(plan: Clipping) -> Any:
+            iterates = self.iterates[: len(plan.weights)]
+            return subject.form(engine, examples, rows, iterates, plan, size)
+
+        step(
+            method,
+            self._state(),
+            replace(self.public, noise_multiplier=sigma),
+            available=len(self.iterates),
+            clipped_sum=form,
+            noise=zeros if noise is None else noise,
+        )
+        return recorder.releases[-1]
+
+    def _state(self) -> State:
+        buffers = {name: buffer.clone() for name, buffer in self.state.buffers.items()}
+        return State(self.state.like, self.state.step, buffers)
+
+
+def life(
+    subject: Subject, bench: Bench, *, expected_batch_size: float, seed: int = 0
+) -> Iterator[Moment]:
+    """Yield the moments before each of the first steps of a run with real steps and noise.
+
+    Args:
+        subject: the method.
+        bench: network and data.
+        expected_batch_size: B.
+        seed: of the batches, the noise and the public gradients.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    theta, method = bench.theta, subject.method
+    state, past = State(like=theta), deque([theta], maxlen=method.iterates())
+    side = _side_information(theta, draw) if method.uses_side_information else None
+
+    def normal() -> Tensor:
+        return torch.randn(theta.shape, generator=draw, dtype=theta.dtype)
+
+    for t in range(1, STEPS + 1):
+        public = Public(
+            noise_multiplier=SIGMA,
+            expected_batch_size=expected_batch_size,
+            total_steps=STEPS,
+            gradient=normal() * 10.0 ** (t % 3 - 1) if method.uses_public_gradient else None,
+            side_information=side,
+            clean_gradient=normal() if method.uses_clean_gradient else None,
+        )
+        moment = Moment(state, public, list(past))
+        yield moment
+        state = moment._state()
+        rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
+
+        def form(plan: Clipping, rows: Tensor = rows) -> Any:
+            engine, chosen = bench.engines["vmap"], take(bench.pool, rows)
+            iterates = list(past)[: len(plan.weights)]
+            return subject.form(engine, chosen, torch.arange(len(chosen)), iterates, plan, 10**6)
+
+        theta = theta + step(
+            method,
+            state,
+            public,
+            available=len(past),
+            clipped_sum=form,
+            noise=[normal() for _ in range(method.query.draws)],
+        )
+        past.appendleft(theta)
+
+
+def _side_information(theta: Tensor, draw: torch.Generator) -> Tensor:
+    return torch.randn(theta.shape, generator=draw, dtype=theta.dtype).abs() + 0.1

@@ -1,0 +1,161 @@
+"""Checks of whole runs: that steps, batches and samplers do not depend on the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.audit.constants import Finding
+from clipnoise.audit.subject import recorded
+from clipnoise.data.base import Examples
+from clipnoise.data.digits import Digits
+from clipnoise.data.digits_users import DigitsUsers
+from clipnoise.engine.spec import Privacy, RunSpec, Training
+from clipnoise.engine.training import Run, sampler
+from clipnoise.models.logistic import Logistic
+from clipnoise.privacy.sensitivity import EXCESS
+from clipnoise.privacy.shuffling import ShuffledSampler
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from clipnoise.audit.subject import Subject
+    from clipnoise.data.base import Dataset
+    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.privacy.accountants import Accountant
+    from clipnoise.privacy.sampling import Sampler
+
+PUBLIC_EXAMPLES = 100
+BATCHES = 400
+DEVIATIONS = 5.0
+STEPS = 12
+
+
+def run_spec(
+    subject: Subject,
+    *,
+    noise_multiplier: float,
+    expected_batch_size: int,
+    steps: int,
+    delta: float = 1e-5,
+    accountant: Accountant = "rdp",
+    dataset: Dataset | None = None,
+    seed: int = 0,
+) -> RunSpec:
+    """Return the spec of a run of logistic regression on digits with an audited method."""
+    privacy = Privacy(
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        accountant=accountant,
+        sampler=subject.sampler,  # type: ignore[arg-type]
+        noise=subject.noise,
+    )
+    training = Training(expected_batch_size=expected_batch_size, steps=steps, evaluations=1)
+    return RunSpec(
+        dataset=dataset or digits_for(subject),
+        model=Logistic(),
+        method=subject.method,
+        privacy=privacy if subject.method.query.draws else None,
+        training=replace(training, physical_batch_size=512),
+        seed=seed,
+    )
+
+
+def digits_for(subject: Subject) -> Digits:
+    """Return the digits, handed out to users where the method protects users."""
+    kind = Digits if subject.method.local_training() is None else DigitsUsers
+    return kind(public_examples=PUBLIC_EXAMPLES)
+
+
+def batches(subject: Subject, spec: RunSpec) -> Sampler:
+    """Return the stream of batches of a run: the real one, or that of a broken variant."""
+    if subject.batches == "shuffled":
+        size = spec.training.expected_batch_size
+        return ShuffledSampler(spec.examples, size, generator("sampling", spec.seed))
+    return sampler(spec)
+
+
+def check_steps(subject: Subject, cache: Path) -> Finding:
+    """Train on neighbouring datasets with batches so small that some are empty; count releases.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+    """
+    spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=2, steps=STEPS)
+    counts, sizes = [], []
+    for wild in (False, True):
+        method, recorder = recorded(subject.method)
+        run = Run.prepare(replace(spec, method=method), cache, "cpu")
+        run.sampler = batches(subject, spec)
+        run.sums = partial(_sum_of, subject, wild)  # type: ignore[assignment]
+        drawn = []
+        for batch in run.batches():
+            drawn.append(len(batch))
+            run.step(batch, 1.0)
+        counts.append(len(recorder.releases))
+        sizes.append(drawn)
+    holds = counts == [STEPS, STEPS] and sizes[0] == sizes[1]
+    said = f"releases for {STEPS} steps on neighbouring datasets: {counts[0]} and {counts[1]}"
+    return Finding("steps", holds, f"{said}; empty batches among them: {sizes[0].count(0)}")
+
+
+def _sum_of(
+    subject: Subject, wild: bool, engine: GradientEngine, examples: Examples, *rest: Any
+) -> Tensor:
+    """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
+
+    A user cannot be: the neighbour has the data of the second one in place of the first.
+    """
+    inputs = examples.inputs.clone()
+    if wild and inputs.is_floating_point():
+        inputs[:1] *= EXCESS
+    elif wild:
+        inputs[:1] = inputs[1:2]
+    total: Tensor = subject.form(engine, Examples(inputs, examples.targets), *rest)
+    return total
+
+
+def check_sampler(subject: Subject) -> Finding:
+    """Draw batches and hold their sizes and overlaps to what the accountant assumes of Poisson.
+
+    Args:
+        subject: the method; a sampler other than Poisson is not checked here.
+    """
+    if subject.sampler != "poisson":
+        return Finding("sampler", True, f"statistics of the sampler {subject.sampler} not checked")
+    spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=20, steps=BATCHES)
+    n, q, source = spec.examples, spec.sampling_rate, batches(subject, spec)
+    drawn = torch.zeros(BATCHES, n)
+    for row in drawn:
+        row[source.sample()] = 1
+    spread = q * (1 - q)
+    off = {
+        "mean batch size": (float(drawn.mean()) - q) / math.sqrt(spread / drawn.numel()),
+        "variance of the batch size": _excess(drawn.sum(1), n * q, n * spread),
+        "variance of how often an example takes part": _excess(
+            drawn.sum(0), BATCHES * q, BATCHES * spread
+        ),
+        "overlap of batches next to each other": (
+            float((drawn[1:] * drawn[:-1]).mean() - q * q)
+            / math.sqrt(q * q * (1 - q * q) * 2 / drawn.numel())
+        ),
+    }
+    name = max(off, key=lambda what: abs(off[what]))
+    if abs(off[name]) <= DEVIATIONS:
+        return Finding("sampler", True, "batches are drawn as Poisson sampling draws them")
+    said = f"batches are not Poisson: {name} is off by {abs(off[name]):.0f} standard deviations"
+    return Finding("sampler", False, said)
+
+
+def _excess(counts: torch.Tensor, mean: float, variance: float) -> float:
+    """Return how far a variance is from the expected one, in standard deviations."""
+    ratio = float((counts - mean).square().mean()) / variance
+    return (ratio - 1) / math.sqrt(2 / len(counts))

@@ -1,0 +1,82 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from clipnoise.errors import UserError
+from clipnoise.fields import Count, Natural, adapter
+from clipnoise.privacy.accountants import ACCOUNTANTS, Delta, Rate, epsilon
+
+
+def ranged(kind: Any) -> Callable[[str], Any]:
+    """Return a converter from an option's text that holds it to the range of a field type."""
+
+    def convert(text: str) -> Any:
+        try:
+            value = adapter(kind).validate_strings(text)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise argparse.ArgumentTypeError(
+                f"{problem[0].lower()}{problem[1:]}, got {text!r}"
+            ) from None
+        if value != value or value in (float("inf"), float("-inf")):
+            raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}")
+        return value
+
+    return convert
+
+
+def add_mechanism(parser: argparse.ArgumentParser) -> None:
+    """Add δ, q and T: what every accountant needs besides σ."""
+    parser.add_argument("--delta", type=ranged(Delta), required=True, help="δ, above 0 and below 1")
+    parser.add_argument("--sampling-rate", type=ranged(Rate), help="q = B/n, above 0 and at most 1")
+    parser.add_argument("--steps", type=ranged(Natural), help="T")
+    parser.add_argument(
+        "--participations",
+        type=ranged(Count),
+        help="instead of q and T: how often each example takes part, in a fixed order",
+    )
+    parser.add_argument(
+        "--microbatch",
+        type=ranged(Count),
+        default=1,
+        help="examples whose mean is clipped; above 1 one example can move it by 2C, not C",
+    )
+
+
+def check_mechanism(arguments: argparse.Namespace) -> None:
+    """Hold the options to one of the two forms.
+
+    Raises:
+        UserError: neither or both of (sampling rate, steps) and participations are there.
+    """
+    given = [name for name in ("sampling_rate", "steps") if getattr(arguments, name) is not None]
+    if arguments.participations is not None and given:
+        raise UserError("--participations: goes without --sampling-rate and --steps.")
+    if arguments.participations is None and len(given) < 2:
+        raise UserError("--sampling-rate, --steps: give both, or --participations instead.")
+
+
+def sensitivity_in_clip_norms(arguments: argparse.Namespace) -> float:
+    """Return how far one example moves the clipped sum, in units of C."""
+    return 2.0 if arguments.microbatch > 1 else 1.0
+
+
+def print_epsilons(mechanism: Mapping[str, Any]) -> None:
+    """Print ε under every accountant, and why where one has none to give.
+
+    Args:
+        mechanism: noise_multiplier, sampling_rate, steps and delta.
+    """
+    print("accountant  ε")
+    for accountant in ACCOUNTANTS:
+        try:
+            value = f"{epsilon(accountant, **mechanism):.4f}"
+        except UserError as error:
+            value = f"none: {error}"
+        print(f"{accountant:<12}{value}")

@@ -1,0 +1,39 @@
+"""Typeset the report of a study as PDF, from its runs and its drawn figures.
+
+Tables are computed from the runs; figures are taken from their folder. Missing, diverged and
+damaged runs are listed, and a figure that is not there is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--study", type=Path, required=True, help="study file")
+    parser.add_argument("--runs", type=Path, required=True, help="runs.csv of the study")
+    parser.add_argument(
+        "--figures", type=Path, required=True, help="folder of figures, named <item>.svg"
+    )
+    parser.add_argument(
+        "--template",
+        type=Path,
+        default=Path("reports/templates/report.typ"),
+        help="Typst file with the layout (default: %(default)s)",
+    )
+    parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from clipnoise.files import write_atomically
+    from clipnoise.reporting.pdf import build_report
+    from clipnoise.reporting.records import read_runs
+    from clipnoise.studies.study import load_study
+
+    study, runs = load_study(arguments.study), read_runs(arguments.runs)
+    write_atomically(
+        arguments.out, build_report(study, runs, arguments.figures, arguments.template)
+    )
+    print(f"{arguments.out}: {study.title}")
+    return 0

@@ -1,0 +1,40 @@
+"""Run an exact experiment of a paper and compare it with the published numbers.
+
+Writes raw data and comparison.csv (quantity, published, measured, difference) into a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reproduction", help="e.g. adadps/fig3")
+    parser.add_argument(
+        "--settings", type=Path, required=True, help="YAML file with the settings of the experiment"
+    )
+    parser.add_argument(
+        "--published", type=Path, required=True, help="CSV file with the published numbers"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the CSV files")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(arguments.threads)
+    from clipnoise.engine.provenance import Provenance
+    from clipnoise.files import write_atomically, write_json
+    from clipnoise.reproductions.base import load, read_published, write
+
+    provenance = Provenance("cpu")
+    experiment = load(arguments.reproduction, arguments.settings)
+    published = read_published(arguments.published)
+    write(experiment.run(), published, arguments.out)
+    write_atomically(arguments.out / "settings.yaml", arguments.settings.read_text())
+    facts = {"seconds": provenance.seconds, "threads": arguments.threads}
+    write_json(arguments.out / "run.json", {**provenance.as_mapping(), **facts})
+    print(f"{arguments.out}: {arguments.reproduction}")
+    return 0

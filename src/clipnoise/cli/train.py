@@ -1,0 +1,70 @@
+"""Train one run from its spec and write its result files.
+
+A run that diverges is a result too: it is recorded with its reason and the exit code is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clipnoise.errors import UserError
+
+if TYPE_CHECKING:
+    from clipnoise.engine.spec import RunSpec
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--spec", required=True, help="a run spec: a YAML file, or JSON itself")
+    parser.add_argument(
+        "--calibration", type=Path, nargs="*", default=[], help="file written by calibrate"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder")
+    parser.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
+    parser.add_argument("--tracking", choices=("live", "after", "sync", "off"), default="off")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(arguments.threads)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    from clipnoise.engine.job import run_job
+    from clipnoise.engine.memory import keep_freed_memory
+    from clipnoise.privacy.calibration import read_calibration
+
+    spec = _spec(arguments.spec)
+    if spec.privacy is not None and len(arguments.calibration) != 1:
+        raise UserError("--calibration: a private run reads exactly one calibration file.")
+    calibration = read_calibration(arguments.calibration[0]) if spec.privacy else None
+    keep_freed_memory()
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    run_job(
+        spec,
+        calibration,
+        results=arguments.results,
+        cache=arguments.cache,
+        device=arguments.device,
+        tracking=arguments.tracking,
+    )
+    return 0
+
+
+def _spec(text: str) -> RunSpec:
+    import yaml
+
+    from clipnoise.engine.spec import from_mapping, read_spec
+
+    if not text.lstrip().startswith("{"):
+        return read_spec(Path(text))
+    try:
+        return from_mapping(yaml.safe_load(text), file="--spec")
+    except yaml.YAMLError as error:
+        raise UserError(f"--spec: not valid JSON: {error}") from None

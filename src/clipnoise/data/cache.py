@@ -1,0 +1,137 @@
+"""The cache of prepared datasets: arrays with a manifest that says what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from clipnoise.errors import UserError
+from clipnoise.fields import adapter
+from clipnoise.files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MANIFEST = "manifest.json"
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Write arrays as .npy files and then the manifest, each atomically.
+
+    The same arrays and facts give the same bytes.
+
+    Args:
+        folder: the dataset's folder in the cache; made when missing.
+        arrays: by name; the file is `<name>.npy`.
+        facts: what else the manifest says: source, licence, preprocessing, versions, …
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    import numpy as np
+
+    files = {}
+    try:
+        for name, array in arrays.items():
+            stream = io.BytesIO()
+            np.save(stream, np.ascontiguousarray(array), allow_pickle=False)
+            content = stream.getvalue()
+            write_atomically(folder / f"{name}.npy", content)
+            files[f"{name}.npy"] = {
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "shape": list(array.shape),
+                "dtype": str(array.dtype),
+            }
+        write_json(folder / MANIFEST, {**facts, "files": files})
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """What a manifest says of one array's file."""
+
+    sha256: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a dataset's manifest must say; it may say more."""
+
+    source: str
+    licence: str
+    files: dict[str, ArrayFile]
+
+    def provenance(self) -> dict[str, str]:
+        """Return what a result file should say about its data."""
+        digests = {f"sha256 of {name}": file.sha256 for name, file in self.files.items()}
+        return {"source": self.source, "licence": self.licence, **digests}
+
+
+def read_manifest(folder: Path, dataset: str) -> Manifest:
+    """Read what a dataset's manifest says.
+
+    Args:
+        folder: the dataset's folder in the cache.
+        dataset: its id, for the message.
+
+    Raises:
+        UserError: it is missing or is not a manifest; the message says how to prepare the dataset.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest: Manifest = adapter(Manifest).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise _unusable(path, dataset, "is not there") from None
+    except OSError as error:
+        raise _unusable(path, dataset, f"cannot be read ({error.strerror})") from None
+    except ValidationError:
+        raise _unusable(path, dataset, "is not a manifest") from None
+    return manifest
+
+
+def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
+    """Open a dataset's arrays, memory-mapped, after checking them against the manifest.
+
+    Args:
+        folder: the dataset's folder in the cache.
+        dataset: its id, for the message.
+
+    Returns:
+        Read-only arrays by name.
+
+    Raises:
+        UserError: a file is missing or differs from what was prepared; the message says how to
+            prepare the dataset again.
+    """
+    import numpy as np
+
+    arrays = {}
+    for name, file in read_manifest(folder, dataset).files.items():
+        path = folder / name
+        try:
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != file.sha256:
+                raise _unusable(path, dataset, "is not what was prepared (truncated or changed)")
+            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise _unusable(path, dataset, "is not there") from None
+        except (OSError, ValueError) as error:
+            raise _unusable(path, dataset, f"cannot be read ({error})") from None
+    return arrays
+
+
+def _unusable(path: Path, dataset: str, problem: str) -> UserError:
+    return UserError(
+        f"{path} {problem}: the dataset {dataset!r} is not prepared here. "
+        f"Run: clipnoise data prepare {dataset} --cache {path.parent.parent}"
+    )

@@ -1,0 +1,102 @@
+"""Handwritten digits that come with scikit-learn: real data without a download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.fields import Natural
+from clipnoise.seeds import generator
+
+EXAMPLES, TEST, VALIDATION = 1797, 360, 137
+DEVELOPMENT = EXAMPLES - TEST  # validation, train and public
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(Dataset):
+    """1,797 grey 8×8 images of handwritten digits, scaled to [0, 1].
+
+    Who is private follows from positions and seeds alone, never from images or labels: a plain
+    random split, not a stratified one. The test set is the same for every split seed, so that
+    nothing tuned under one seed has seen the test set of another.
+
+    Attributes:
+        split_seed: which examples are for validation, training and public use.
+        public_examples: examples taken from the training part and treated as public.
+    """
+
+    id: ClassVar[str] = "digits"
+    title: ClassVar[str] = "Handwritten digits (8×8)"
+    licence: ClassVar[str] = "CC BY 4.0"
+    source: ClassVar[str] = (
+        "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
+        "Repository, 1998, doi:10.24432/C50P49; its test file, as scikit-learn carries it"
+    )
+    example_shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
+    classes: ClassVar[int] = 10
+
+    public_examples: Natural = 0
+
+    def __post_init__(self) -> None:
+        if self.public_examples >= DEVELOPMENT - VALIDATION:
+            raise ValueError(f"public_examples must be below {DEVELOPMENT - VALIDATION}")
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": DEVELOPMENT - VALIDATION - self.public_examples,
+            "validation": VALIDATION,
+            "test": TEST,
+            "public": self.public_examples,
+        }
+
+    def prepare(self, cache: Path) -> None:
+        """Write all images and labels, whatever the split: its options apply when loading."""
+        import sklearn
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        inputs = (bunch.images / 16).astype("float32").reshape(-1, *self.example_shape)
+        if len(inputs) != EXAMPLES:
+            raise RuntimeError(f"scikit-learn carries {len(inputs)} digits, expected {EXAMPLES}")
+        facts = {
+            "dataset": self.id,
+            "title": self.title,
+            "examples": EXAMPLES,
+            "source": self.source,
+            "licence": self.licence,
+            "preprocessing": "pixel values 0 to 16 divided by 16, float32, shape (1, 8, 8)",
+            "versions": {"scikit-learn": sklearn.__version__},
+        }
+        arrays = {"inputs": inputs, "targets": bunch.target.astype("int64")}
+        write_arrays(cache / self.id, arrays, facts)
+
+    def load(self, cache: Path) -> Splits:
+        import torch
+
+        arrays = read_arrays(cache / self.id, self.id)
+        # A fixed stream chooses the test set; the split seed orders the rest.
+        order = torch.randperm(EXAMPLES, generator=generator("split", 0))
+        rest = order[TEST:]
+        rest = rest[torch.randperm(DEVELOPMENT, generator=generator("split", self.split_seed))]
+        parts = dict(
+            zip(
+                ("validation", "train", "public"),
+                torch.split(rest, [VALIDATION, self.sizes()["train"], self.public_examples]),
+                strict=True,
+            )
+        )
+
+        def take(rows: torch.Tensor) -> Examples:
+            inputs, targets = (arrays[name][rows.numpy()] for name in ("inputs", "targets"))
+            return Examples(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+        return Splits(
+            train=take(parts["train"]),
+            validation=take(parts["validation"]),
+            test=take(order[:TEST]),
+            public=take(parts["public"]) if self.public_examples else None,
+            provenance=read_manifest(cache / self.id, self.id).provenance(),
+        )

@@ -1,0 +1,88 @@
+"""A job: train one spec, write its result files, and show it in MLflow."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipnoise.engine.provenance import Provenance
+from clipnoise.engine.results import run_folder, write_run
+from clipnoise.engine.tracking import Mode, open_run
+
+if TYPE_CHECKING:
+    from clipnoise.engine.spec import RunSpec
+    from clipnoise.engine.training import Metrics
+    from clipnoise.privacy.calibration import Calibration
+
+logger = logging.getLogger(__name__)
+
+
+def run_job(
+    spec: RunSpec,
+    calibration: Calibration | None,
+    *,
+    results: Path,
+    cache: Path,
+    device: str,
+    tracking: Mode,
+) -> dict[str, Any]:
+    """Train one run and leave its files behind, complete or not at all.
+
+    Args:
+        spec: the run.
+        calibration: σ and the ε it costs; None for a non-private run.
+        results: the results folder.
+        cache: the folder of prepared datasets.
+        device: "auto" or a torch device name.
+        tracking: when MLflow is told of the run; see `open_run`.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        UserError: the dataset is not prepared or the model cannot be trained privately.
+        OSError: the result files cannot be written.
+    """
+    from clipnoise.engine.training import train
+
+    device = pick_device(device)
+    provenance = Provenance(device)
+    folder = run_folder(results, spec)
+    with open_run(results, spec, mode=tracking) as view:
+
+        def on_metrics(metrics: Metrics) -> None:
+            logger.info(describe(metrics, spec.steps))
+            view.log(asdict(metrics))
+
+        logger.info("%s on %s", spec.folder, device)
+        outcome = train(
+            spec, cache=cache, calibration=calibration, device=device, on_metrics=on_metrics
+        )
+        summary = write_run(folder, spec, outcome, calibration, provenance)
+    logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
+    return summary
+
+
+def describe(metrics: Metrics, total: int) -> str:
+    """Return one line of progress: step, losses, accuracy, ε, and the time left."""
+    done = metrics.step
+    left = metrics.seconds / done * (total - done) if done else float("nan")
+    spent = "" if metrics.epsilon is None else f"  ε {metrics.epsilon:.3f}"
+    remaining = f"  {left:.0f} s left" if done and done < total else ""
+    return (
+        f"step {done}/{total}  train loss {metrics.train_loss:.4f}"
+        f"  test accuracy {metrics.test_accuracy:.4f}{spent}{remaining}"
+    )
+
+
+def pick_device(asked: str) -> str:
+    """Turn "auto" into the best device there is; other names are taken as they are."""
+    if asked != "auto":
+        return asked
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

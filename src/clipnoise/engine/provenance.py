@@ -1,0 +1,110 @@
+"""Where a result comes from: code, versions, hardware and times."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("clipnoise", "torch", "opacus", "numpy", "snakemake", "mlflow")
+
+
+@dataclass
+class Provenance:
+    """Facts about one run, collected when it starts.
+
+    Attributes:
+        device: the torch device name that trains.
+        started: when, UTC.
+        begin: the same on a clock that never jumps, seconds.
+    """
+
+    device: str
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    begin: float = field(default_factory=time.perf_counter)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run started."""
+        return time.perf_counter() - self.begin
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the facts as plain data for summary.json."""
+        return {
+            "versions": versions(),
+            "git_commit": git_commit(),
+            "hardware": hardware(self.device),
+            "started": self.started.isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter, without importing them."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def git_commit() -> str | None:
+    """Return the commit of the code, with `+changes` for a dirty tree; None outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Return processor, cores, memory, GPU and host name.
+
+    Args:
+        device: the torch device name; the GPU is named only when it trains.
+    """
+    gpu = None
+    if device.startswith("cuda"):
+        import torch
+
+        gpu = torch.cuda.get_device_name(device)
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "memory_gb": round(_memory_bytes() / 1e9, 1),
+        "host": socket.gethostname(),
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,245 @@
+"""Run a recorded stream of gradients and noise through a method, outside any model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from clipnoise.errors import UserError, nearest
+from clipnoise.fields import Count, NonNegative, Positive, parse
+from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.methods.base import Method, Public, State, step
+from clipnoise.methods.registry import method_class
+from clipnoise.privacy.microbatches import Accounting, MicroBatches
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from clipnoise.privacy.queries import Clipping, Unreleased
+
+RUN_LEVEL: dict[str, Any] = {
+    "noise_multiplier": NonNegative,
+    "expected_batch_size": Positive,
+    "microbatch_size": Count,
+    "microbatch_accounting": Accounting,
+}
+REQUIRED = ("noise_multiplier", "expected_batch_size")  # of a method that adds noise
+
+
+def replay(
+    method: str,
+    hyperparameters: Mapping[str, Any],
+    initial: ArrayLike,
+    per_example_gradients: ArrayLike,
+    noise: ArrayLike,
+    public_gradients: ArrayLike | None = None,
+    *,
+    side_information: ArrayLike | None = None,
+    warm_gradients: ArrayLike | None = None,
+) -> NDArray[np.float64]:
+    """Run a recorded stream through a method in float64 and return where it goes.
+
+    The code that steps is the one that trains; only the gradients and the noise are given instead
+    of computed. Clipping is exactly v·min(1, C/‖v‖).
+
+    Args:
+        method: a method id, e.g. `"dp-adambc"`.
+        hyperparameters: by the names of the run spec: the method's own fields, and
+            `noise_multiplier` (σ) and `expected_batch_size` (B) of the run. A method that adds
+            noise needs both; without noise B defaults to the width of the stream. `clip_norm` may
+            be given to a method that does not clip; it has no effect there. `microbatch_size` (m, a
+            divisor of B) clips sums of m examples next to each other, divided by m, with noise for
+            2C, or for C with `microbatch_accounting: as-published`.
+        initial: θ_0, shape (d,).
+        per_example_gradients: shape (T, B, d), or (T, k, B, d) where [t, j] holds the gradients of
+            batch t at the iterate j steps back. What is not there yet (j > t) is not read. For a
+            federated method the updates Δ_u of users (what local training adds to θ, not its
+            negative), with B the expected number of users b.
+        noise: standard normals, shape (T, d), or (T, r, d) for a method with r releases per step.
+            A method without noise takes them and does not use them.
+        public_gradients: mean public gradient of each step, shape (T, d), for methods that use one.
+        side_information: the public vector A of adadps-side, shape (d,).
+        warm_gradients: mean public gradients of a warm start, shape (W, d), for dp-sgd-warm. They
+            move θ_0 before the first step; left out, `initial` is where the warm start has ended.
+
+    Returns:
+        The iterates θ_0 … θ_T, float64, shape (T+1, d).
+
+    Raises:
+        UserError: an unknown method or hyper-parameter, or arrays that do not fit together.
+
+    Example:
+        One step of DP-SGD, checked by hand. At C = 1 the gradients (3, 4) and (0, 0.5) become
+        (0.6, 0.8) and (0, 0.5); their sum over B = 2 is (0.3, 0.65). The noise on the mean is
+        σC/B·z = 0.25·(2, −1). So g̃ = (0.8, 0.4), and θ_1 = −η g̃ at η = 0.5.
+
+        >>> from clipnoise import replay
+        >>> constants = {"noise_multiplier": 0.5, "expected_batch_size": 2}
+        >>> iterates = replay(
+        ...     "dp-sgd",
+        ...     {"learning_rate": 0.5, "clip_norm": 1.0, **constants},
+        ...     initial=[0, 0],
+        ...     per_example_gradients=[[[3, 4], [0, 0.5]]],
+        ...     noise=[[2, -1]],
+        ... )
+        >>> iterates.round(12).tolist()
+        [[0.0, 0.0], [-0.4, -0.2]]
+    """
+    optimizer, constants = _split(method_class(method), hyperparameters)
+    size = constants.get("microbatch_size", 1)
+    microbatches = MicroBatches(size, constants.get("microbatch_accounting", "corrected"))
+    stream = _Stream.check(optimizer, initial, per_example_gradients, noise, public_gradients)
+    dimension = stream.initial.shape[0]
+    side = _optional("side_information", side_information, (dimension,))
+    local = optimizer.local_training() is not None
+    if optimizer.uses_side_information and side is None and not local:
+        raise UserError(f"side_information: {method} needs it, shape (d,).")
+    width = stream.gradients.shape[2]
+    batch_size = float(constants.get("expected_batch_size", max(width, 1)))
+    sigma = optimizer.noise_on_sum(constants.get("noise_multiplier", 0.0), batch_size)
+    groups = torch.arange(width) // size if size > 1 else None
+    state = State(like=stream.initial)
+    iterates = [_warmed(optimizer, stream.initial, warm_gradients)]
+    for t, batch in enumerate(stream.gradients):
+
+        def form(plan: Clipping, batch: torch.Tensor = batch) -> Unreleased:
+            plan = replace(plan, group_size=size, groups=groups)
+            return clipped_sum(list(batch[: len(plan.weights)]), plan)
+
+        change = step(
+            optimizer,
+            state,
+            Public(
+                noise_multiplier=sigma,
+                expected_batch_size=microbatches.count(batch_size),
+                sensitivity_factor=microbatches.sensitivity_factor(optimizer.query),
+                total_steps=len(stream.gradients),
+                gradient=None if stream.public is None else stream.public[t],
+                side_information=side,
+            ),
+            available=min(t + 1, stream.gradients.shape[1]),
+            clipped_sum=form,
+            noise=list(stream.noise[t]),
+        )
+        iterates.append(iterates[-1] + change)
+    return torch.stack(iterates).numpy()
+
+
+def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """Separate the method's own fields from the constants of the run, and check both."""
+    own = {field.name for field in fields(kind)}
+    allowed = sorted(own | set(RUN_LEVEL) | {"clip_norm"})
+    for name in hyperparameters:
+        if name not in allowed:
+            raise UserError(
+                f"{kind.id}: unknown hyper-parameter {name!r}.{nearest(str(name), allowed)} "
+                f"Allowed: {', '.join(allowed)}."
+            )
+    plain = {name: _plain(value) for name, value in hyperparameters.items()}
+    optimizer = parse(kind, {name: plain[name] for name in plain if name in own}, key=kind.id)
+    constants = {
+        name: parse(field_type, plain[name], key=name)
+        for name, field_type in RUN_LEVEL.items()
+        if name in plain
+    }
+    missing = [name for name in REQUIRED if name not in constants]
+    if optimizer.query.draws and missing:
+        raise UserError(f"{kind.id}: adds noise, so {' and '.join(missing)} must be given.")
+    return optimizer, constants
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays into Python numbers and lists; leave the rest alone."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A recorded stream in shapes (d,), (T, k, B, d), (T, r, d) and (T, d)."""
+
+    initial: torch.Tensor
+    gradients: torch.Tensor
+    noise: torch.Tensor
+    public: torch.Tensor | None
+
+    @classmethod
+    def check(
+        cls,
+        method: Method,
+        initial: ArrayLike,
+        per_example_gradients: ArrayLike,
+        noise: ArrayLike,
+        public_gradients: ArrayLike | None,
+    ) -> _Stream:
+        """Bring the arrays to one form, or say what is off."""
+        gradients = _tensor("per_example_gradients", per_example_gradients, (3, 4))
+        if gradients.ndim == 3:
+            gradients = gradients[:, None]
+        steps, iterates, _, dimension = gradients.shape
+        if iterates < min(method.iterates(), steps):
+            raise UserError(
+                f"per_example_gradients: {method.id} reads {method.iterates()} iterates per step, "
+                f"got {iterates}; give shape (T, {method.iterates()}, B, d)."
+            )
+        normals = _tensor("noise", noise, (2, 3))
+        if normals.ndim == 2:
+            normals = normals[:, None]
+        _expect("noise", normals, (steps, max(1, method.query.draws), dimension))
+        start = _tensor("initial", initial, (1,))
+        _expect("initial", start, (dimension,))
+        if method.uses_public_gradient and public_gradients is None:
+            raise UserError(f"public_gradients: {method.id} needs them, shape (T, d).")
+        public = _optional("public_gradients", public_gradients, (steps, dimension))
+        return cls(start, gradients, normals, public)
+
+
+def _warmed(
+    method: Method, initial: torch.Tensor, warm_gradients: ArrayLike | None
+) -> torch.Tensor:
+    """Return θ_0 after the warm start that the method asks for, on recorded public gradients."""
+    if warm_gradients is None:
+        return initial
+    warm = method.warm_start()
+    if warm is None:
+        raise UserError(f"warm_gradients: {method.id} has no warm start.")
+    gradients = _tensor("warm_gradients", warm_gradients, (2,))
+    _expect("warm_gradients", gradients, (len(gradients), initial.shape[0]))
+    state, theta = State(like=initial), initial
+    public = Public(noise_multiplier=0.0, expected_batch_size=1, total_steps=len(gradients))
+    for gradient in gradients:
+
+        def form(plan: Clipping, gradient: torch.Tensor = gradient) -> Unreleased:
+            return clipped_sum([gradient[None]], plan)
+
+        theta = theta + step(warm.method, state, public, available=1, clipped_sum=form, noise=())
+    return theta
+
+
+def _optional(name: str, values: ArrayLike | None, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Copy an array that need not be there, checking its shape."""
+    if values is None:
+        return None
+    tensor = _tensor(name, values, (len(shape),))
+    _expect(name, tensor, shape)
+    return tensor
+
+
+def _tensor(name: str, values: ArrayLike, dimensions: tuple[int, ...]) -> torch.Tensor:
+    """Copy an array to a float64 tensor, checking its number of dimensions."""
+    try:
+        array = np.array(np.asarray(values, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: not an array of numbers: {error}.") from None
+    if array.ndim not in dimensions:
+        wanted = " or ".join(map(str, dimensions))
+        raise UserError(f"{name}: expected {wanted} dimensions, got shape {array.shape}.")
+    return torch.from_numpy(array)
+
+
+def _expect(name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise UserError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}.")

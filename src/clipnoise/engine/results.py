@@ -1,0 +1,205 @@
+"""Result files: spec.yaml, metrics.csv, summary.json and run.log of one run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipnoise.engine.spec import RunSpec, to_mapping, write_spec
+from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
+from clipnoise.files import write_atomically, write_json
+from clipnoise.privacy.binding import claim
+
+if TYPE_CHECKING:
+    from clipnoise.engine.provenance import Provenance
+    from clipnoise.engine.training import Metrics, Outcome
+    from clipnoise.privacy.calibration import Calibration
+
+FINAL = (
+    "test_accuracy",
+    "test_loss",
+    "validation_accuracy",
+    "validation_loss",
+    "train_accuracy",
+    "train_loss",
+)
+STATEMENT = (
+    "epsilon",
+    "epsilon_target",
+    "delta",
+    "noise_multiplier",
+    "accountant",
+    "sampler",
+    "adjacency",
+    "unit",
+    "sensitivity",
+    "microbatch_size",
+    "caveat",
+    "clip_norm",
+    "sampling_rate",
+    "noise",
+    "groups",
+    "steps",
+    "examples",
+)
+
+
+def run_folder(results: Path, spec: RunSpec) -> Path:
+    """Return the folder of a run's files below the results folder."""
+    return results / "runs" / spec.folder
+
+
+def metrics_csv(metrics: Sequence[Metrics]) -> str:
+    """Return the metrics table as CSV text: one row per evaluation, full precision."""
+    from clipnoise.engine.training import Metrics
+
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [field.name for field in fields(Metrics)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in metrics)
+    return stream.getvalue()
+
+
+def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[str, Any]:
+    """Return what a run claims about privacy, every number that the claim rests on included.
+
+    Args:
+        spec: the run.
+        calibration: σ and the ε it costs; None for a non-private run.
+
+    Returns:
+        Plain data; every value but the claim is null for a non-private run.
+    """
+    method, privacy = spec.method, spec.privacy
+    if privacy is None or calibration is None:
+        return {"claim": "non-private", **dict.fromkeys(STATEMENT)}
+    clip_norm = method.clip_norm_at(1)
+    groups = spec.microbatches
+    denominator = groups.count(spec.training.expected_batch_size)
+    sensitivity = method.query.parts(clip_norm or 0.0, denominator)[0].sensitivity
+    said = claim(
+        private=method.query.private,
+        sampler=privacy.sampler,
+        accountant=privacy.accountant,
+        adjacency=method.query.adjacency,
+        covered=groups.covered(method.query),
+    )
+    return {
+        "claim": said,
+        "epsilon": None if said == "non-private" else calibration.epsilon,
+        "epsilon_target": privacy.epsilon,
+        "delta": spec.delta,
+        "noise_multiplier": calibration.noise_multiplier,
+        "accountant": privacy.accountant,
+        "sampler": privacy.sampler,
+        "adjacency": method.query.adjacency,
+        "unit": spec.unit,
+        "sensitivity": groups.sensitivity_factor(method.query) * sensitivity,
+        "microbatch_size": groups.size,
+        "caveat": None if groups.covered(method.query) else groups.caveat,
+        "clip_norm": clip_norm,
+        "sampling_rate": spec.sampling_rate,
+        "noise": to_plain(privacy.noise),
+        "groups": calibration.groups,
+        "steps": spec.steps,
+        "examples": spec.examples,
+    }
+
+
+def write_run(
+    folder: Path,
+    spec: RunSpec,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    provenance: Provenance,
+) -> dict[str, Any]:
+    """Write a run's files, each whole or not at all, the summary last.
+
+    Args:
+        folder: the run's folder.
+        spec: what was run.
+        outcome: how it ended.
+        calibration: σ and the ε it costs; None for a non-private run.
+        provenance: code, versions, hardware and times.
+
+    Returns:
+        The summary as it was written.
+
+    Raises:
+        OSError: the folder cannot be written; no summary appears then.
+    """
+    last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
+    summary = {
+        "hash": spec.hash,
+        "folder": spec.folder,
+        "spec": to_mapping(spec),
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "steps_done": outcome.steps_done,
+        "final": {name: last.get(name, math.nan) for name in FINAL},
+        "privacy": privacy_statement(spec, calibration),
+        "data": outcome.provenance,
+        "engine": outcome.engine,
+        "seconds": provenance.seconds,
+        "examples_per_second": (
+            outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
+        ),
+        "peak_memory_mb": last.get("peak_memory_mb", math.nan),
+        "parameters": outcome.parameters,
+        **provenance.as_mapping(),
+    }
+    write_atomically(folder / "spec.yaml", write_spec(spec))
+    write_atomically(folder / "metrics.csv", metrics_csv(outcome.metrics))
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run's result as read back.
+
+    Attributes:
+        summary: the content of summary.json.
+        metrics: one mapping of column to text per evaluation.
+    """
+
+    summary: dict[str, Any]
+    metrics: list[dict[str, str]]
+
+
+def read_run(folder: Path) -> RunFiles | None:
+    """Read a run's result files.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        The result, or None when the run has not finished.
+
+    Raises:
+        UserError: a file is damaged; the message names it and says how to recompute it.
+    """
+    path = folder / "summary.json"
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_text())
+        text = (folder / "metrics.csv").read_text()
+        missing = {"hash", "status", "final", "privacy", "spec"} - set(summary)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(_damaged(path, str(error))) from None
+    if missing or summary["hash"] != folder.name:
+        reason = f"no {', '.join(sorted(missing))}" if missing else "its hash is another run's"
+        raise UserError(_damaged(path, reason))
+    return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
+
+
+def _damaged(path: Path, reason: str) -> str:
+    return f"{path}: damaged result file ({reason}). Delete its folder; the next run recomputes it."

@@ -1,0 +1,319 @@
+"""The run spec: plain, frozen data that holds everything that can change a result, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+
+from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
+from clipnoise.methods.base import Method
+from clipnoise.methods.registry import method_class
+from clipnoise.models.base import Model, model_class
+from clipnoise.privacy.accountants import Accountant
+from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.microbatches import Accounting, MicroBatches
+from clipnoise.privacy.participation import Participation, Sampler, participation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The privacy budget of a run.
+
+    Attributes:
+        epsilon: the target; σ is calibrated to the smallest value that meets it.
+        noise_multiplier: σ itself, instead of a target.
+        delta: a number, or the rule "1/n".
+        accountant: whose mathematics turns σ, q and T into ε.
+        sampler: how batches are drawn.
+        noise: how noise is correlated across steps; independent unless it says otherwise.
+        microbatch_size: m, how many examples (on average) are averaged before clipping.
+        microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    epsilon: Positive | None = None
+    noise_multiplier: Positive | None = None
+    delta: Positive | Literal["1/n"] = "1/n"
+    accountant: Accountant = "rdp"
+    sampler: Sampler = "poisson"
+    noise: Noise = field(default_factory=Noise)
+    microbatch_size: Count = 1
+    microbatch_accounting: Accounting = "corrected"
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give exactly one of epsilon and noise_multiplier")
+        if not isinstance(self.delta, str) and self.delta >= 1:
+            raise ValueError("delta must be below 1")
+        _ = self.microbatches
+
+    @property
+    def microbatches(self) -> MicroBatches:
+        """How examples are averaged before clipping, and what the noise is scaled to."""
+        return MicroBatches(self.microbatch_size, self.microbatch_accounting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long and in what pieces a run trains.
+
+    Attributes:
+        expected_batch_size: B = q·n; in federated training the expected number of users a round.
+        epochs: expected passes over the data (or users); T = round(epochs·n/B), at least 1.
+        steps: T itself, instead of epochs; in federated training the number of rounds.
+        physical_batch_size: examples held in memory at once; bounds memory, not privacy.
+        evaluations: how many times the metrics are taken, the last step included.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    expected_batch_size: Count
+    epochs: Positive | None = None
+    steps: Natural | None = None
+    physical_batch_size: Count = 256
+    evaluations: Count = 10
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give exactly one of epochs and steps")
+
+    def total_steps(self, examples: int) -> int:
+        """Return T for n private examples: fixed up front from public numbers."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return max(1, round(self.epochs * examples / self.expected_batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One training run. Two studies that need the same run share it: its hash is its identity."""
+
+    dataset: Dataset
+    model: Model
+    method: Method
+    privacy: Privacy | None
+    training: Training
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.method.query.draws and self.privacy is None:
+            raise UserError(
+                f"privacy: {self.method.id} adds noise; give an epsilon or a noise_multiplier."
+            )
+        if not self.method.query.draws and self.privacy is not None:
+            raise UserError(
+                f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
+                "so that no table can show an epsilon for it."
+            )
+        if self.training.expected_batch_size > self.examples:
+            raise UserError(
+                f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
+                f"the {self.examples} private {self.unit}s of {self.dataset.id}."
+            )
+        self.microbatches.count(self.training.expected_batch_size)
+        if self.privacy is not None:
+            self.participation()
+
+    @property
+    def unit(self) -> Literal["example", "user"]:
+        """What is drawn, clipped and protected as one: an example, or a user with all of theirs."""
+        return "user" if self.method.query.adjacency == "add-remove-user" else "example"
+
+    @property
+    def examples(self) -> int:
+        """n, the number of private units: examples, or users where users are protected.
+
+        Raises:
+            UserError: the method protects users, and the dataset has none.
+        """
+        if self.unit == "example":
+            return self.dataset.sizes()["train"]
+        return self.dataset.require_users(self.method.id)
+
+    @property
+    def microbatches(self) -> MicroBatches:
+        """How examples are averaged before clipping."""
+        return MicroBatches() if self.privacy is None else self.privacy.microbatches
+
+    @property
+    def sampling_rate(self) -> float:
+        """q = B/n."""
+        return self.training.expected_batch_size / self.examples
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.training.total_steps(self.examples)
+
+    @property
+    def delta(self) -> float | None:
+        """δ of the guarantee; None for a non-private run."""
+        if self.privacy is None:
+            return None
+        return 1 / self.examples if self.privacy.delta == "1/n" else float(self.privacy.delta)
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The multiplier of the noise that is on the sum, where one is asked for instead of ε."""
+        if self.privacy is None or self.privacy.noise_multiplier is None:
+            return None
+        return self.method.noise_on_sum(
+            self.privacy.noise_multiplier, self.training.expected_batch_size
+        )
+
+    def participation(self) -> Participation:
+        """Return whose turn it is when, and with what probability, under the run's sampler.
+
+        Raises:
+            UserError: the bands of the noise do not fit the sampler.
+        """
+        privacy = self.privacy
+        return participation(
+            "poisson" if privacy is None else privacy.sampler,
+            examples=self.examples,
+            expected_batch_size=self.training.expected_batch_size,
+            steps=self.steps,
+            bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
+        )
+
+    @property
+    def budget(self) -> str:
+        """The privacy budget as a path and table label: `eps=1`, `sigma=0.5` or `non-private`."""
+        if self.privacy is None:
+            return "non-private"
+        if self.privacy.epsilon is not None:
+            return f"eps={self.privacy.epsilon:g}"
+        return f"sigma={self.privacy.noise_multiplier:g}"
+
+    @cached_property
+    def hash(self) -> str:
+        """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec."""
+        text = json.dumps(to_mapping(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """The run's folder below results/runs."""
+        return "/".join(
+            [
+                self.dataset.id,
+                self.model.id,
+                self.method.id,
+                self.budget,
+                f"seed={self.seed}",
+                self.hash,
+            ]
+        )
+
+    def evaluation_steps(self) -> list[int]:
+        """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
+        count = self.training.evaluations
+        return sorted({round(self.steps * i / count) for i in range(count + 1)})
+
+
+SECTIONS = ("dataset", "model", "method", "privacy", "training", "seed")
+
+
+def to_mapping(spec: RunSpec) -> dict[str, Any]:
+    """Turn a spec into plain data, defaults written out, in the order of the sections."""
+    return {
+        "dataset": {"id": spec.dataset.id, **to_plain(spec.dataset)},
+        "model": {"id": spec.model.id, **to_plain(spec.model)},
+        "method": {"id": spec.method.id, **to_plain(spec.method)},
+        "privacy": None if spec.privacy is None else _privacy(spec.privacy),
+        "training": to_plain(spec.training),
+        "seed": spec.seed,
+    }
+
+
+def _privacy(privacy: Privacy) -> dict[str, Any]:
+    """Leave out micro-batches where there are none: runs keep the hash they had before."""
+    values: dict[str, Any] = to_plain(privacy)
+    if privacy.microbatch_size == 1:
+        del values["microbatch_size"], values["microbatch_accounting"]
+    return values
+
+
+def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSpec:
+    """Build a spec from plain data.
+
+    Args:
+        values: the sections dataset, model, method, privacy, training and seed.
+        file: where it was read, for error messages.
+
+    Returns:
+        The checked spec.
+
+    Raises:
+        UserError: names file, key, value, what is allowed and the nearest valid name.
+    """
+    for key in values:
+        if key not in SECTIONS:
+            raise unknown("section", str(key), SECTIONS, file=file)
+    for key in SECTIONS:
+        if key not in values and key != "privacy":
+            raise UserError(f"{file or 'run spec'}: {key}: required, but not given.")
+    privacy = values.get("privacy")
+    try:
+        return RunSpec(
+            dataset=_plugin(dataset_class, values["dataset"], "dataset", file),
+            model=_plugin(model_class, values["model"], "model", file),
+            method=_plugin(method_class, values["method"], "method", file),
+            privacy=None if privacy is None else parse(Privacy, privacy, file=file, key="privacy"),
+            training=parse(Training, values["training"], file=file, key="training"),
+            seed=parse(int, values["seed"], file=file, key="seed"),
+        )
+    except UserError as error:
+        prefix = f"{file}: " if file and not str(error).startswith(file) else ""
+        raise UserError(f"{prefix}{error}") from None
+
+
+def _plugin(find: Any, values: Any, key: str, file: str | None) -> Any:
+    if isinstance(values, str):
+        values = {"id": values}
+    if not isinstance(values, Mapping) or "id" not in values:
+        raise UserError(f"{key}: expected a mapping with an id, got {values!r}.")
+    options = {name: value for name, value in values.items() if name != "id"}
+    return parse(find(values["id"], file=file), options, file=file, key=key)
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read a spec from a YAML file.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or does not hold a valid spec.
+    """
+    return from_mapping(read_yaml(path), file=str(path))
+
+
+def write_spec(spec: RunSpec) -> str:
+    """Return the spec as YAML text, the inverse of `read_spec`."""
+    return yaml.safe_dump(to_mapping(spec), sort_keys=False)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping, safely.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or is not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a mapping at the top, got {type(values).__name__}.")
+    return values

@@ -1,0 +1,46 @@
+"""Errors for the reader: what is wrong, where, what is allowed, and the nearest valid name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake the user can mend. The command line prints it in one piece and exits with 2."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Suggest the valid name closest to a mistyped one.
+
+    Args:
+        name: what the user wrote.
+        allowed: every valid name.
+
+    Returns:
+        `" Did you mean 'x'?"`, or an empty string when nothing is close.
+    """
+    found = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def unknown(
+    kind: str, name: str, allowed: Iterable[str], *, file: str | None = None, key: str | None = None
+) -> UserError:
+    """Build the error for a name that is not in a closed set.
+
+    Args:
+        kind: what the name stands for, e.g. `"method"`.
+        name: what the user wrote.
+        allowed: every valid name.
+        file: the file it was read from, if any.
+        key: the key it stood under, if any.
+
+    Returns:
+        The error, ready to raise.
+    """
+    names = sorted(allowed)
+    where = "".join([f"{file}: " if file else "", f"{key}: " if key else ""])
+    return UserError(
+        f"{where}unknown {kind} {name!r}.{nearest(name, names)} Allowed: {', '.join(names)}."
+    )

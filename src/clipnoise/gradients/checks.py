@@ -1,0 +1,189 @@
+"""Checks that a network gives each example a gradient of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from clipnoise.errors import UserError
+from clipnoise.gradients.probes import made_up, normal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INSTEAD = "Use GroupNorm or LayerNorm, which look at one example at a time."
+
+
+def check_model(network: nn.Module, inputs: Tensor) -> None:
+    """Reject a network in which examples of a batch influence each other.
+
+    Parameters, buffers, modes and random streams are left as they were.
+
+    Args:
+        network: on its device.
+        inputs: one or more examples; only their shape, dtype and device are used.
+
+    Raises:
+        UserError: names the module that mixes examples and what to use instead.
+    """
+    reject_batch_statistics(network)
+    reject_mixing(network, inputs)
+
+
+def reject_batch_statistics(network: nn.Module) -> None:
+    """Reject normalisation layers that use or remember statistics of the batch.
+
+    Raises:
+        UserError: names the layer and what to use instead.
+    """
+    for path, module in network.named_modules():
+        remembers = isinstance(module, _InstanceNorm) and module.track_running_stats
+        if isinstance(module, _BatchNorm) or remembers:
+            raise UserError(
+                f"model: {path or 'the network'} is a {type(module).__name__}: its statistics mix "
+                f"the examples of a batch, so no example has a gradient of its own. {INSTEAD}"
+            )
+
+
+def reject_mixing(network: nn.Module, inputs: Tensor) -> None:
+    """Reject a network by trial: change one example and see whether another one's output moves.
+
+    Args:
+        network: on its device.
+        inputs: one or more examples; only their shape, dtype and device are used.
+
+    Raises:
+        UserError: names the smallest module that mixes examples.
+    """
+    probe = _Probe(network, inputs)
+    path = probe.mixing_module()
+    if path is None and inputs.is_floating_point() and probe.gradients_mix():
+        path = ""
+    if path is None and probe.depends_on_batch_size():
+        path = ""
+    if path is not None:
+        raise UserError(
+            f"model: {path or 'the network'} mixes examples: one example's output depends on the "
+            f"others in its batch, so clipping cannot bound what one example adds. {INSTEAD}"
+        )
+    buffer = probe.remembering_buffer()
+    if buffer is not None:
+        raise UserError(
+            f"model: the buffer {buffer} changes with the examples in each forward pass: it would "
+            f"publish private data without noise. {INSTEAD}"
+        )
+
+
+class _Probe:
+    """A network at parameters near its own, and batches that differ in their second example.
+
+    The parameters are moved a little because layers that start at zero would hide what is before
+    them.
+    """
+
+    def __init__(self, network: nn.Module, inputs: Tensor) -> None:
+        self.network = network
+        self.state = {
+            name: p.detach() + 0.05 * normal(p) if p.is_floating_point() else p.detach()
+            for name, p in network.named_parameters()
+        }
+        first, second, third = made_up(inputs, 3)
+        other = 3 * third if inputs.is_floating_point() else third
+        self.batch, self.changed = torch.stack([first, second]), torch.stack([first, other])
+
+    def run(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run the network on copies of its state; return the outputs and the buffers after it."""
+        buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+            torch.manual_seed(0)
+            outputs = functional_call(self.network, {**self.state, **buffers}, (inputs,))
+        return outputs, buffers
+
+    def mixing_module(self) -> str | None:
+        """Return the path of the first module that turns equal first rows into different ones."""
+        with _mode(self.network, True), torch.no_grad():
+            before, after = (self._first_rows(batch) for batch in (self.batch, self.changed))
+        if [path for path, *_ in before] != [path for path, *_ in after]:
+            return ""  # the second example decides which modules the first one passes
+        for (path, taken, given), (_, other_taken, other_given) in zip(before, after, strict=True):
+            if _close(taken, other_taken) and not _close(given, other_given):
+                return path
+        return None
+
+    def _first_rows(self, batch: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+        """Return, module by module as they end, the path and the first rows of input and output."""
+        rows: list[tuple[str, Tensor, Tensor]] = []
+
+        def note(path: str) -> object:
+            def hook(module: nn.Module, taken: tuple[object, ...], given: object) -> None:
+                if taken and all(_is_batch(value) for value in (taken[0], given)):
+                    rows.append((path, taken[0][0].clone(), given[0].clone()))  # type: ignore[index]
+
+            return hook
+
+        handles = [
+            module.register_forward_hook(note(path))
+            for path, module in self.network.named_modules()
+        ]
+        try:
+            self.run(batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return rows
+
+    def gradients_mix(self) -> bool:
+        """Return whether one example's output has a gradient in another example's input."""
+        with _mode(self.network, True), torch.enable_grad():
+            inputs = self.batch.clone().requires_grad_()
+            outputs, _ = self.run(inputs)
+            for i, j in ((0, 1), (1, 0)):
+                (gradient,) = torch.autograd.grad(
+                    outputs[i].sum(), inputs, retain_graph=True, materialize_grads=True
+                )
+                if bool((gradient[j] != 0).any()):
+                    return True
+        return False
+
+    def depends_on_batch_size(self) -> bool:
+        """Return whether an example alone gets another output than in a batch of two."""
+        with _mode(self.network, False), torch.no_grad():
+            alone, together = self.run(self.batch[:1])[0], self.run(self.batch)[0][:1]
+        return not _close(alone, together)
+
+    def remembering_buffer(self) -> str | None:
+        """Return the name of a buffer that ends up different after different examples."""
+        with _mode(self.network, True), torch.no_grad():
+            before, after = self.run(self.batch)[1], self.run(self.changed)[1]
+        return next((name for name in before if not torch.equal(before[name], after[name])), None)
+
+
+@contextmanager
+def _mode(network: nn.Module, training: bool) -> Iterator[None]:
+    """Put every module into training or evaluation mode, and back afterwards."""
+    modes = {module: module.training for module in network.modules()}
+    try:
+        network.train(training)
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _is_batch(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == 2
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors are equal up to the rounding of different kernels."""
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    return torch.allclose(one, other, rtol=0, atol=1e-5 * scale, equal_nan=True)

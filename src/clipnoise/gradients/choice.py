@@ -1,0 +1,106 @@
+"""The choice of an engine for a network: made by trying, never configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.modules.dropout import _DropoutNd
+
+from clipnoise.errors import UserError
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.hooks import HooksEngine
+from clipnoise.gradients.per_example import clipped_sum, row_norms
+from clipnoise.gradients.probes import made_up, normal
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.queries import Clipping
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clipnoise.data.base import Examples
+    from clipnoise.gradients.engine import GradientEngine, Losses
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, its name and why it was chosen."""
+
+    engine: GradientEngine
+    name: str
+    reason: str
+
+
+def choose_engine(network: nn.Module, losses: Losses, examples: Examples) -> Choice:
+    """Choose the engine of a network: the first that is right on a small trial, fastest first.
+
+    The trial takes two made-up examples: only the shapes of the data decide.
+
+    Args:
+        network: on its device, in the mode it trains in.
+        losses: (outputs, targets) → the loss of each example, shape (b,).
+        examples: the private examples.
+
+    Raises:
+        UserError: no engine can take the network's per-example gradients; says why for each.
+    """
+    inputs = made_up(examples.inputs, 2)
+    targets = examples.targets.new_zeros(2, *examples.targets.shape[1:])
+    problems: list[str] = []
+    for kind in (FactoredEngine, VmapEngine, HooksEngine):
+        try:
+            engine = kind(network, losses)
+        except NotImplementedError as error:
+            problem: str | None = str(error)
+        else:
+            problem = _trial(engine, inputs, targets)
+            if problem is None:
+                return Choice(engine, kind.name, "; ".join(problems) or "every layer has a rule")
+        problems.append(f"{kind.name} cannot: {problem}")
+    raise UserError(f"model: no engine takes its per-example gradients. {'; '.join(problems)}.")
+
+
+def _trial(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> str | None:
+    """Return what is wrong with an engine, or None.
+
+    Its gradients must be those of autograd example by example, and so must what it clips. The
+    parameters are moved a little: layers that start at zero would hide what is before them.
+    """
+    before = engine.flat.theta.clone()
+    theta = before + 0.05 * normal(before)
+    modes = {module: module.training for module in engine.network.modules()}
+    try:
+        for module in modes:
+            module.training = module.training and not isinstance(module, _DropoutNd)
+        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+            return _difference(engine, inputs, targets, theta)
+    except Exception as error:  # a network's own code can raise anything under an engine
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        engine.flat.load(before)
+
+
+def _difference(
+    engine: GradientEngine, inputs: Tensor, targets: Tensor, theta: Tensor
+) -> str | None:
+    """Return how an engine differs from autograd, or None."""
+    each = [
+        engine.summed_gradient(inputs[i : i + 1], targets[i : i + 1], theta)
+        for i in range(len(inputs))
+    ]
+    expected = torch.stack(each)
+    if not _close(engine.per_example_gradients(inputs, targets, theta), expected):
+        return "its per-example gradients are not those of one example at a time"
+    plan = Clipping(clip_norm=0.5 * float(row_norms(expected).min()) or 1.0)
+    if not _close(
+        engine.clipped_sum(inputs, targets, [theta], plan), clipped_sum([expected], plan)
+    ):
+        return "its clipped sum is not that of one example at a time"
+    return None
+
+
+def _close(taken: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(taken, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))

@@ -1,0 +1,201 @@
+"""The contract of a gradient engine: from a batch of examples to a clipped sum."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from clipnoise.gradients.flat import FlatModel
+from clipnoise.gradients.per_example import clipped_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clipnoise.data.base import Examples
+    from clipnoise.privacy.queries import Clipping, Unreleased
+
+    Losses = Callable[[Tensor, Tensor], Tensor]
+
+
+class GradientEngine(ABC):
+    """Turns a physical batch into Σ clip(v_i) at any iterates.
+
+    An engine defines `per_example_gradients`; one that knows a way to the clipped sum without them
+    overrides `clipped_sum` instead of holding b·d numbers.
+
+    Attributes:
+        name: the engine's name in result files.
+        piece: how many examples' gradients are held at once; None for the whole physical batch.
+        flat: the network, its trained parameters as one vector.
+        losses: (outputs, targets) → the loss of each example, shape (b,).
+    """
+
+    name: ClassVar[str]
+    piece: int | None = None
+
+    def __init__(self, network: nn.Module, losses: Losses) -> None:
+        """Take hold of a network that is on its device and in the mode it trains in."""
+        self.flat = FlatModel(network)
+        self.losses = losses
+
+    @property
+    def network(self) -> nn.Module:
+        """The network at the parameters that were loaded last."""
+        return self.flat.network
+
+    @abstractmethod
+    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        """Return the gradient of each example's loss.
+
+        Args:
+            inputs: shape (b, …), b ≥ 1.
+            targets: shape (b, …).
+            theta: where the gradients are taken, shape (d,).
+
+        Returns:
+            Shape (b, d); zero for parameters that the loss does not use.
+        """
+
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+    ) -> Unreleased:
+        """Return Σ clip(v_i) over a physical batch.
+
+        Args:
+            inputs: shape (b, …); b may be 0.
+            targets: shape (b, …).
+            iterates: θ_t, θ_{t−1}, …, newest first, one per weight of the plan; each of shape (d,).
+            plan: how the vectors are formed and bounded.
+
+        Returns:
+            Shape (d,); zero for an empty batch.
+        """
+        if plan.clip_norm is None:
+            return self._linear_sum(inputs, targets, iterates, plan)
+        total = torch.zeros_like(iterates[0])
+        for chosen, part in parts(plan, len(inputs), self.piece or len(inputs)):
+            gradients = [
+                self.per_example_gradients(inputs[chosen], targets[chosen], theta)
+                for theta in iterates
+            ]
+            total += clipped_sum(gradients, part)
+        return total  # type: ignore[return-value]
+
+    def _linear_sum(
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+    ) -> Unreleased:
+        """Return Σ v_i without clipping: linear in the gradients, so ordinary autograd will do."""
+        total = torch.zeros_like(iterates[0])
+        for weight, theta in zip(plan.weights, iterates, strict=True):
+            total += weight * self.summed_gradient(inputs, targets, theta)
+        if plan.offset is not None:
+            total += len(inputs) * plan.offset
+        if plan.scale is not None:
+            total *= plan.scale
+        return total / plan.group_size  # type: ignore[return-value]
+
+    def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        """Return the gradient of the sum of losses by ordinary autograd, shape (d,)."""
+        if len(inputs) == 0:
+            return torch.zeros_like(theta)
+        self.flat.load(theta)
+        with torch.enable_grad():
+            loss = self.losses(self.network(inputs), targets).sum()
+        gradients = torch.autograd.grad(loss, self.flat.parameters, materialize_grads=True)
+        return self.flat.join(gradients)
+
+    def mean_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        """Return the mean gradient of public examples by ordinary autograd.
+
+        Args:
+            inputs: shape (b, …).
+            targets: shape (b, …).
+            theta: where it is taken, shape (d,).
+
+        Returns:
+            Shape (d,); zero for an empty batch.
+        """
+        return self.summed_gradient(inputs, targets, theta) / max(1, len(inputs))
+
+
+def pieces(count: int, size: int, group_size: int = 1) -> Iterator[slice]:
+    """Cut a batch into pieces of bounded size that split no group of equal size.
+
+    Args:
+        count: examples in the batch.
+        size: most examples in a piece; a group larger than it is a piece of its own.
+        group_size: examples in a group.
+
+    Yields:
+        Slices that cover the batch in order; none for an empty batch.
+    """
+    size = max(size - size % group_size, group_size)
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def whole_groups(groups: Tensor, size: int) -> Iterator[slice]:
+    """Cut a batch into pieces of bounded size that split no micro-batch.
+
+    Args:
+        groups: the micro-batch of each example, shape (b,), equal ones next to each other.
+        size: most examples in a piece; a micro-batch larger than it is a piece of its own.
+
+    Yields:
+        Slices that cover the batch in order; none for an empty batch.
+    """
+    ends = torch.unique_consecutive(groups, return_counts=True)[1].cumsum(0).tolist()
+    start = 0
+    while start < len(groups):
+        fitting = bisect_right(ends, start + size) - 1
+        stop = ends[max(fitting, bisect_right(ends, start))]
+        yield slice(start, stop)
+        start = stop
+
+
+def parts(plan: Clipping, count: int, size: int) -> Iterator[tuple[slice, Clipping]]:
+    """Cut a batch into pieces of bounded size, each with its part of the plan.
+
+    Args:
+        plan: for the whole batch.
+        count: examples in the batch.
+        size: most examples in a piece, unless a micro-batch has more.
+    """
+    if plan.groups is None:
+        yield from ((chosen, plan) for chosen in pieces(count, size))
+    else:
+        for chosen in whole_groups(plan.groups, size):
+            yield chosen, replace(plan, groups=plan.groups[chosen])
+
+
+def physical_batches(
+    engine: GradientEngine,
+    examples: Examples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    plan: Clipping,
+    size: int,
+) -> Unreleased:
+    """Return Σ clip(v_i) over a logical batch, taken in physical batches.
+
+    Args:
+        engine: what forms the sum of one physical batch.
+        examples: the private examples.
+        batch: which of them take part, indices of shape (b,); b may be 0.
+        iterates: newest first, one per weight of the plan; each of shape (d,).
+        plan: how the vectors are formed and bounded.
+        size: most examples in memory at once.
+
+    Returns:
+        Shape (d,); the same, up to rounding, for every size.
+    """
+    total = torch.zeros_like(iterates[0])
+    for chosen, part in parts(plan, len(batch), size):
+        inputs, targets = examples.inputs[batch[chosen]], examples.targets[batch[chosen]]
+        total += engine.clipped_sum(inputs, targets, iterates, part)
+    return total  # type: ignore[return-value]

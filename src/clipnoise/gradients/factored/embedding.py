@@ -1,0 +1,99 @@
+"""Embeddings: a gradient has rows only at the tokens of the example, so tokens are compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import embedding
+
+from clipnoise.gradients.factored.cost import embedding_in_products
+from clipnoise.gradients.factored.linear import Outer
+from clipnoise.gradients.factored.recording import UnsupportedError
+from clipnoise.gradients.factored.uses import Constant, InProducts, Use, add_pairs, gram
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.factored.groups import Piece
+    from clipnoise.gradients.factored.recording import Recording
+
+
+def record_embedding(
+    recording: Recording,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Run an embedding and record its factors; ids that all examples share are given to each."""
+    if max_norm is not None or scale_grad_by_freq:
+        raise UnsupportedError("an embedding with max_norm or scale_grad_by_freq")
+    if not recording.of_batch(input):
+        if input.ndim > 1 and len(input) != 1:
+            raise UnsupportedError("an embedding whose ids have no leading axis of examples")
+        input = input.expand(recording.count, *input.shape[input.ndim > 1 :])
+    output, tap = recording.tap(embedding(input, recording.plain(weight)))
+    taken = recording.hold(input)
+
+    def build(given: Tensor) -> Use:
+        ids = taken.reshape(recording.count, -1)
+        rows = given.reshape(*ids.shape, -1)
+        if padding_idx is not None:
+            rows = rows * (ids != padding_idx % len(weight)).unsqueeze(2)
+        return Lookup(ids, rows, len(weight))
+
+    recording.use(weight, tap, build)
+    return output
+
+
+class Lookup(InProducts):
+    """G_i = Σ_t e(id_t) ⊗ r_t with ids of shape (b, T) and r of shape (b, T, p)."""
+
+    def __init__(self, ids: Tensor, right: Tensor, tokens: int) -> None:
+        self.ids, self.right = ids, right
+        self.shape = torch.Size((tokens, right.shape[2]))
+        self.elements = right[0].numel()
+
+    @property
+    def rows(self) -> int:
+        return self.ids.shape[1]
+
+    def sample(self) -> Tensor:
+        return self.right
+
+    def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
+        return embedding_in_products(total, self.shape[0])
+
+    def takes(self, other: InProducts) -> bool:
+        return isinstance(other, Lookup | Outer | Constant)
+
+    def instantiate(self, piece: Piece) -> Tensor:
+        ids, right = self._grouped(piece)
+        gradients = right.new_zeros(len(ids), *self.shape)
+        return gradients.scatter_add_(1, ids.unsqueeze(2).expand_as(right), right)
+
+    def add(self, factors: Tensor, into: Tensor) -> None:
+        rows = self.right * factors.view(-1, 1, 1)
+        into.index_add_(0, self.ids.flatten(), rows.flatten(0, 1))
+
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
+        ids, right = self._grouped(piece)
+        if square is not None:
+            right = right * square[ids]
+        if isinstance(other, Constant):
+            return piece.size * (right * other.value[ids]).sum(dim=(1, 2), dtype=torch.float64)
+        if isinstance(other, Lookup):
+            ids_, right_ = other._grouped(piece)
+            met = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
+        else:
+            assert isinstance(other, Outer)
+            left_, right_ = other.grouped(piece)
+            met = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
+        return add_pairs(met, gram(right, right_), same=other is self)
+
+    def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
+        return piece.rows(self.ids).flatten(1, 2), piece.rows(self.right).flatten(1, 2)

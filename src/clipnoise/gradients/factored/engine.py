@@ -1,0 +1,149 @@
+"""The factored engine: one forward and one backward pass, then norms and sums layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from clipnoise.gradients.engine import GradientEngine
+from clipnoise.gradients.factored import tokens
+from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
+from clipnoise.gradients.factored.embedding import record_embedding
+from clipnoise.gradients.factored.groups import Groups
+from clipnoise.gradients.factored.linear import record_linear
+from clipnoise.gradients.factored.normalisation import (
+    record_group_norm,
+    record_layer_norm,
+    record_rms_norm,
+)
+from clipnoise.gradients.factored.parameter import ParameterGradient
+from clipnoise.gradients.factored.recording import Recording, layout_of
+from clipnoise.gradients.factored.uses import Constant
+from clipnoise.gradients.per_example import clip_factors
+from clipnoise.gradients.probes import made_up
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.engine import Losses
+    from clipnoise.gradients.factored.recording import Layout, Rule
+    from clipnoise.gradients.factored.uses import Use
+    from clipnoise.privacy.queries import Clipping, Unreleased
+
+
+def rules() -> dict[Any, Rule]:
+    """Return every rule, by the torch function that it stands for."""
+    return {
+        **tokens.rules(),
+        functional.linear: record_linear,
+        functional.conv1d: record_conv1d,
+        functional.conv2d: record_conv2d,
+        functional.embedding: record_embedding,
+        functional.layer_norm: record_layer_norm,
+        functional.rms_norm: record_rms_norm,
+        functional.group_norm: record_group_norm,
+    }
+
+
+class FactoredEngine(GradientEngine):
+    """Clipped sums from each layer's inputs and output gradients, never from all gradients.
+
+    Each example's squared norm follows from these factors, layer by layer: by inner products where
+    that costs less (Goodfellow 2015; Li et al. 2022, ghost clipping; Bu et al. 2023, mixed ghost
+    clipping and book-keeping), by instantiating a few gradients at a time elsewhere. The factors,
+    weighted by each example's clipping factor, then give the sum without another backward pass.
+    """
+
+    name: ClassVar[str] = "factored"
+
+    def __init__(self, network: nn.Module, losses: Losses) -> None:
+        super().__init__(network, losses)
+        self._rules = rules()
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        whole = Groups.single(len(inputs))
+        (piece,) = whole.pieces(0)
+        rows = []
+        uses_by_parameter = self._uses(inputs, targets, theta, 1.0)
+        for uses, shape in zip(uses_by_parameter, self.flat.shapes, strict=True):
+            zeros = theta.new_zeros(len(inputs), *shape)
+            rows.append(ParameterGradient(uses, whole).instantiate(piece) if uses else zeros)
+        return self.flat.join_rows(rows)
+
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+    ) -> Unreleased:
+        if plan.clip_norm is None:
+            return self._linear_sum(inputs, targets, iterates, plan)
+        total = torch.zeros_like(iterates[0])
+        if len(inputs) == 0:
+            return total  # type: ignore[return-value]
+        groups, order = Groups.of(plan, len(inputs))
+        if order is not None:
+            inputs, targets = inputs[order], targets[order]
+        gradients = self._gradients(inputs, targets, iterates, plan, groups)
+        scales = [None] * len(gradients) if plan.scale is None else self.flat.split(plan.scale)
+        squares = torch.zeros(groups.count, dtype=torch.float64, device=total.device)
+        for gradient, scale in zip(gradients, scales, strict=True):
+            squares += gradient.squared_norms(scale)
+        factors = clip_factors(squares.sqrt(), plan.clip_norm).to(total.dtype)
+        for gradient, scale, into in zip(gradients, scales, self.flat.split(total), strict=True):
+            gradient.add_weighted(factors, scale, into)
+        return total  # type: ignore[return-value]
+
+    def _gradients(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        iterates: Sequence[Tensor],
+        plan: Clipping,
+        groups: Groups,
+    ) -> list[ParameterGradient]:
+        """Run the passes and gather the uses of each parameter over all iterates."""
+        found: list[list[Use]] = [[] for _ in self.flat.parameters]
+        for weight, theta in zip(plan.weights, iterates, strict=True):
+            passed = self._uses(inputs, targets, theta, weight / plan.group_size)
+            for known, uses in zip(found, passed, strict=True):
+                known += uses
+        if plan.offset is not None:
+            for known, value in zip(found, self.flat.split(plan.offset), strict=True):
+                known.append(Constant(value / plan.group_size))
+        return [ParameterGradient(uses, groups) for uses in found]
+
+    def _uses(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, weight: float
+    ) -> list[list[Use]]:
+        """Run one forward and one backward pass and return the uses of each parameter."""
+        self.flat.load(theta)
+        recording = self._recording(len(inputs), self._layout(inputs))
+        with torch.enable_grad():
+            with recording:
+                outputs = self.network(inputs)
+            losses = self.losses(outputs, targets)
+        return recording.uses(losses, weight)
+
+    def _layout(self, inputs: Tensor) -> Layout:
+        """Find how rows divide among examples from made-up batches, once per shape of example.
+
+        A layer's leading rows can be as many as the batch by chance: one batch cannot tell.
+        """
+        shape = tuple(inputs.shape[1:])
+        if shape not in self._layouts:
+            two, three = (self._leading(made_up(inputs, count)) for count in (2, 3))
+            self._layouts[shape] = layout_of(two, three)
+        return self._layouts[shape]
+
+    def _leading(self, inputs: Tensor) -> list[int]:
+        recording = self._recording(len(inputs), None)
+        devices = [inputs.device] if inputs.is_cuda else []
+        with torch.random.fork_rng(devices=devices), torch.no_grad(), recording:
+            self.network(inputs)
+        return recording.leading
+
+    def _recording(self, count: int, layout: Layout | None) -> Recording:
+        return Recording(self.flat.parameters, self._rules, count, layout)

@@ -1,0 +1,96 @@
+"""Linear layers: a gradient is a sum of outer products, one for each row of the example."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import linear
+
+from clipnoise.gradients.factored.cost import linear_in_products
+from clipnoise.gradients.factored.uses import (
+    Constant,
+    InProducts,
+    Rows,
+    Use,
+    add_pairs,
+    add_up,
+    gram,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.factored.groups import Piece
+    from clipnoise.gradients.factored.recording import Recording
+
+
+def record_linear(
+    recording: Recording, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Run a linear layer and record its factors."""
+    recording.examples_of(input)
+    output, tap = recording.tap(linear(input, recording.plain(weight), recording.plain(bias)))
+    taken = recording.hold(input) if recording.trains(weight) else None
+
+    def by_example(rows: Tensor) -> Tensor:
+        return rows.reshape(recording.count, -1, rows.shape[-1])
+
+    if taken is not None:
+        recording.use(weight, tap, lambda given: Outer(by_example(given), by_example(taken)))
+    recording.use(bias, tap, lambda given: Rows(add_up(by_example(given))))
+    return output
+
+
+class Outer(InProducts):
+    """G_i = Σ_t l_t ⊗ r_t with l of shape (b, T, o) and r of shape (b, T, p)."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.shape = torch.Size((left.shape[2], right.shape[2]))
+        self.elements = left[0].numel() + right[0].numel()
+
+    @property
+    def rows(self) -> int:
+        return self.left.shape[1]
+
+    def sample(self) -> Tensor:
+        return self.left
+
+    def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
+        if scaled or total == 1:
+            return total <= 2
+        return linear_in_products(total, *self.shape, keeps=keeps)
+
+    def takes(self, other: InProducts) -> bool:
+        return isinstance(other, Outer | Constant)
+
+    def instantiate(self, piece: Piece) -> Tensor:
+        left, right = self.grouped(piece)
+        return left.mT @ right
+
+    def grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
+        """Return the rows of each group in a piece."""
+        return piece.rows(self.left).flatten(1, 2), piece.rows(self.right).flatten(1, 2)
+
+    def add(self, factors: Tensor, into: Tensor) -> None:
+        left, right = self.left, self.right
+        if left.shape[2] <= right.shape[2]:
+            left = left * factors.view(-1, 1, 1)
+        else:
+            right = right * factors.view(-1, 1, 1)
+        into.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
+        left, right = self.grouped(piece)
+        if isinstance(other, Constant):
+            direction = other.value if square is None else other.value * square
+            return piece.size * ((left @ direction) * right).sum(dim=(1, 2), dtype=torch.float64)
+        assert isinstance(other, Outer)
+        left_, right_ = other.grouped(piece)
+        if square is None:
+            return add_pairs(gram(left, left_), gram(right, right_), same=other is self)
+        lefts = left.unsqueeze(2) * left_.unsqueeze(1)
+        rights = right.unsqueeze(2) * right_.unsqueeze(1)
+        pairs = ((lefts @ square) * rights).sum(dim=3)
+        return add_pairs(pairs, torch.ones_like(pairs), same=other is self)

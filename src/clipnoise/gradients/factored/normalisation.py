@@ -1,0 +1,123 @@
+"""Normalisation layers: the gain's gradient is the output's times the normalised input, summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch.nn.functional import group_norm, layer_norm, rms_norm
+
+from clipnoise.gradients.factored.uses import Rows, Use, add_up
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.factored.groups import Piece
+    from clipnoise.gradients.factored.recording import Recording
+
+    Map = Callable[[Tensor], Tensor]
+
+
+def record_layer_norm(
+    recording: Recording,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Run a LayerNorm and record its factors."""
+    shape = tuple(normalized_shape)
+    recording.examples_of(input)
+    output = layer_norm(input, shape, recording.plain(weight), recording.plain(bias), eps)
+    return _record(
+        recording,
+        input,
+        output,
+        (weight, bias),
+        by_example=lambda x: x.reshape(recording.count, -1, *shape),
+        normalise=lambda x: layer_norm(x, shape, eps=eps),
+        add_up=lambda x: x.sum(dim=1),
+    )
+
+
+def record_rms_norm(
+    recording: Recording,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Run an RMSNorm and record its factors."""
+    shape = tuple(normalized_shape)
+    recording.examples_of(input)
+    return _record(
+        recording,
+        input,
+        rms_norm(input, shape, recording.plain(weight), eps),
+        (weight, None),
+        by_example=lambda x: x.reshape(recording.count, -1, *shape),
+        normalise=lambda x: rms_norm(x, shape, eps=eps),
+        add_up=lambda x: x.sum(dim=1),
+    )
+
+
+def record_group_norm(
+    recording: Recording,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Run a GroupNorm and record its factors."""
+    recording.examples_of(input, rows=1)
+    output = group_norm(input, num_groups, recording.plain(weight), recording.plain(bias), eps)
+    return _record(
+        recording,
+        input,
+        output,
+        (weight, bias),
+        by_example=lambda x: x,
+        normalise=lambda x: group_norm(x, num_groups, eps=eps),
+        add_up=lambda x: x.flatten(2).sum(dim=2) if x.ndim > 2 else x,
+    )
+
+
+def _record(
+    recording: Recording,
+    input: Tensor,
+    output: Tensor,
+    parameters: tuple[Tensor | None, Tensor | None],
+    *,
+    by_example: Map,
+    normalise: Map,
+    add_up: Map,
+) -> Tensor:
+    weight, bias = parameters
+    output, tap = recording.tap(output)
+    if recording.trains(weight):
+        taken = by_example(recording.hold(input))
+        recording.use(weight, tap, lambda given: Gain(taken, by_example(given), normalise, add_up))
+    recording.use(bias, tap, lambda given: Rows(add_up(by_example(given))))
+    return output
+
+
+class Gain(Use):
+    """G_i = Σ_t y_t ⊙ N(x)_t with y the output's gradient and N(x) the normalised input."""
+
+    def __init__(self, taken: Tensor, given: Tensor, normalise: Map, add_up: Map) -> None:
+        self.taken, self.given, self.normalise, self.add_up = taken, given, normalise, add_up
+        self.shape = add_up(given[:1]).shape[1:]
+        self.elements = self.workspace = 2 * given[0].numel()
+
+    def sample(self) -> Tensor:
+        return self.given
+
+    def instantiate(self, piece: Piece) -> Tensor:
+        products = self.normalise(self.taken[piece.examples]).mul_(self.given[piece.examples])
+        return add_up(piece.grouped(self.add_up(products)))
+
+    def add(self, factors: Tensor, into: Tensor) -> None:
+        normalised = self.normalise(self.taken).mul_(self.given)
+        into.view(-1).addmv_(self.add_up(normalised).flatten(1).T, factors)

@@ -1,0 +1,114 @@
+"""All uses of one parameter together: squared norms, and the weighted sum of its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from clipnoise.gradients.factored.cost import worth_keeping
+from clipnoise.gradients.factored.uses import InProducts
+from clipnoise.gradients.per_example import row_norms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.gradients.factored.groups import Groups, Piece
+    from clipnoise.gradients.factored.uses import Use
+
+
+@dataclass
+class ParameterGradient:
+    """The gradients v = Σ_u G_u of one parameter, by group; never held all at once.
+
+    Attributes:
+        uses: G_u, over layers and iterates.
+        groups: how examples are grouped; a group's gradient is the sum over its examples.
+        kept: s ⊙ v, where all of them are no larger than the factors they replace.
+    """
+
+    uses: list[Use]
+    groups: Groups
+    kept: Tensor | None = None
+
+    def squared_norms(self, scale: Tensor | None) -> Tensor:
+        """Return ‖s ⊙ v‖² for each group.
+
+        Args:
+            scale: s, shape of the parameter, or None for ones.
+
+        Returns:
+            Shape (n,), float64.
+        """
+        if not self.uses:
+            return torch.zeros((), dtype=torch.float64)
+        uses = self._in_products(scaled=scale is not None)
+        if uses is None:
+            return self._by_instantiating(scale)
+        return self._by_products(uses, None if scale is None else scale.square())
+
+    def add_weighted(self, factors: Tensor, scale: Tensor | None, into: Tensor) -> None:
+        """Add Σ f (s ⊙ v) over the groups, in place.
+
+        Args:
+            factors: f, shape (n,).
+            scale: the s that norms were taken with.
+            into: zeros, shape of the parameter.
+        """
+        if self.kept is not None:
+            into.view(-1).addmv_(self.kept.view(len(self.kept), -1).T, factors)
+            return
+        by_example = self.groups.to_examples(factors)
+        for use in self.uses:
+            use.add(by_example, into)
+        if scale is not None:
+            into *= scale
+
+    def instantiate(self, piece: Piece) -> Tensor:
+        """Return v for the groups of a piece, shape (groups, *shape)."""
+        first, *others = (use.instantiate(piece) for use in self.uses)
+        return sum(others, start=first)
+
+    def _in_products(self, *, scaled: bool) -> list[InProducts] | None:
+        """Return the uses in an order in which each takes those after it, if that pays."""
+        if not all(isinstance(use, InProducts) for use in self.uses):
+            return None
+        uses = cast("list[InProducts]", self.uses)
+        uses = sorted(uses, key=lambda one: sum(not one.takes(other) for other in uses))
+        if not all(one.takes(other) for one, other in combinations_with_replacement(uses, 2)):
+            return None
+        total = sum(use.rows for use in uses) * self.groups.largest
+        keeps = worth_keeping(uses, self.groups)
+        return uses if uses[0].pays(total, scaled=scaled, keeps=keeps) else None
+
+    def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Tensor:
+        rows = sum(use.rows for use in uses)
+        parts = []
+        for piece in self.groups.pieces(rows * rows * self.groups.largest):
+            total = torch.zeros((), dtype=torch.float64)
+            for one, other in combinations_with_replacement(uses, 2):
+                product = one.products(other, piece, square)
+                total = total + (product if one is other else 2 * product)
+            parts.append(total)
+        return torch.cat(parts)
+
+    def _by_instantiating(self, scale: Tensor | None) -> Tensor:
+        if worth_keeping(self.uses, self.groups):
+            like = self.uses[0].sample()
+            self.kept = like.new_empty(self.groups.count, *self.uses[0].shape)
+        elements = sum(use.gradient_elements + use.workspace for use in self.uses)
+        done, parts = 0, []
+        for piece in self.groups.pieces(elements):
+            gradients = self.instantiate(piece)
+            if self.kept is not None:
+                kept = self.kept[done : done + piece.count]
+                gradients = kept.copy_(gradients)
+            if scale is not None:
+                gradients.mul_(scale)
+            parts.append(row_norms(gradients.view(piece.count, -1)).double().square())
+            done += piece.count
+        if self.kept is not None:
+            self.uses = []
+        return torch.cat(parts)

@@ -1,0 +1,224 @@
+"""Recording: one forward pass that notes, layer by layer, from what a gradient will follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from clipnoise.gradients.factored.uses import Use
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Rule = Callable[..., Any]
+    Layout = Sequence[int]
+
+
+class UnsupportedError(Exception):
+    """A network uses a trained parameter in a way that no rule covers; the message says which."""
+
+
+class Tap:
+    """Where the gradient of a layer's output arrives in the backward pass."""
+
+    def __init__(self) -> None:
+        self.gradient: Tensor | None = None
+
+    def receive(self, gradients: Sequence[Tensor | None]) -> None:
+        """Keep the gradient of a node's first output."""
+        self.gradient = gradients[0]
+
+
+class _Source(torch.autograd.Function):
+    """Marks an output, in place, as one whose gradient is wanted though nothing below needs one."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor, tap: Tap) -> Tensor:
+        ctx.mark_dirty(output)
+        ctx.tap = tap
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.tap.receive((gradient,))
+        return None, None, None
+
+
+class Recording(TorchFunctionMode):
+    """Runs a network and records each use of a trained parameter by the rule of its function.
+
+    Rules run layers on parameters that need no gradient, so the backward pass computes none of
+    theirs; below the lowest trained layer it does not go at all.
+
+    Without a layout, the pass only notes how the rows of each use lie; see `layout_of`.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        rules: Mapping[Any, Rule],
+        count: int,
+        layout: Layout | None,
+    ) -> None:
+        """Prepare for one pass.
+
+        Args:
+            parameters: the trained parameters.
+            rules: by torch function; called with the recording and the function's arguments.
+            count: b, examples in the batch.
+            layout: for each use, how many leading rows an example has; 0 for none of its own.
+        """
+        super().__init__()
+        self._parameters, self._rules = parameters, rules
+        self._index = {id(parameter): i for i, parameter in enumerate(parameters)}
+        self.count, self.layout = count, layout
+        self.leading: list[int] = []
+        self._held: list[tuple[Tensor, int]] = []
+        self._builds: list[tuple[int, Tap, Callable[[Tensor], Use]]] = []
+        self._anchor = torch.zeros((), device=parameters[0].device, requires_grad=True)
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.multi_head_attention_forward:
+            with self:  # made of functions that have rules
+                return func(*args, **kwargs)
+        if not self._touches(args) and not self._touches(kwargs.values()):
+            return func(*args, **kwargs)
+        rule = self._rules.get(func)
+        if rule is not None:
+            return rule(self, *args, **kwargs)
+        result = func(*args, **kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in results):
+            raise UnsupportedError(f"a trained parameter in {getattr(func, '__name__', func)}")
+        return result
+
+    def _touches(self, values: Iterable[object]) -> bool:
+        return any(
+            id(value) in self._index
+            or (isinstance(value, tuple | list) and any(id(v) in self._index for v in value))
+            for value in values
+        )
+
+    def trains(self, parameter: Tensor | None) -> bool:
+        """Return whether a tensor is a trained parameter."""
+        return id(parameter) in self._index
+
+    @overload
+    def plain(self, parameter: Tensor) -> Tensor: ...
+    @overload
+    def plain(self, parameter: Tensor | None) -> Tensor | None: ...
+    def plain(self, parameter: Tensor | None) -> Tensor | None:
+        """Return a parameter as a constant; one that is derived from a trained one has no rule."""
+        if parameter is None or not parameter.requires_grad:
+            return parameter
+        if not self.trains(parameter):
+            raise UnsupportedError("a weight that is computed from a trained parameter")
+        return parameter.detach()
+
+    def of_batch(self, tensor: Tensor) -> bool:
+        """Return whether the leading rows of a use belong to the examples, in order.
+
+        Raises:
+            UnsupportedError: they do not divide among the examples as they did before.
+        """
+        leading = tensor.shape[0] if tensor.ndim else 0
+        self.leading.append(leading)
+        if self.layout is None:
+            return True
+        if len(self.leading) > len(self.layout):
+            raise UnsupportedError("layers that run or not depending on the batch")
+        rows = self.layout[len(self.leading) - 1]
+        if rows and leading != rows * self.count:
+            raise UnsupportedError("rows that do not divide among the examples of a batch")
+        return rows > 0
+
+    def examples_of(self, tensor: Tensor, rows: int | None = None) -> None:
+        """Require that the leading rows of a layer's input belong to the examples, in order.
+
+        Args:
+            tensor: the input.
+            rows: how many each example has; None for any number.
+        """
+        if not self.of_batch(tensor):
+            raise UnsupportedError("a layer whose input has no leading axis of examples")
+        if rows is not None and self.layout and len(tensor) != rows * self.count:
+            raise UnsupportedError("a layer whose leading axis is not that of the examples")
+
+    def tap(self, output: Tensor) -> tuple[Tensor, Tap]:
+        """Ask for the gradient of a layer's output; the output is to be used instead of the old."""
+        tap = Tap()
+        if self.layout is None:
+            return output, tap
+        if output.grad_fn is None:
+            return cast("Tensor", _Source.apply(output, self._anchor, tap)), tap
+        output.grad_fn.register_prehook(tap.receive)
+        return output, tap
+
+    def hold(self, tensor: Tensor) -> Tensor:
+        """Keep a layer's input until the gradients have come."""
+        tensor = tensor.detach()
+        self._held.append((tensor, tensor._version))
+        return tensor
+
+    def use(self, parameter: Tensor | None, tap: Tap, build: Callable[[Tensor], Use]) -> None:
+        """Note a use of a parameter, if it is trained.
+
+        Args:
+            parameter: what the layer used.
+            tap: where the gradient of its output arrives.
+            build: that gradient → the factors of the parameter's gradient.
+        """
+        if self.layout is not None and self.trains(parameter):
+            self._builds.append((self._index[id(parameter)], tap, build))
+
+    def uses(self, losses: Tensor, weight: float) -> list[list[Use]]:
+        """Run the backward pass and collect, for each trained parameter, its uses.
+
+        Args:
+            losses: shape (b,), computed in this recording's forward pass.
+            weight: what every gradient is multiplied by.
+
+        Raises:
+            UnsupportedError: a layer's input was changed after the layer had read it.
+        """
+        if losses.requires_grad:
+            torch.autograd.grad(weight * losses.sum(), self._anchor, allow_unused=True)
+        if any(tensor._version != version for tensor, version in self._held):
+            raise UnsupportedError("a layer's input that is changed in place afterwards")
+        found: list[list[Use]] = [[] for _ in self._parameters]
+        for index, tap, build in self._builds:
+            if tap.gradient is not None:
+                found[index].append(build(tap.gradient))
+        self._builds.clear()
+        return found
+
+
+def layout_of(two: Sequence[int], three: Sequence[int]) -> Layout:
+    """Find how the rows of each use divide among examples, from batches of two and of three.
+
+    Args:
+        two: leading sizes of each use in a batch of two.
+        three: in a batch of three.
+
+    Returns:
+        For each use, leading rows per example; 0 where they do not grow with the batch.
+
+    Raises:
+        UnsupportedError: the batch decides which layers run, or rows grow in another way.
+    """
+    if len(two) != len(three):
+        raise UnsupportedError("layers that run or not depending on the batch")
+    for few, many in zip(two, three, strict=True):
+        if few != many and (few % 2 or 3 * few != 2 * many):
+            raise UnsupportedError("rows that do not divide among the examples of a batch")
+    return [0 if few == many else few // 2 for few, many in zip(two, three, strict=True)]

@@ -1,0 +1,97 @@
+"""From per-example gradients to the clipped sum: the reference that every engine must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.privacy.queries import Clipping, Unreleased
+
+BLOCK = 1024
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Return the L2 norm of each row, accurate for long rows in float32.
+
+    One pass over a long float32 row underestimates its norm (by 4e-4 at 11 M elements), and clipped
+    vectors would then exceed C. Norms of blocks, then the norm of those, err below 2e-7.
+
+    Args:
+        rows: shape (b, d), any float dtype.
+
+    Returns:
+        Norms of shape (b,), dtype of the rows.
+    """
+    count, length = rows.shape
+    pieces = length // BLOCK
+    whole = pieces * BLOCK
+    blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
+    rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(torch.cat([blocks, rest], dim=1), dim=1)
+    return norms
+
+
+def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
+    """Return min(1, C/‖v‖) for each norm; 1 for a zero vector.
+
+    Args:
+        norms: shape (b,).
+        clip_norm: C > 0.
+
+    Returns:
+        Factors of shape (b,) in (0, 1].
+    """
+    return (clip_norm / norms).clamp(max=1.0)
+
+
+def form_vectors(gradients: Sequence[Tensor], plan: Clipping) -> Tensor:
+    """Form v_i = s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o), averaged over groups where the plan asks for them.
+
+    Args:
+        gradients: one (b, d) tensor per iterate, newest first.
+        plan: weights, scale, offset and groups.
+
+    Returns:
+        Shape (number of groups, d). A group's sum is divided by the constant group_size, however
+        many examples it has.
+
+    Raises:
+        ValueError: a group size without groups. By its position in the batch an example would move
+            all that follow into other groups when it goes.
+    """
+    vectors = sum(w * g for w, g in zip(plan.weights, gradients, strict=True))
+    assert isinstance(vectors, torch.Tensor)
+    if plan.offset is not None:
+        vectors = vectors + plan.offset
+    if plan.scale is not None:
+        vectors = vectors * plan.scale
+    if plan.groups is not None:
+        found, rows = torch.unique_consecutive(plan.groups, return_inverse=True)
+        sums = vectors.new_zeros(len(found), vectors.shape[1]).index_add_(
+            0, rows.to(vectors.device), vectors
+        )
+        vectors = sums / plan.group_size
+    elif plan.group_size > 1:
+        raise ValueError("micro-batches need the group of each example")
+    return vectors
+
+
+def clipped_sum(gradients: Sequence[Tensor], plan: Clipping) -> Unreleased:
+    """Return Σ clip(v_i) over a physical batch.
+
+    Args:
+        gradients: one (b, d) tensor of per-example gradients per iterate, newest first.
+        plan: how the vectors are formed and bounded.
+
+    Returns:
+        Shape (d,). Depends on private data: only a query may turn it into a released value.
+    """
+    vectors = form_vectors(gradients, plan)
+    if plan.clip_norm is None:
+        return vectors.sum(dim=0)  # type: ignore[return-value]
+    return clip_factors(row_norms(vectors), plan.clip_norm) @ vectors  # type: ignore[return-value]

@@ -1,0 +1,97 @@
+"""Updates of users in place of gradients of examples: what federated training clips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from clipnoise.data.base import Examples
+from clipnoise.gradients.engine import GradientEngine, pieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class UserEngine(GradientEngine):
+    """Each user's update after local SGD, as one vector: an "example" of this engine is a user.
+
+    The vector of user u is Δ_u = θ_u − θ. It depends on that user's examples and on θ alone: they
+    are taken in the order in which they are stored, the same in each epoch, and no random number is
+    drawn. A user without examples has Δ_u = 0. One user's vector is held at a time.
+    """
+
+    name: ClassVar[str] = "users"
+    piece = 1
+
+    def __init__(
+        self,
+        engine: GradientEngine,
+        examples: Examples,
+        users: Tensor,
+        count: int,
+        *,
+        learning_rate: float,
+        epochs: int,
+        batch_size: int,
+        scale: Tensor | None = None,
+    ) -> None:
+        """Take hold of the private examples and of what takes gradients of them.
+
+        Args:
+            engine: takes the mean gradients of local batches.
+            examples: the private examples of all users.
+            users: whose each example is, int64 of shape (n,).
+            count: N, the number of users.
+            learning_rate: the local η.
+            epochs: passes over a user's examples in a round.
+            batch_size: examples per local step.
+            scale: by which local gradients are multiplied, shape (d,); None for all ones.
+        """
+        self.flat, self.losses = engine.flat, engine.losses
+        self._engine, self._examples = engine, examples
+        self._rows = [(users == user).nonzero().squeeze(1) for user in range(count)]
+        self._learning_rate, self._epochs, self._batch_size = learning_rate, epochs, batch_size
+        self._scale = scale
+
+    @property
+    def units(self) -> Examples:
+        """The users themselves: their numbers 0 … N−1 as inputs, and targets of no meaning."""
+        numbers = torch.arange(len(self._rows))
+        return Examples(numbers, numbers)
+
+    def examples_of(self, batch: Tensor) -> int:
+        """Return how many gradients of examples a round with these users takes."""
+        return self._epochs * sum(len(self._rows[user]) for user in batch.tolist())
+
+    def update_of(self, user: int, theta: Tensor) -> Tensor:
+        """Return Δ_u, the change that local SGD makes from θ; shape (d,)."""
+        local, rows = theta.clone(), self._rows[user]
+        for _ in range(self._epochs):
+            for chosen in pieces(len(rows), self._batch_size):
+                inputs, targets = (
+                    part[rows[chosen]] for part in (self._examples.inputs, self._examples.targets)
+                )
+                gradient = self._engine.mean_gradient(inputs, targets, local)
+                scaled = gradient if self._scale is None else self._scale * gradient
+                local = local - self._learning_rate * scaled
+        return local - theta
+
+    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        """Return Δ_u of each user.
+
+        Args:
+            inputs: the numbers of users, shape (b,), b ≥ 1.
+            targets: not used.
+            theta: the global parameters, shape (d,).
+
+        Returns:
+            Shape (b, d).
+        """
+        return torch.stack([self.update_of(user, theta) for user in inputs.tolist()])
+
+    def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        """Return Σ Δ_u over users, shape (d,)."""
+        updates: Sequence[Tensor] = [self.update_of(user, theta) for user in inputs.tolist()]
+        return torch.stack([torch.zeros_like(theta), *updates]).sum(dim=0)

@@ -1,0 +1,1 @@
+"""Federated training: users train, their clipped updates are averaged with noise."""

@@ -1,0 +1,40 @@
+"""DP-FedAdam: clip and average the updates of users, with Adam at the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clipnoise.fields import Decay, NonNegative
+from clipnoise.methods.base import Public, State
+from clipnoise.methods.federated.fed_avg import FederatedMethod
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.privacy.queries import Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPFedAdam(FederatedMethod):
+    """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the released mean update Δ̃ of users.
+
+    Without `bias_correction` m and v take the place of m̂ and v̂, as Reddi et al. print it.
+
+    Source: Reddi et al. 2021, Algorithm 2 (FedAdam); AdaDPS, section 6.2 and Figure 6.
+    """
+
+    id = "dp-fedadam"
+
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    gamma: NonNegative = 1e-8
+    bias_correction: bool = True
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (delta,) = released
+        if self.bias_correction:
+            m, v = state.moments(delta, self.betas)
+        else:
+            m = state.decay("m", delta, self.betas[0])
+            v = state.decay("v", delta.square(), self.betas[1])
+        return self.learning_rate * m / (v.sqrt() + self.gamma)

@@ -1,0 +1,69 @@
+"""DP-FedAvg: clip and average the updates of users, with momentum at the server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from clipnoise.fields import Count, Decay, Positive
+from clipnoise.methods.base import LocalTraining, PrivateMethod, Public, State
+from clipnoise.privacy.queries import ClippedUserMean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.privacy.queries import Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedMethod(PrivateMethod):
+    """What federated methods share: a round draws users, and an update of a user is one vector.
+
+    In a round every one of N users is drawn with probability b/N. A drawn user starts at the global
+    θ, runs `local_epochs` of SGD on their own examples, and hands in Δ_u = θ_u − θ: what a step
+    adds, of the sign of a step and not of a gradient. Released is Δ̃ = (Σ clip(Δ_u) + noise)/b with
+    the constant b. Users are protected: adjacency is adding or removing a user with all their data.
+
+    `noise_placement: central` puts noise of deviation σC on the sum. `per-user` puts σC on each
+    selected user: √b·σC on the sum, and the accountant is given √b·σ. With Poisson sampling the
+    number of drawn users is private and may be 0, so the noise on the sum must not depend on it:
+    it is that of b users whoever is drawn (each of k drawn users adds √(b/k)·σC). Under a target ε
+    the sum is what is calibrated, and the two placements are the same.
+
+    Source: McMahan et al. 2018 (central); AdaDPS, Algorithm 3 (per user).
+    """
+
+    query = ClippedUserMean()
+
+    local_learning_rate: Positive = 0.1
+    local_epochs: Count = 1
+    local_batch_size: Count = 100
+    noise_placement: Literal["central", "per-user"] = "central"
+
+    def local_training(self) -> LocalTraining:
+        return LocalTraining(self.local_learning_rate, self.local_epochs, self.local_batch_size)
+
+    def noise_on_sum(self, noise_multiplier: float, expected_batch_size: float) -> float:
+        users = expected_batch_size if self.noise_placement == "per-user" else 1.0
+        return math.sqrt(users) * noise_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPFedAvg(FederatedMethod):
+    """m ← βm + Δ̃; θ ← θ + ηm, on the released mean update Δ̃ of users.
+
+    At β = 0 and η = 1 it is federated averaging. (A moving average βm + (1−β)Δ̃ at η is this at
+    (1−β)η.)
+
+    Source: McMahan et al. 2018, Algorithm 1; AdaDPS, section 6.2 and appendix B (server momentum).
+    """
+
+    id = "dp-fedavg"
+
+    momentum: Decay = 0.9
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (delta,) = released
+        state["m"] = self.momentum * state["m"] + delta
+        return self.learning_rate * state["m"]

@@ -1,0 +1,1 @@
+"""Release the mean gradient and its square with noise of their own, then adapt."""

@@ -1,0 +1,1 @@
+"""References without privacy. Every table that shows one says so."""

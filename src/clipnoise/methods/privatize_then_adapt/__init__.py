@@ -1,0 +1,1 @@
+"""Release the clipped mean gradient, then adapt: everything adaptive is post-processing."""

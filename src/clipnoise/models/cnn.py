@@ -1,0 +1,142 @@
+"""Small convolutional networks for images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clipnoise.fields import Count
+from clipnoise.models.base import Model
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Pooling = Literal["max", "average"]
+GROUPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallCNN(Model):
+    """Two 3×3 convolutions with tanh and pooling, then a linear layer.
+
+    Tanh keeps activations bounded, which suits clipped gradients.
+    Source: Papernot et al. 2021, Tempered Sigmoid Activations for Deep Learning with Differential
+    Privacy.
+
+    Attributes:
+        width: channels of the first convolution; the second has twice as many.
+        pooling: how each 2×2 window becomes one value.
+        group_norm: whether a GroupNorm of four groups follows each convolution.
+    """
+
+    id: ClassVar[str] = "cnn-small"
+    title: ClassVar[str] = "Small CNN"
+    shapes: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels a side"
+
+    width: Count = 16
+    pooling: Pooling = "max"
+    group_norm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.group_norm and self.width % GROUPS:
+            raise ValueError(f"width must be a multiple of {GROUPS} with group_norm")
+
+    @classmethod
+    def takes(cls, example_shape: tuple[int, ...]) -> bool:
+        return is_image(example_shape, 8, 64)
+
+    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+        from torch import nn
+
+        self.require(example_shape)
+        channels, height, width = example_shape
+        layers: list[nn.Module] = []
+        for before, after in ((channels, self.width), (self.width, 2 * self.width)):
+            layers.append(nn.Conv2d(before, after, kernel_size=3, padding=1))
+            if self.group_norm:
+                layers.append(nn.GroupNorm(GROUPS, after))
+            layers += [nn.Tanh(), nn.MaxPool2d(2) if self.pooling == "max" else nn.AvgPool2d(2)]
+        features = 2 * self.width * (height // 4) * (width // 4)
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiveLayerCNN(Model):
+    """Five 3×3 convolutions, each followed by tanh and 2×2 max-pooling, then a linear layer.
+
+    The paper gives no channels or kernels: they are those of DP-AdamBC's released network, the last
+    width repeated. Pooling rounds sizes up, so that five of them fit into 28 pixels.
+    Source: DP-PMLF, Appendix, Models.
+
+    Attributes:
+        widths: channels after each convolution.
+    """
+
+    id: ClassVar[str] = "cnn-5"
+    title: ClassVar[str] = "CNN-5"
+    shapes: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
+
+    widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
+
+    @classmethod
+    def takes(cls, example_shape: tuple[int, ...]) -> bool:
+        return is_image(example_shape, 17, 64)
+
+    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+        from torch import nn
+
+        self.require(example_shape)
+        channels, height, width = example_shape
+        layers: list[nn.Module] = []
+        for before, after in zip((channels, *self.widths), self.widths, strict=False):
+            layers += [
+                nn.Conv2d(before, after, kernel_size=3, padding=1),
+                nn.Tanh(),
+                nn.MaxPool2d(2, ceil_mode=True),
+            ]
+        features = self.widths[-1] * math.ceil(height / 32) * math.ceil(width / 32)
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragedCNN(Model):
+    """Five 3×3 convolutions with tanh; the last gives one map per class, averaged to an output.
+
+    Max-pooling follows the first three; the first convolution is not padded.
+    Source: DP-AdamBC, released code, the 5-layer CNN.
+    """
+
+    id: ClassVar[str] = "cnn-5-averaged"
+    title: ClassVar[str] = "CNN-5 (averaged)"
+    shapes: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
+
+    @classmethod
+    def takes(cls, example_shape: tuple[int, ...]) -> bool:
+        return is_image(example_shape, 17, 64)
+
+    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+        from torch import nn
+
+        self.require(example_shape)
+        return nn.Sequential(
+            nn.Conv2d(example_shape[0], 32, kernel_size=3),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, kernel_size=3, padding=1),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(128, 256, kernel_size=3, padding=1),
+            nn.Tanh(),
+            nn.Conv2d(256, classes, kernel_size=3, padding=1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+        )
+
+
+def is_image(shape: tuple[int, ...], smallest: int, largest: int) -> bool:
+    """Return whether a shape is (channels, height, width) with sides in a range of pixels."""
+    return len(shape) == 3 and all(smallest <= side <= largest for side in shape[1:])

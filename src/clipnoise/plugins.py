@@ -1,0 +1,80 @@
+"""Plug-ins: a class is registered by being in its folder.
+
+A plug-in folder is a Python package whose modules define frozen dataclasses with an `id`. Modules
+of a plug-in folder import nothing heavy at their top (no torch, timm or transformers), so listing
+what there is costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
+
+from clipnoise.errors import unknown
+
+P = TypeVar("P")
+
+
+def discover(package: str, base: type[P]) -> dict[str, type[P]]:
+    """Find every concrete plug-in class below a package.
+
+    Args:
+        package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
+        base: the contract class; subclasses with an `id` of their own are plug-ins.
+
+    Returns:
+        Plug-in classes by id, sorted by id.
+
+    Raises:
+        RuntimeError: two classes claim the same id.
+    """
+    found: dict[str, type[P]] = {}
+    root = importlib.import_module(package)
+    for module_info in pkgutil.walk_packages(root.__path__, package + "."):
+        module = importlib.import_module(module_info.name)
+        for value in vars(module).values():
+            if not (inspect.isclass(value) and issubclass(value, base)):
+                continue
+            identifier = vars(value).get("id")
+            if identifier is None or value.__module__ != module.__name__:
+                continue
+            if identifier in found:
+                raise RuntimeError(f"{value} and {found[identifier]} share the id {identifier!r}")
+            found[identifier] = value
+    return dict(sorted(found.items()))
+
+
+def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
+    """Return `discover(package, base)`, looked up once per process and read-only."""
+    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base)))
+
+
+@cache
+def _plugins(package: str, base: Any) -> Mapping[str, Any]:
+    return MappingProxyType(discover(package, base))
+
+
+def lookup(
+    package: str, base: type[P], kind: str, name: str, *, file: str | None = None
+) -> type[P]:
+    """Return the plug-in class of a name.
+
+    Args:
+        package: dotted name of the plug-in folder.
+        base: the contract class.
+        kind: the word for an error message, e.g. `"dataset"`.
+        name: the id asked for.
+        file: where the name was read, for the error message.
+
+    Raises:
+        UserError: no such plug-in; the message lists the valid names and the nearest one.
+    """
+    known = plugins(package, base)
+    if name not in known:
+        raise unknown(kind, name, known, file=file, key=f"{kind}.id")
+    return known[name]

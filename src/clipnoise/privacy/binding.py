@@ -1,0 +1,47 @@
+"""Sampler and accountant: an ε is a guarantee only when the sampler that ran is the assumed one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from clipnoise.privacy.queries import Adjacency
+
+Claim = Literal["guarantee", "nominal", "non-private"]
+
+# The accountants whose analysis covers a sampler, for adding or removing one example. Replacing an
+# example in a Poisson sample moves the mixture differently, and none of them covers that.
+PROVEN = {
+    "poisson": frozenset({"rdp", "prv", "pld"}),
+    "cyclic-poisson": frozenset({"rdp", "prv", "pld"}),
+    "cyclic": frozenset({"rdp", "prv", "pld"}),
+    "full": frozenset({"rdp", "prv", "pld"}),
+}
+
+
+def claim(
+    *,
+    private: bool,
+    sampler: str | None,
+    accountant: str | None,
+    adjacency: Adjacency,
+    covered: bool = True,
+) -> Claim:
+    """Return what may be said about a run's ε.
+
+    Args:
+        private: whether the method's query protects its examples at all.
+        sampler: how batches were really drawn; None for a non-private run.
+        accountant: whose analysis gave ε; None for a non-private run.
+        adjacency: what one dataset's neighbour is, for the query's sensitivity. A user is to
+            add-remove-user what an example is to add-remove.
+        covered: whether the noise is scaled to what one example can really change.
+
+    Returns:
+        "guarantee" when the accountant's analysis covers the sampler and the noise covers the
+        sensitivity, "nominal" when not, "non-private" when nothing is protected.
+    """
+    if not private or sampler is None:
+        return "non-private"
+    if adjacency == "replace" or not covered:
+        return "nominal"
+    return "guarantee" if accountant in PROVEN.get(sampler, frozenset()) else "nominal"

@@ -1,0 +1,192 @@
+"""What all figures share: fonts and lines, the sheet, legends, honest gaps, and SVG output."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from clipnoise.reporting.formats import Metric, budget
+from clipnoise.reporting.records import ADJACENCY, NON_PRIVATE, is_private
+from clipnoise.reporting.statistics import sample
+from clipnoise.reporting.styles import Style, style
+
+WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
+INK, PALE = "#222222", "#777777"
+
+LOOK: dict[str, Any] = {
+    "font.family": "STIXGeneral",
+    "text.parse_math": False,  # a dollar sign in a label is a dollar sign
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8.5,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 3.2,
+    "figure.constrained_layout.h_pad": 0.06,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "clipnoise",
+    "path.simplify": False,
+}
+
+REMARKS = 3  # more lines than this would cover the curves
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw in the suite's visual language inside this context, and in nobody else's."""
+    with sns.axes_style("ticks"), mpl.rc_context(cast("Any", LOOK)):
+        yield
+
+
+def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure of text width and its axes as a 2-D array.
+
+    Args:
+        rows: of axes.
+        columns: of axes.
+        height: of one row, inches.
+        options: for `Figure.subplots`.
+    """
+    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for ax in axes.flat:
+        sns.despine(ax=ax)
+    return figure, axes
+
+
+def to_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG: the same bytes for the same figure."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    return stream.getvalue()
+
+
+def blank(message: str) -> Figure:
+    """Return a figure that says why there is nothing to see."""
+    figure = Figure(figsize=(WIDTH, 1.2), layout="constrained")
+    ax = figure.subplots()
+    ax.set_axis_off()
+    say(ax, message)
+    return figure
+
+
+def say(ax: Axes, message: str) -> None:
+    """Write a message in the middle of empty axes."""
+    ax.text(0.5, 0.5, message, transform=ax.transAxes, ha="center", va="center", color=PALE)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method under one label, and how it is drawn."""
+
+    method: str
+    label: str
+    private: bool
+    style: Style
+    remark: str = ""
+
+    @property
+    def title(self) -> str:
+        """The label with what a reader must know about its ε."""
+        return f"{self.label} ({self.remark})" if self.remark else self.label
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a study table that belong to this series."""
+        return frame[(frame["method"] == self.method) & (frame["label"] == self.label)]
+
+
+def series(runs: pd.DataFrame) -> list[Series]:
+    """Return the methods and labels of a part in the order of the study, each with its look."""
+    found: list[Series] = []
+    for (method, label), own in runs.groupby(["method", "label"], sort=False):
+        variant = sum(one.method == method for one in found)
+        private = bool(is_private(own).any())
+        look = style(str(method), variant)
+        found.append(Series(str(method), str(label), private, look, _remark(own, private)))
+    return found
+
+
+def _remark(runs: pd.DataFrame, private: bool) -> str:
+    if not private or NON_PRIVATE in set(runs["claim"]):
+        return NON_PRIVATE
+    nominal = ["nominal ε"] if (runs["claim"] == "nominal").any() else []
+    others = sorted(set(runs["adjacency"]) - {"", ADJACENCY})
+    return ", ".join([*nominal, *(f"{name} adjacency" for name in others)])
+
+
+def groups(runs: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+    """Split a study table by dataset and model, in the order of the study."""
+    by_pair = runs.groupby(["dataset", "model"], sort=False)
+    return [((str(dataset), str(model)), own) for (dataset, model), own in by_pair]
+
+
+def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the completed runs that have a value."""
+    return runs[(runs["status"] == "completed") & runs[metric.column].notna()]
+
+
+def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> str:
+    """Return `label: n/N runs` for each series and budget that lacks runs, a line each."""
+    lines = []
+    for one in every:
+        for text, own in one.of(runs).groupby("budget", sort=False):
+            values = sample(own, metric)
+            if not values.complete:
+                where = f" at {budget(str(text))}" if one.private else ""
+                lines.append(f"{one.label}{where}: {values.n}/{values.planned} runs")
+    if len(lines) > REMARKS:
+        return f"{len(lines)} settings are incomplete: see the table"
+    return "\n".join(lines)
+
+
+def remark(ax: Axes, text: str) -> None:
+    """Write a small remark into the lower right corner of axes."""
+    place: Mapping[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
+    if text:
+        ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
+
+
+def legend(figure: Figure, every: Sequence[Series]) -> None:
+    """Put one legend for all axes below a figure, references last."""
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=one.style.colour,
+            linestyle=cast("Any", one.style.line),
+            marker=one.style.marker if one.private else "",
+            label=one.title,
+        )
+        for one in sorted(every, key=lambda one: not one.private)
+    ]
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))

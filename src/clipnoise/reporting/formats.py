@@ -1,0 +1,110 @@
+"""Numbers as text: the one place that decides digits, units and signs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+DASH = "–"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A column of results and how it is shown.
+
+    Attributes:
+        column: its name in runs.csv and curves.csv.
+        name: what a reader calls it.
+        unit: "%" or "".
+        factor: what a value is multiplied by to be in that unit.
+        decimals: digits after the point.
+        higher_is_better: which direction is good.
+    """
+
+    column: str
+    name: str
+    unit: str
+    factor: float
+    decimals: int
+    higher_is_better: bool
+
+    @property
+    def heading(self) -> str:
+        """The name with its unit, for an axis or a table."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def show(self, value: float) -> str:
+        """Return a value in the metric's unit, with its digits."""
+        return decimal(value * self.factor, self.decimals)
+
+
+ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
+LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
+
+
+def decimal(value: float, decimals: int) -> str:
+    """Return a number with fixed digits after the point; a dash for NaN."""
+    if math.isnan(value):
+        return DASH
+    return f"{value:.{decimals}f}".replace("-", "−").replace("inf", "∞")
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits, as powers of ten where it is small or big.
+
+    Args:
+        value: any number; NaN gives a dash.
+        digits: significant digits; trailing zeros are left out.
+    """
+    if math.isnan(value):
+        return DASH
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        text = f"{value:.{digits}g}"
+        text = f"{float(text):.0f}" if "e" in text else text
+        return text.replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
+    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 run`, `6 runs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def budget(text: str) -> str:
+    """Return a budget as a reader writes it: `eps=1` → `ε = 1`."""
+    name, _, value = text.partition("=")
+    return f"{ {'eps': 'ε', 'sigma': 'σ'}.get(name, name) } = {value}" if value else text
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in its two largest units, e.g. `2 h 5 min`."""
+    if math.isnan(seconds):
+        return DASH
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Return whole numbers with runs of them joined: `1–3, 5`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1].append(number)
+        else:
+            spans.append([number])
+    return ", ".join(f"{s[0]}–{s[-1]}" if len(s) > 2 else ", ".join(map(str, s)) for s in spans)
+
+
+def listing(words: list[str]) -> str:
+    """Return words as a phrase: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,84 @@
+"""The study tables that reports are made from: runs.csv and curves.csv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from clipnoise.errors import UserError
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+
+NON_PRIVATE = "non-private"
+ADJACENCY = "add-remove"  # the one under which ε of different methods can be compared
+STATUSES = ("completed", "diverged", "missing", "corrupt")
+
+TEXT = frozenset(
+    {
+        *("study", "part", "dataset", "model", "method", "label", "budget", "hash", "folder"),
+        *("status", "reason", "claim", "accountant", "sampler", "adjacency", "engine"),
+        *("unit", "caveat"),
+        *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
+        *("started", "finished"),
+    }
+)
+
+
+def read_runs(path: Path) -> pd.DataFrame:
+    """Read runs.csv: one row per planned run, in the order of the study.
+
+    Args:
+        path: the file that `clipnoise collect` wrote.
+
+    Returns:
+        The columns of runs.csv; numbers as float64 with NaN where there is none, the rest as text.
+
+    Raises:
+        UserError: the file is missing, lacks a column, or holds a status or number of no meaning.
+    """
+    runs = _read(path, RUN_COLUMNS)
+    for status in set(runs["status"]) - set(STATUSES):
+        raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
+    return runs
+
+
+def read_curves(path: Path) -> pd.DataFrame:
+    """Read curves.csv: one row per evaluation of every finished run.
+
+    Args:
+        path: the file that `clipnoise collect` wrote.
+
+    Returns:
+        The columns of curves.csv; numbers as float64 with NaN where there is none.
+
+    Raises:
+        UserError: the file is missing, lacks a column, or holds a number of no meaning.
+    """
+    return _read(path, CURVE_COLUMNS)
+
+
+def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
+    """Read everything as text first: a label may be called `NA`, a hash may look like a number."""
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file. `clipnoise collect` writes it.") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a CSV table: {error}") from None
+    for column in columns:
+        if column not in frame.columns:
+            raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it anew.")
+        if column in TEXT:
+            continue
+        try:
+            frame[column] = [float(text) if text else math.nan for text in frame[column]]
+        except ValueError as error:
+            raise UserError(f"{path}: {column}: {error}") from None
+    return frame
+
+
+def is_private(runs: pd.DataFrame) -> pd.Series:
+    """Return which rows have a privacy budget, missing runs included."""
+    return runs["budget"] != NON_PRIVATE

@@ -1,0 +1,1 @@
+"""Reports on artefacts of On Design Principles for Private Adaptive Optimizers."""

@@ -1,0 +1,168 @@
+"""The plan: what config.yaml asks for, as paths, command-line values and dependencies.
+
+The one place where paths, wildcards and specs meet. The Snakefile asks it questions and holds no
+logic of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clipnoise.engine.fingerprint import fingerprint
+from clipnoise.engine.spec import RunSpec, to_mapping
+from clipnoise.errors import UserError
+from clipnoise.privacy.calibration import Target
+from clipnoise.studies.config import Config, parse_config
+from clipnoise.studies.study import Study, find_study
+
+T = TypeVar("T")
+
+RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every run, calibration and report that can be asked for. Studies are read when they are.
+
+    Attributes:
+        config: config.yaml, checked.
+        folder: the folder of study files.
+        configured: the studies that config.yaml names, in its order.
+    """
+
+    config: Config
+    folder: Path
+    configured: tuple[str, ...]
+    _studies: dict[str, Study] = field(default_factory=dict)
+    _runs: dict[str, RunSpec] = field(default_factory=dict)
+    _targets: dict[str, Target] = field(default_factory=dict)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], folder: Path) -> Plan:
+        """Read the studies that a configuration names, and expand them.
+
+        Args:
+            values: config.yaml as read, command-line overrides included.
+            folder: the folder of study files.
+
+        Raises:
+            UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
+        """
+        config = parse_config(values)
+        studies = [find_study(name, folder) for name in config.studies]
+        plan = cls(config, folder, tuple(study.name for study in studies))
+        for study in studies:
+            plan._add(study)
+        return plan
+
+    def _add(self, study: Study) -> Study:
+        self._studies[study.name] = study
+        for run in study.runs:
+            self._runs[run.spec.hash] = run.spec
+            target = calibration_target(run.spec)
+            if target is not None:
+                self._targets[target.key] = target
+        return study
+
+    def study(self, name: str) -> Study:
+        """Return a study; one that config.yaml does not name is read now."""
+        return self._studies.get(name) or self._add(find_study(name, self.folder))
+
+    def run(self, run_hash: str) -> RunSpec:
+        """Return the spec of a run.
+
+        Raises:
+            UserError: no study plans the run.
+        """
+        return self._find(self._runs, run_hash, "run")
+
+    def calibration(self, key: str) -> Target:
+        """Return the budget of a calibration: one job calibrates σ for all runs that share it.
+
+        Raises:
+            UserError: no study needs the calibration.
+        """
+        return self._find(self._targets, key, "calibration")
+
+    def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
+        """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
+        for path in sorted(self.folder.rglob("*.yaml")):
+            if key in known:
+                break
+            self.study(path.relative_to(self.folder).with_suffix("").as_posix())
+        if key not in known:
+            raise UserError(f"{kind} {key}: no study plans it; has its study file changed?")
+        return known[key]
+
+    def spec_json(self, run_hash: str) -> str:
+        """Return a run's spec as one line of JSON, for the command line of its job."""
+        return json.dumps(to_mapping(self.run(run_hash)), separators=(",", ":"))
+
+    def fingerprint(self, run_hash: str) -> str:
+        """Return the fingerprint of the code that can change a run."""
+        return fingerprint(self.run(run_hash))
+
+    def calibration_file(self, run_hash: str) -> list[str]:
+        """Return the calibration that a run reads; none for a non-private run."""
+        target = calibration_target(self.run(run_hash))
+        return [] if target is None else [f"{self.config.results}/calibration/{target.key}.json"]
+
+    def dataset_file(self, run_hash: str) -> str:
+        """Return the manifest of the prepared dataset that a run reads."""
+        return f"{self.config.cache}/{self.run(run_hash).dataset.id}/manifest.json"
+
+    def study_file(self, study: str) -> str:
+        """Return the file that a study was read from."""
+        return str(self.study(study).path)
+
+    def run_file(self, spec: RunSpec, name: str) -> str:
+        """Return the path of one of a run's files."""
+        return f"{self.config.results}/runs/{spec.folder}/{name}"
+
+    def summaries(self, study: str) -> list[str]:
+        """Return the summary file of every run of a study, once each."""
+        specs = {run.spec.hash: run.spec for run in self.study(study).runs}
+        return [self.run_file(spec, "summary.json") for spec in specs.values()]
+
+    def tables(self, study: str) -> list[str]:
+        """Return the tables of a study's report as CSV files, in order, once each."""
+        shown = [item.part for item in self.study(study).report if item.kind == "table"]
+        folder = f"{self.config.reports}/{study}/tables"
+        return [f"{folder}/{part}.csv" for part in dict.fromkeys(shown)]
+
+    def figures(self, study: str) -> list[str]:
+        """Return the figures of a study's report; a file's name is the item's number."""
+        items = enumerate(self.study(study).report)
+        folder = f"{self.config.reports}/{study}/figures"
+        return [f"{folder}/{number}.svg" for number, item in items if item.kind != "table"]
+
+    def figure_labels(self, study: str, number: int) -> dict[str, str]:
+        """Return what a figure shows, for the index of Snakemake's HTML report."""
+        item = self.study(study).report[number]
+        return {"figure": item.title or item.kind, "part": item.part}
+
+    def reports(self) -> list[str]:
+        """Return the PDF of every study that config.yaml names."""
+        return [f"{self.config.reports}/{name}/report.pdf" for name in self.configured]
+
+
+def calibration_target(spec: RunSpec) -> Target | None:
+    """Return the budget that a run's σ is calibrated for; None for a non-private run."""
+    if spec.privacy is None or spec.delta is None:
+        return None
+    turns = spec.participation()
+    return Target(
+        epsilon=spec.privacy.epsilon,
+        noise_multiplier=spec.noise_multiplier,
+        delta=spec.delta,
+        sampling_rate=turns.sampling_rate,
+        steps=spec.steps,
+        groups=turns.groups,
+        accountant=spec.privacy.accountant,
+        sampler=spec.privacy.sampler,
+        evaluation_steps=tuple(spec.evaluation_steps()),
+    )

@@ -1,0 +1,70 @@
+"""One instance of every registered method, and what a step of it needs, for tests over all."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clipnoise.methods.base import Method, Public
+from clipnoise.methods.registry import methods
+
+METHODS = list(methods())
+REQUIRED: dict[str, Any] = {
+    "learning_rate": 0.1,
+    "clip_norm": 1.0,
+    "phase_lengths": (2, 2),
+    "learning_rates": (0.1, 0.05),
+    "clip_norms": (1.0, 2.0),
+}
+# Settings under which a method's query or clipping plan is another than by default.
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in METHODS),
+    ("dp-sgdm", {"schedule": "adam-equivalent"}),
+    ("dp-adambc", {"gamma_schedule": "bound"}),
+    ("ime-adam", {"for_free": True}),
+    ("ime-adagrad", {"for_free": True}),
+    ("jme-adam", {"clip_norm": 0.1}),
+    ("jme-adam", {"accounting": "as-published"}),
+    ("dp-pmlf", {"history": 4, "beta": 0.9, "filter_b": (0.15, -0.05)}),
+    ("dp-pmlf-wo-lf", {"history": 4, "beta": 0.9}),
+    ("innerouter", {"history": 4, "beta": 0.9}),
+    ("dp-fedavg", {"noise_placement": "per-user"}),
+    ("dp-fedadam", {"bias_correction": False}),
+]
+
+
+def required(name: str) -> dict[str, Any]:
+    """Return a value for each hyper-parameter that has no default."""
+    missing = [field.name for field in fields(methods()[name]) if field.default is MISSING]
+    return {field: REQUIRED[field] for field in missing}
+
+
+def build(name: str, **options: Any) -> Method:
+    return methods()[name](**{**required(name), **options})
+
+
+def public(
+    method: Method,
+    d: int,
+    *,
+    sigma: float = 1.0,
+    expected_batch_size: float = 4.0,
+    total_steps: int = 10,
+    seed: int = 0,
+) -> Public:
+    """Return the public values of one step, with what the method asks for."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def vector() -> Tensor:
+        return torch.randn(d, generator=draw, dtype=torch.float64)
+
+    return Public(
+        noise_multiplier=sigma,
+        expected_batch_size=expected_batch_size,
+        total_steps=total_steps,
+        gradient=vector() if method.uses_public_gradient else None,
+        side_information=vector().abs() + 0.1 if method.uses_side_information else None,
+    )

@@ -1,0 +1,94 @@
+"""The contract check: every family keeps its contract, and what was measured is what matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clipnoise.audit.bench import least_squares, real_data, realise
+from clipnoise.audit.catalog import audited_methods
+from clipnoise.audit.contract import check_contract
+from clipnoise.audit.moments import life
+from clipnoise.audit.noise import check_noise
+from clipnoise.audit.runs import check_sampler, check_steps
+from clipnoise.audit.subject import subject
+from clipnoise.data.digits import Digits
+from clipnoise.models.logistic import Logistic
+from clipnoise.privacy.correlation import Noise
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    Digits().prepare(folder)
+    return folder
+
+
+def test_an_example_can_have_any_gradient() -> None:
+    bench = least_squares(6)
+    wanted = torch.randn(5, 6, dtype=torch.float64) * torch.logspace(-3, 4, 5).double()[:, None]
+    for engine in bench.engines.values():
+        examples = realise(wanted, bench.theta)
+        taken = engine.per_example_gradients(examples.inputs, examples.targets, bench.theta)
+        torch.testing.assert_close(taken, wanted, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["stp-adam", "dp-pmlf", "jme-adam"])
+def test_methods_keep_their_contract_on_real_and_hostile_data(name: str, cache: Path) -> None:
+    digits = Digits()
+    real = real_data(digits, Logistic(), digits.load(cache).train)
+    result = check_contract(subject(name), real, attacked=(2,))
+    assert result["verdict"] == "kept", result["broken"]
+    measured = result["measured"]
+    assert 0.7 < measured["joint"] <= 1 + 1e-6
+    assert {"optimised to hurt", "empty batch", "outside the batch"} <= set(measured["kinds"])
+    assert measured["kinds"]["outside the batch"] == 0
+    assert any("hooks" in path for path in measured["paths"])
+
+
+def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> None:
+    result = check_contract(subject("jme-adam", {"accounting": "as-published"}), attacked=(1,))
+    assert result["verdict"] == "no claim"
+    assert any("as far as declared" in words for words in result["broken"])
+
+
+@pytest.mark.parametrize("name", audited_methods())
+def test_every_method_has_moments_to_attack(name: str) -> None:
+    audited, bench = subject(name), least_squares(4)
+    for moment in life(audited, bench, expected_batch_size=4.0):
+        plan = moment.plan(audited)
+        release = moment.release(audited, bench.engines["vmap"], bench.pool)
+        assert len(release.values) == len(audited.method.query.parts(1.0, 4.0))
+        assert plan.clip_norm == audited.method.clip_norm_at(moment.state.step + 1)
+
+
+def test_a_method_without_a_clip_claims_nothing() -> None:
+    result = check_contract(subject("sgd"))
+    assert result["verdict"] == "no claim"
+    assert result["measured"] is None
+
+
+@pytest.mark.parametrize("noise", [Noise(kind="banded", bands=3), Noise(kind="dense")])
+def test_correlated_noise_is_as_declared_once_whitened(noise: Noise) -> None:
+    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"))["holds"]
+
+
+def test_correlated_noise_taken_for_independent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def correlated(self: Noise, steps: int, draw: torch.Generator, like: torch.Tensor) -> Any:
+        from clipnoise.privacy.correlated import CorrelatedNoise
+        from clipnoise.privacy.strategies import optimal_toeplitz
+
+        return CorrelatedNoise(draw, like, optimal_toeplitz(steps, 3))
+
+    monkeypatch.setattr(Noise, "source", correlated)
+    assert not check_noise(subject("dp-sgd"))["holds"]
+
+
+def test_steps_and_batches_do_not_depend_on_the_data(cache: Path) -> None:
+    steps = check_steps(subject("dp-adam"), cache)
+    assert steps.holds
+    assert "empty batches among them: 0" not in steps.said
+    assert check_sampler(subject("dp-adam")).holds

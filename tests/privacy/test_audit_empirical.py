@@ -1,0 +1,74 @@
+"""The empirical audit: honest mechanisms are not refuted, and scores see what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clipnoise.audit.canaries import CanaryEngine
+from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.subject import subject
+from clipnoise.data.digits import Digits
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.queries import Clipping
+
+QUICK = Settings(runs=10)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    Digits().prepare(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "adadps-adam", "dp-pmlf", "ime-adam"])
+def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cache: Path) -> None:
+    result = audit(subject(name), cache, QUICK)
+    assert result["verdict"] == "not refuted"
+    assert result["claim"] == "guarantee"
+    assert 0 < result["bound"]["epsilon"] < result["claimed_epsilon"]
+    assert result["bound"]["canaries"] == 6400
+
+
+@pytest.mark.parametrize(
+    ("noise", "sampler"),
+    [(Noise(kind="banded", bands=2), "cyclic-poisson"), (Noise(kind="banded", bands=2), "cyclic")],
+)
+def test_correlated_noise_is_whitened_before_scoring(
+    noise: Noise, sampler: str, cache: Path
+) -> None:
+    settings = Settings(runs=10, sampling_rate=0.45, steps=8, noise_multiplier=2.0)
+    result = audit(subject("dp-sgd", noise=noise, sampler=sampler), cache, settings)
+    assert result["verdict"] == "not refuted"
+    assert result["bound"]["epsilon"] > 0.3
+
+
+def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:
+    result = audit(subject("jme-adam"), cache, QUICK)
+    assert result["claim"] == "nominal"
+    assert result["adjacency"] == "replace"
+    assert result["verdict"] == "not refuted"
+
+
+def test_a_method_that_claims_nothing_is_not_audited(cache: Path) -> None:
+    with pytest.raises(ValueError, match="no claim"):
+        audit(subject("adadps-ideal"), cache, QUICK)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_canary_adds_its_coordinate_or_nothing(replaced: bool) -> None:
+    network = torch.nn.Linear(3, 2, bias=False)
+    inner = VmapEngine(network, lambda outputs, targets: outputs.sum(1) * (targets + 1))
+    engine = CanaryEngine(inner, torch.tensor([True, False]), replaced=replaced)
+    theta, scale = engine.flat.theta.clone(), torch.logspace(-3, 3, 6)
+    plan = Clipping(0.5, scale=scale, offset=torch.ones(6))
+    total = engine.clipped_sum(torch.zeros(2, 3), torch.tensor([-1, -2]), [theta], plan)
+    expected = torch.tensor([0.5, -0.5 if replaced else 0.0, 0, 0, 0, 0])
+    torch.testing.assert_close(total, expected, rtol=1e-3, atol=1e-2)
+    assert not engine.known.any()
+    engine.clipped_sum(torch.ones(1, 3), torch.tensor([0]), [theta], plan)
+    assert float(engine.known.norm()) == pytest.approx(0.5)

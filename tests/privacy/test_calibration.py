@@ -1,0 +1,241 @@
+"""Calibration: never above the target, close below it, and a file that is whole or refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
+from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.calibration import (
+    TOLERANCE,
+    Calibration,
+    Target,
+    calibrate,
+    read_calibration,
+)
+
+VALUES: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.05, "steps": 200}
+
+
+def target(**changes: Any) -> Target:
+    return Target(**{**VALUES, **changes})
+
+
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    wanted=st.floats(0.05, 30.0),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
+    rate=st.floats(0.001, 0.4),
+    steps=st.integers(1, 20_000),
+)
+def test_epsilon_is_never_above_the_target_and_within_the_tolerance_below(
+    wanted: float, delta: float, rate: float, steps: int
+) -> None:
+    budget = Target(epsilon=wanted, delta=delta, sampling_rate=rate, steps=steps)
+    found = calibrate(budget)
+    assert wanted - TOLERANCE < found.epsilon <= wanted
+    assert found.epsilon == epsilon(
+        "rdp",
+        noise_multiplier=found.noise_multiplier,
+        sampling_rate=rate,
+        steps=steps,
+        delta=delta,
+    )
+
+
+@pytest.mark.parametrize("accountant", ["prv", "pld"])
+@pytest.mark.parametrize("wanted", [0.3, 3.0])
+def test_the_numerical_accountants_calibrate_as_closely(accountant: str, wanted: float) -> None:
+    found = calibrate(target(accountant=accountant, epsilon=wanted))
+    assert wanted - TOLERANCE < found.epsilon <= wanted
+
+
+def test_less_noise_would_miss_the_target() -> None:
+    found = calibrate(target())
+    less = epsilon(
+        "rdp",
+        noise_multiplier=0.998 * found.noise_multiplier,
+        sampling_rate=0.05,
+        steps=200,
+        delta=1e-5,
+    )
+    assert less > 2.0
+
+
+def test_sigma_falls_as_epsilon_grows_and_rises_with_steps_and_rate() -> None:
+    sigma = calibrate(target()).noise_multiplier
+    assert calibrate(target(epsilon=2.5)).noise_multiplier < sigma
+    assert calibrate(target(steps=300)).noise_multiplier > sigma
+    assert calibrate(target(sampling_rate=0.07)).noise_multiplier > sigma
+    assert calibrate(target(delta=1e-7)).noise_multiplier > sigma
+
+
+def test_a_given_sigma_is_accounted_not_changed() -> None:
+    found = calibrate(target(epsilon=None, noise_multiplier=1.3))
+    assert (found.epsilon_target, found.noise_multiplier) == (None, 1.3)
+    assert found.epsilon == epsilon(
+        "rdp", noise_multiplier=1.3, sampling_rate=0.05, steps=200, delta=1e-5
+    )
+
+
+def test_spent_starts_at_zero_never_falls_and_ends_at_epsilon() -> None:
+    found = calibrate(target(evaluation_steps=(200, 0, 50, 100, 50)))
+    assert list(found.spent) == [0, 50, 100, 200]
+    assert found.spent[0] == 0.0
+    assert list(found.spent.values()) == sorted(found.spent.values())
+    assert found.spent[200] == found.epsilon
+
+
+def test_a_target_below_what_an_accountant_can_prove_says_what_it_can() -> None:
+    with pytest.raises(UserError, match=r"epsilon: 0\.001 is out of reach.*least it reaches is 0"):
+        calibrate(target(epsilon=0.001))
+
+
+def test_a_target_that_no_run_this_short_can_spend_says_so() -> None:
+    with pytest.raises(UserError, match="most it reaches is 0"):
+        calibrate(target(steps=0))
+
+
+def test_an_accountant_that_cannot_do_it_at_any_sigma_says_why() -> None:
+    with pytest.raises(UserError, match="rounding errors"):
+        calibrate(target(accountant="prv", delta=1e-14))
+
+
+@pytest.mark.parametrize("both", [{"noise_multiplier": 1.0}, {"epsilon": None}])
+def test_exactly_one_of_epsilon_and_sigma_is_given(both: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="exactly one"):
+        target(**both)
+
+
+def test_evaluation_beyond_the_last_step_is_refused() -> None:
+    with pytest.raises(UserError, match="evaluation_steps: must not exceed steps, which is 200"):
+        target(evaluation_steps=(0, 201))
+
+
+def test_equal_budgets_share_a_key_and_every_part_of_a_budget_changes_it() -> None:
+    key = target(evaluation_steps=(0, 200)).key
+    assert key == target(epsilon=2, evaluation_steps=(200, 0, 0)).key
+    others = [
+        target(evaluation_steps=(0, 100, 200)),
+        target(epsilon=2.0000001, evaluation_steps=(0, 200)),
+        target(epsilon=None, noise_multiplier=2.0, evaluation_steps=(0, 200)),
+        target(delta=1e-6, evaluation_steps=(0, 200)),
+        target(sampling_rate=0.06, evaluation_steps=(0, 200)),
+        target(steps=201, evaluation_steps=(0, 200)),
+        target(accountant="prv", evaluation_steps=(0, 200)),
+    ]
+    assert len({key, *(other.key for other in others)}) == len(others) + 1
+
+
+def test_the_key_is_the_same_in_another_process_without_heavy_imports() -> None:
+    code = (
+        "import sys; from clipnoise.privacy.calibration import Target;"
+        "print(Target(epsilon=2.0, delta=1e-5, sampling_rate=0.05, steps=200).key);"
+        "print([m for m in ('torch', 'opacus', 'scipy', 'numpy') if m in sys.modules])"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    assert output[:2] == [target().key, "[]"]
+
+
+def test_options_are_the_command_line_that_gives_the_same_target() -> None:
+    import argparse
+
+    from clipnoise.cli import calibrate as command
+    from clipnoise.fields import parse
+
+    budget = target(sampling_rate=64 / 1437, evaluation_steps=(0, 3, 200), accountant="prv")
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    options = vars(parser.parse_args(shlex.split(budget.options())))
+    for other in ("out", "participations", "microbatch"):
+        del options[other]
+    assert parse(Target, options) == budget
+
+
+def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
+    found = calibrate(target(evaluation_steps=(0, 200)))
+    path = tmp_path / "results" / "calibration" / "key.json"
+    found.write(path)
+    assert read_calibration(path) == found
+    values = json.loads(path.read_text())
+    assert set(values) >= {
+        "epsilon_target",
+        "delta",
+        "sampling_rate",
+        "steps",
+        "accountant",
+        "sampler",
+        "noise_multiplier",
+        "epsilon",
+    }
+    assert values["adjacency"] == "add-remove"
+    assert set(values["spent"]) == {"0", "200"}
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    """Return what stands in a calibration file."""
+    found = calibrate(target(epsilon=None, noise_multiplier=1.5, evaluation_steps=(0, 200)))
+    return dict(to_plain(found))
+
+
+def test_the_example_file_is_accepted(tmp_path: Path, values: dict[str, Any]) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(values))
+    assert isinstance(read_calibration(path), Calibration)
+
+
+@pytest.mark.parametrize("key", ["noise_multiplier", "epsilon", "spent", "adjacency"])
+def test_a_missing_key_is_one_clear_error(tmp_path: Path, values: dict[str, Any], key: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps({name: value for name, value in values.items() if name != key}))
+    with pytest.raises(UserError) as error:
+        read_calibration(path)
+    assert str(error.value) == f"{path}: {key}: required, but not given."
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("noise_multiplier", 0),
+        ("noise_multiplier", "NaN"),
+        ("epsilon", -1),
+        ("accountant", "gdp"),
+        ("sampler", "shuffle"),
+        ("adjacency", "replace"),
+        ("spent", {"ten": 1.0}),
+        ("extra", 1),
+    ],
+)
+def test_a_wrong_value_names_file_and_key(
+    tmp_path: Path, values: dict[str, Any], key: str, value: Any
+) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps({**values, key: value}))
+    with pytest.raises(UserError, match=rf"file\.json: {key}"):
+        read_calibration(path)
+
+
+@pytest.mark.parametrize("text", ["", '{"epsilon_target": 1.0, "del', "\x00\xff"])
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match=r"file\.json: not a calibration file"):
+        read_calibration(path)
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.json: cannot be read: No such file"):
+        read_calibration(tmp_path / "none.json")

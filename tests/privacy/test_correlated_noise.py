@@ -1,0 +1,180 @@
+"""The stream of correlated noise: its distribution, its memory, and that it can be resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from clipnoise.privacy.correlated import CorrelatedNoise
+from clipnoise.privacy.correlation import Noise, next_bias_factor
+from clipnoise.privacy.noise import IndependentNoise
+from clipnoise.privacy.strategies import Strategy, Toeplitz, optimal_dense, optimal_toeplitz
+
+KINDS = {
+    "one band": optimal_toeplitz(9, 1),
+    "two bands": optimal_toeplitz(9, 2),
+    "banded": optimal_toeplitz(23, 5),
+    "all bands": optimal_toeplitz(6, 6),
+    "dense": optimal_dense(12),
+}
+STRATEGIES = pytest.mark.parametrize("strategy", KINDS.values(), ids=KINDS)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def stream(strategy: Strategy, dimension: int, seed: int = 0) -> CorrelatedNoise:
+    return CorrelatedNoise(seeded(seed), torch.zeros(dimension, dtype=torch.float64), strategy)
+
+
+@STRATEGIES
+@pytest.mark.parametrize("draws", [1, 2])
+def test_streaming_equals_the_dense_product(strategy: Strategy, draws: int) -> None:
+    correlated = stream(strategy, 4)
+    independent = IndependentNoise(seeded(), torch.zeros(4, dtype=torch.float64))
+    made, normals = [], []
+    for _ in range(strategy.steps):
+        made.append(torch.stack(correlated.next(draws)).numpy())
+        normals.append(torch.stack(independent.next(draws)).numpy())
+    expected = np.einsum("ts,srd->trd", np.linalg.inv(strategy.matrix()), np.stack(normals))
+    np.testing.assert_allclose(np.stack(made), expected, rtol=1e-10, atol=1e-12)
+
+
+@STRATEGIES
+def test_the_empirical_covariance_is_that_of_the_strategy(strategy: Strategy) -> None:
+    """Each entry of the mean of n outer products has standard error √((Σ_ii Σ_jj + Σ_ij²)/n)."""
+    count = 40_000
+    correlated = stream(strategy, count, seed=3)
+    noise = torch.stack([correlated.next()[0] for _ in range(strategy.steps)]).numpy()
+    inverse = np.linalg.inv(strategy.matrix())
+    expected = inverse @ inverse.T
+    variances = np.diag(expected)
+    error = np.sqrt((np.outer(variances, variances) + expected**2) / count)
+    assert (np.abs(noise @ noise.T / count - expected) < 5 * error).all()
+
+
+@STRATEGIES
+def test_row_norms_are_the_variances_of_the_steps(strategy: Strategy) -> None:
+    inverse = np.linalg.inv(strategy.matrix())
+    correlated = stream(strategy, 1)
+    norms = [correlated.row_norm_squared(t) for t in range(1, strategy.steps + 1)]
+    np.testing.assert_allclose(norms, (inverse**2).sum(axis=1), rtol=1e-10)
+
+
+def test_several_draws_are_independent_streams() -> None:
+    correlated = stream(optimal_toeplitz(6, 3), 40_000)
+    first, second = zip(*[correlated.next(2) for _ in range(6)], strict=True)
+    crossed = torch.stack(first) @ torch.stack(second).T / 40_000
+    assert float(crossed.abs().max()) < 5 * 1.5 / 200  # variances are below 1.5
+
+
+@STRATEGIES
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_resumed_equals_uninterrupted_bit_for_bit(strategy: Strategy, dtype: torch.dtype) -> None:
+    like = torch.zeros(37, dtype=dtype)
+    whole = CorrelatedNoise(seeded(), like, strategy)
+    expected = [whole.next(2) for _ in range(strategy.steps)]
+    for stop in range(strategy.steps):
+        first = CorrelatedNoise(seeded(), like, strategy)
+        for _ in range(stop):
+            first.next(2)
+        saved = first.get_state()
+        for _ in range(strategy.steps - stop):
+            first.next(2)  # what comes after saving must not reach the saved state
+        resumed = CorrelatedNoise(seeded(99), like, strategy)
+        resumed.set_state(saved)
+        for left in expected[stop:]:
+            for a, b in zip(resumed.next(2), left, strict=True):
+                assert torch.equal(a, b)
+
+
+def test_memory_is_one_vector_per_band_however_long_the_run() -> None:
+    correlated = stream(optimal_toeplitz(200, 8), 11)
+    for _ in range(200):
+        correlated.next()
+    assert correlated.get_state()["past"].shape == (1, 7, 11)
+
+
+def test_changing_what_was_returned_does_not_change_what_follows() -> None:
+    kept, changed = stream(optimal_toeplitz(8, 4), 5), stream(optimal_toeplitz(8, 4), 5)
+    for _ in range(8):
+        a, b = kept.next()[0], changed.next()[0]
+        assert torch.equal(a, b)
+        b.zero_()
+
+
+def test_prefix_sums_of_the_stream_have_the_predicted_error() -> None:
+    strategy = optimal_toeplitz(60, 10)
+    correlated = stream(strategy, 20_000, seed=1)
+    sums = torch.stack([correlated.next()[0] for _ in range(60)]).cumsum(0)
+    measured = sums.square().mean(dim=1).numpy()
+    np.testing.assert_allclose(measured, strategy.prefix_sum_variances(), rtol=5 * 2**0.5 / 141)
+
+
+def test_a_strategy_is_not_used_beyond_its_steps() -> None:
+    correlated = stream(optimal_toeplitz(3, 2), 2)
+    for _ in range(3):
+        correlated.next()
+    with pytest.raises(ValueError, match="3 steps"):
+        correlated.next()
+    with pytest.raises(ValueError, match=r"1 … 3"):
+        correlated.row_norm_squared(4)
+
+
+def test_the_number_of_draws_is_fixed_at_the_first_step() -> None:
+    correlated = stream(optimal_toeplitz(3, 2), 2)
+    correlated.next(2)
+    with pytest.raises(ValueError, match="2 draws"):
+        correlated.next(1)
+
+
+def test_the_bias_factor_is_the_weighted_mean_of_the_row_norms() -> None:
+    beta, strategy = 0.9, optimal_toeplitz(50, 7)
+    norms = strategy.squared_row_norms
+    factor = 0.0
+    for t in range(1, 51):
+        factor = next_bias_factor(factor, float(norms[t - 1]), beta, t)
+        weights = (1 - beta) * beta ** (t - np.arange(1.0, t + 1)) / (1 - beta**t)
+        assert factor == pytest.approx(weights @ norms[:t], rel=1e-12)
+
+
+def test_the_bias_factor_of_independent_noise_is_exactly_one() -> None:
+    factor = float("nan")
+    for t in range(1, 2000):
+        factor = next_bias_factor(factor, 1.0, 0.999, t)
+        assert factor == 1.0
+
+
+def test_the_bias_factor_is_the_bias_that_noise_leaves_in_a_second_moment() -> None:
+    beta, steps, count = 0.8, 15, 200_000
+    strategy = Toeplitz(np.array([0.8, 0.5, 0.33166]), steps)
+    correlated = stream(strategy, count, seed=5)
+    average, factor = torch.zeros(count, dtype=torch.float64), 0.0
+    for t in range(1, steps + 1):
+        average = beta * average + (1 - beta) * correlated.next()[0].square()
+        factor = next_bias_factor(factor, correlated.row_norm_squared(t), beta, t)
+    corrected = average / (1 - beta**steps)
+    error = float(corrected.std()) / count**0.5
+    assert abs(float(corrected.mean()) - factor) < 5 * error
+
+
+def test_one_band_and_one_step_give_independent_noise() -> None:
+    like = torch.zeros(3)
+    for noise, steps in [
+        (Noise(), 10),
+        (Noise(kind="banded", bands=1), 10),
+        (Noise(kind="banded", bands=8), 1),
+        (Noise(kind="dense"), 1),
+    ]:
+        assert isinstance(noise.source(steps, seeded(), like), IndependentNoise)
+
+
+def test_the_spec_chooses_the_optimised_strategy() -> None:
+    banded = Noise(kind="banded", bands=4).strategy(10)
+    dense = Noise(kind="dense").strategy(10)
+    assert banded is not None
+    assert dense is not None
+    np.testing.assert_array_equal(banded.matrix(), optimal_toeplitz(10, 4).matrix())
+    np.testing.assert_array_equal(dense.matrix(), optimal_dense(10).matrix())

@@ -1,0 +1,82 @@
+"""What the factored engine clips stays within the clip norm, for long gradients in float32 too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from clipnoise.gradients.factored.embedding import Lookup
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.factored.groups import Groups
+from clipnoise.gradients.factored.linear import Outer
+from clipnoise.gradients.factored.parameter import ParameterGradient
+from clipnoise.gradients.factored.uses import Use
+from clipnoise.models.logistic import Logistic
+from clipnoise.privacy.queries import Clipping
+
+C = 0.1
+PLANS: dict[str, Callable[[Tensor], Clipping]] = {
+    "plain": lambda u: Clipping(C),
+    "scaled": lambda u: Clipping(C, scale=0.1 + u),
+    "moved": lambda u: Clipping(C, offset=1e-4 * (u - 0.5)),
+    "two iterates": lambda u: Clipping(C, weights=(0.9, 0.1)),
+    "two iterates that pull apart": lambda u: Clipping(C, weights=(1.0, -1.0)),
+    "scaled, two iterates": lambda u: Clipping(C, weights=(0.9, 0.1), scale=0.1 + u),
+    "micro-batch": lambda u: Clipping(C, group_size=3, groups=torch.zeros(3, dtype=torch.int64)),
+}
+
+
+def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize("plan_name", PLANS)
+def test_five_million_parameters_clip_to_the_clip_norm(plan_name: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    engine = FactoredEngine(Logistic().build((10_000,), 500), losses)
+    theta = 0.01 * torch.randn(engine.flat.theta.shape, generator=draws)
+    u = torch.rand(theta.shape, generator=draws)
+    plan = PLANS[plan_name](u)
+    count = 1 if plan.groups is None else len(plan.groups)
+    inputs = torch.randn(count, 10_000, generator=draws).exp()
+    targets = torch.arange(count)
+    thetas = [theta, 0.97 * theta][: len(plan.weights)]
+    norm = float(engine.clipped_sum(inputs, targets, thetas, plan).double().norm())
+    assert norm <= C * (1 + 1e-6)
+    # What cancels is clipped a little more, as far as its rounding may have lowered the norm.
+    assert norm >= C * (1 - (1e-2 if "apart" in plan_name else 1e-5))
+
+
+def cancelling(shape: tuple[int, ...]) -> Tensor:
+    """Draw rows in pairs that are opposite but for a small rest."""
+    draws = torch.Generator().manual_seed(1)
+    half = 1e3 * torch.randn(shape, generator=draws)
+    return torch.cat([half, 0.1 * torch.randn(shape, generator=draws) - half], dim=1)
+
+
+def outer(count: int) -> tuple[Use, Tensor]:
+    right = cancelling((count, 4, 40))
+    left = torch.randn(count, 4, 50, generator=torch.Generator().manual_seed(2)).repeat(1, 2, 1)
+    return Outer(left, right), left.double().mT @ right.double()
+
+
+def lookup(count: int) -> tuple[Use, Tensor]:
+    right = cancelling((count, 4, 40))
+    ids = torch.arange(4).repeat(count, 2)
+    gradients = torch.zeros(count, 100, 40, dtype=torch.float64)
+    gradients.scatter_add_(1, ids.unsqueeze(2).expand_as(right), right.double())
+    return Lookup(ids, right, 100), gradients
+
+
+@pytest.mark.parametrize("family", [outer, lookup])
+def test_norms_are_never_too_low_where_rows_cancel(
+    family: Callable[[int], tuple[Use, Tensor]],
+) -> None:
+    use, gradients = family(200)
+    true = gradients.square().sum(dim=(1, 2))
+    found = ParameterGradient([use], Groups.single(200)).squared_norms(None)
+    assert (found >= true * (1 - 1e-6)).all()

@@ -1,0 +1,122 @@
+"""What turns cost: closed forms, published values, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from clipnoise.errors import UserError
+from clipnoise.privacy import accountants
+from clipnoise.privacy.participation import gaussian_epsilon, participation
+from clipnoise.privacy.strategies import optimal_toeplitz, prefix_sum_rmse
+
+
+@settings(max_examples=200, deadline=None)
+@given(sigma=st.floats(0.3, 50), delta=st.floats(1e-12, 0.3))
+def test_gaussian_epsilon_solves_the_exact_condition(sigma: float, delta: float) -> None:
+    value = gaussian_epsilon(sigma, delta)
+
+    def spent(eps: float) -> float:
+        mu = 1 / sigma
+        return float(norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu))
+
+    assert spent(value) <= delta * (1 + 1e-6)
+    if value > 1e-6:
+        assert spent(value * (1 - 1e-6)) >= delta * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.134, 1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.1])
+def test_gaussian_epsilon_agrees_with_dp_accounting(sigma: float, delta: float) -> None:
+    exact = pytest.importorskip("dp_accounting").get_epsilon_gaussian(sigma, delta)
+    assert gaussian_epsilon(sigma, delta) == pytest.approx(exact, rel=1e-6, abs=1e-9)
+
+
+def test_a_gaussian_within_delta_costs_nothing() -> None:
+    assert gaussian_epsilon(1e6, 0.5) == 0.0
+
+
+@pytest.mark.parametrize(("sigma", "delta"), [(0.0, 0.1), (-1.0, 0.1), (1.0, 0.0), (1.0, 1.0)])
+def test_values_out_of_range_are_refused(sigma: float, delta: float) -> None:
+    with pytest.raises(UserError, match=r"noise_multiplier|delta"):
+        gaussian_epsilon(sigma, delta)
+
+
+def test_three_participations_without_amplification_have_the_published_epsilons() -> None:
+    """Published: 149.1, 10.0 and 10.0 at δ = 1e-7 (the first at the exact σ of equal error)."""
+    turns = participation(
+        "cyclic", examples=1_700_000, expected_batch_size=2048, steps=2000, bands=128
+    )
+    assert turns.releases() == 3
+    independent = prefix_sum_rmse(optimal_toeplitz(2000, 1))
+    sigma = prefix_sum_rmse(optimal_toeplitz(2000, 128)) / independent
+    assert round(turns.epsilon("rdp", noise_multiplier=sigma, delta=1e-7), 1) == 149.1
+    assert round(turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-7), 1) == 10.0
+
+
+def test_the_exact_value_is_below_every_accountant() -> None:
+    turns = participation("cyclic", examples=100, expected_batch_size=10, steps=35)
+    exact = turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-5)
+    for accountant in accountants.available():
+        bound = accountants.epsilon(
+            accountant, noise_multiplier=1.0, sampling_rate=1.0, steps=4, delta=1e-5
+        )
+        assert exact <= bound + 1e-9
+
+
+def test_one_group_is_poisson_sampling() -> None:
+    poisson = participation("poisson", examples=1000, expected_batch_size=50, steps=30)
+    cyclic = participation("cyclic-poisson", examples=1000, expected_batch_size=50, steps=30)
+    assert poisson == cyclic
+    assert poisson.epsilon("rdp", noise_multiplier=1.0, delta=1e-5) == accountants.epsilon(
+        "rdp", noise_multiplier=1.0, sampling_rate=0.05, steps=30, delta=1e-5
+    )
+
+
+@pytest.mark.parametrize(("steps", "releases"), [(0, 0), (1, 1), (8, 1), (9, 2), (100, 13)])
+def test_cyclic_poisson_is_one_subsampled_release_per_round(steps: int, releases: int) -> None:
+    turns = participation(
+        "cyclic-poisson", examples=1000, expected_batch_size=10, steps=100, bands=8
+    )
+    assert turns.releases(steps) == releases
+    assert turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-5, steps=steps) == (
+        accountants.epsilon(
+            "rdp", noise_multiplier=1.0, sampling_rate=0.08, steps=releases, delta=1e-5
+        )
+    )
+
+
+def test_dense_noise_over_one_epoch_is_one_release() -> None:
+    for sampler in ("cyclic", "cyclic-poisson"):
+        turns = participation(sampler, examples=500, expected_batch_size=10, steps=50, bands=50)
+        assert (turns.groups, turns.sampling_rate, turns.releases()) == (50, 1.0, 1)
+        spent = turns.epsilon("prv", noise_multiplier=2.0, delta=1e-5)
+        assert spent == gaussian_epsilon(2.0, 1e-5)
+
+
+def test_epsilon_grows_with_the_steps_taken() -> None:
+    turns = participation("cyclic", examples=100, expected_batch_size=30, steps=12)
+    spent = [turns.epsilon("rdp", noise_multiplier=1, delta=1e-5, steps=t) for t in range(13)]
+    assert spent[0] == 0
+    assert spent == sorted(spent)
+    assert len(set(spent)) == 4
+
+
+@pytest.mark.parametrize(
+    ("sampler", "bands", "message"),
+    [
+        ("poisson", 2, "Allowed: cyclic-poisson, cyclic"),
+        ("cyclic-poisson", 11, "at most n/B = 10"),
+        ("cyclic", 11, "at most 10"),
+        ("ciclyc", 1, "Did you mean 'cyclic'"),
+    ],
+)
+def test_noise_that_does_not_fit_the_turns_is_refused(
+    sampler: str, bands: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        participation(sampler, examples=100, expected_batch_size=10, steps=40, bands=bands)

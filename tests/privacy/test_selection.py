@@ -1,0 +1,66 @@
+"""What choosing the best run costs: limits, monotony, and a mechanism simulated exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.selection import pure_selected_epsilon, selected_epsilon
+
+RUN: dict[str, Any] = {
+    "noise_multiplier": 1.0,
+    "sampling_rate": 0.01,
+    "steps": 1000,
+    "delta": 1e-6,
+}
+
+
+def test_choosing_costs_something_but_little() -> None:
+    single = epsilon("rdp", **RUN)
+    chosen = selected_epsilon(expected_runs=10, **RUN)
+    assert single < chosen < 2 * single
+
+
+def test_more_candidates_cost_more() -> None:
+    costs = [selected_epsilon(expected_runs=mu, **RUN) for mu in (1, 3, 10, 100)]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1]
+
+
+def test_it_is_cheaper_than_publishing_every_run() -> None:
+    every = epsilon("rdp", **{**RUN, "steps": 100 * RUN["steps"]})
+    assert selected_epsilon(expected_runs=100, **RUN) < 0.7 * every
+
+
+def test_the_bound_holds_for_randomised_response_repeated_a_poisson_number_of_times() -> None:
+    """Best of N ~ Poisson(μ) Gaussian answers: the exact hockey-stick divergence is at most δ."""
+    from scipy.stats import norm
+
+    sigma, mu, delta = 2.0, 5.0, 1e-3
+    bound = selected_epsilon(
+        noise_multiplier=sigma, sampling_rate=1.0, steps=1, delta=delta, expected_runs=mu
+    )
+    x = np.linspace(-40, 45, 400_001)
+
+    def best(shift: float) -> np.ndarray:
+        """Density of the maximum: d/dx exp(−μ(1 − F(x)))."""
+        tail, density = norm.sf(x, shift, sigma), norm.pdf(x, shift, sigma)
+        return mu * density * np.exp(-mu * tail)
+
+    for there, here in ((1.0, 0.0), (0.0, 1.0)):
+        excess = np.clip(best(there) - math.exp(bound) * best(here), 0, None)
+        assert float(excess.sum() * (x[1] - x[0])) <= delta
+
+
+def test_less_than_one_run_is_refused() -> None:
+    with pytest.raises(UserError, match="expected_runs"):
+        selected_epsilon(expected_runs=0.5, **RUN)
+
+
+def test_pure_selection_triples() -> None:
+    assert pure_selected_epsilon(0.5) == 1.5

@@ -1,0 +1,212 @@
+"""Strategy matrices: their structure, their errors, and that the optimised ones are optimal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clipnoise.privacy.strategies import (
+    Dense,
+    Strategy,
+    Toeplitz,
+    optimal_dense,
+    optimal_toeplitz,
+    prefix_sum_rmse,
+    sensitivity,
+    square_root,
+)
+
+
+def example(kind: str) -> Strategy:
+    return {
+        "one band": lambda: optimal_toeplitz(7, 1),
+        "banded": lambda: optimal_toeplitz(12, 4),
+        "all bands": lambda: optimal_toeplitz(6, 6),
+        "dense": lambda: optimal_dense(9),
+    }[kind]()
+
+
+KINDS = ["one band", "banded", "all bands", "dense"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_view_of_a_strategy_agrees_with_its_matrix(kind: str) -> None:
+    strategy = example(kind)
+    steps, bands = strategy.steps, strategy.bands
+    matrix = strategy.matrix()
+    inverse = np.linalg.inv(matrix)
+    prefix = np.tril(np.ones((steps, steps))) @ inverse
+
+    assert matrix.shape == (steps, steps)
+    assert not np.triu(matrix, 1).any()
+    assert not np.tril(matrix, -bands).any()
+    for t in range(1, steps + 1):
+        newest_first = matrix[t - 1, max(0, t - bands) : t][::-1]
+        np.testing.assert_array_equal(strategy.row(t), newest_first)
+    np.testing.assert_allclose(strategy.squared_column_norms(), (matrix**2).sum(0), rtol=1e-12)
+    np.testing.assert_allclose(strategy.squared_row_norms, (inverse**2).sum(1), rtol=1e-10)
+    np.testing.assert_allclose(strategy.prefix_sum_variances(), (prefix**2).sum(1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_column_is_longer_than_one_and_the_first_is_one(kind: str) -> None:
+    norms = example(kind).squared_column_norms()
+    assert norms.max() <= 1 + 1e-12
+    assert norms[0] == pytest.approx(1, abs=1e-12)
+
+
+def test_only_the_columns_cut_off_at_the_end_are_shorter() -> None:
+    norms = optimal_toeplitz(12, 4).squared_column_norms()
+    np.testing.assert_allclose(norms[:9], 1, rtol=1e-12)
+    assert (np.diff(norms[8:]) < 0).all()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 50, 2000])
+def test_independent_noise_has_the_closed_form_error(steps: int) -> None:
+    assert prefix_sum_rmse(optimal_toeplitz(steps, 1)) == pytest.approx(
+        math.sqrt((steps + 1) / 2), rel=1e-12
+    )
+
+
+def test_the_error_does_not_depend_on_the_scale_of_the_strategy() -> None:
+    strategy = optimal_toeplitz(20, 5)
+    larger = Toeplitz(3 * strategy.coefficients, 20)
+    assert prefix_sum_rmse(larger) == pytest.approx(prefix_sum_rmse(strategy), rel=1e-12)
+
+
+def test_banded_noise_over_2000_steps_has_the_published_advantage() -> None:
+    """Published as a noise multiplier of about 0.134 for independent noise of equal error."""
+    ratio = prefix_sum_rmse(optimal_toeplitz(2000, 128)) / prefix_sum_rmse(
+        optimal_toeplitz(2000, 1)
+    )
+    assert ratio == pytest.approx(0.134466, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=st.integers(2, 40),
+    bands=st.integers(2, 12),
+    seed=st.integers(0, 2**31),
+    size=st.sampled_from([1e-1, 1e-2, 1e-3]),
+)
+def test_no_nearby_toeplitz_strategy_has_less_error(
+    steps: int, bands: int, seed: int, size: float
+) -> None:
+    best = optimal_toeplitz(steps, bands)
+    nudge = size * np.random.default_rng(seed).standard_normal(best.bands)
+    nudge[0] = 0.0
+    other = Toeplitz(best.coefficients + nudge, steps)
+    assert prefix_sum_rmse(best) <= prefix_sum_rmse(other) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("steps", "bands"), [(2000, 2), (2000, 3), (2000, 16), (20_000, 4)])
+def test_long_runs_with_few_bands_reach_the_optimum(steps: int, bands: int) -> None:
+    """Here the search passes strategies whose inverse explodes."""
+    best = optimal_toeplitz(steps, bands)
+    for entry, nudge in itertools.product(range(bands), [-1e-3, 1e-3]):
+        coefficients = best.coefficients.copy()
+        coefficients[entry] += nudge
+        assert prefix_sum_rmse(Toeplitz(coefficients, steps)) > prefix_sum_rmse(best)
+
+
+def test_more_bands_never_have_more_error() -> None:
+    errors = [prefix_sum_rmse(optimal_toeplitz(40, bands)) for bands in range(1, 41)]
+    assert all(b <= a * (1 + 1e-9) for a, b in itertools.pairwise(errors))
+
+
+def test_two_dense_steps_have_the_optimum_found_by_search() -> None:
+    """C = [[cos a, 0], [sin a, 1]] are all strategies over two steps with columns of norm 1."""
+    angles = np.linspace(0, 1.2, 200_001)
+    first = (1 / np.cos(angles)) ** 2
+    second = ((1 - np.sin(angles)) / np.cos(angles)) ** 2 + 1
+    best = math.sqrt(((first + second) / 2).min())
+    assert prefix_sum_rmse(optimal_dense(2, tolerance=1e-12)) == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10, 100])
+def test_dense_is_no_worse_than_any_toeplitz_strategy(steps: int) -> None:
+    dense = prefix_sum_rmse(optimal_dense(steps, tolerance=1e-9))
+    toeplitz = prefix_sum_rmse(optimal_toeplitz(steps, steps))
+    assert dense <= toeplitz * (1 + 1e-9) <= prefix_sum_rmse(square_root(steps)) * (1 + 2e-9)
+
+
+def test_all_columns_of_a_dense_strategy_have_norm_one() -> None:
+    np.testing.assert_allclose(optimal_dense(50).squared_column_norms(), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [3, 60])
+def test_dense_meets_the_conditions_of_optimality(steps: int) -> None:
+    """At the optimum X⁻¹SX⁻¹ has the dual variables on its diagonal and is diagonal."""
+    matrix = optimal_dense(steps, tolerance=1e-12).matrix()
+    workload = np.tril(np.ones((steps, steps)))
+    inverse = np.linalg.inv(matrix.T @ matrix)
+    slope = inverse @ workload.T @ workload @ inverse
+    off_diagonal = slope - np.diag(np.diag(slope))
+    assert np.abs(off_diagonal).max() <= 1e-4 * np.diag(slope).min()
+
+
+def test_the_square_root_squares_to_the_prefix_sums() -> None:
+    root = square_root(30)
+    squared = root.matrix() @ root.matrix() / root.coefficients[0] ** 2
+    np.testing.assert_allclose(squared, np.tril(np.ones((30, 30))), atol=1e-12)
+
+
+def brute_force_sensitivity(strategy: Strategy, separation: int, participations: int) -> float:
+    """Try every set of turns with the worst unit vectors: equal ones, as columns are disjoint."""
+    matrix = strategy.matrix()
+    best = 0.0
+    for count in range(participations + 1):
+        for turns in itertools.combinations(range(strategy.steps), count):
+            if all(b - a >= separation for a, b in itertools.pairwise(turns)):
+                best = max(best, float(np.linalg.norm(matrix[:, list(turns)].sum(axis=1))))
+    return best
+
+
+@pytest.mark.parametrize("separation", [3, 4, 7])
+@pytest.mark.parametrize("participations", [0, 1, 2, 3, 4, 9])
+def test_sensitivity_is_the_largest_over_all_sets_of_turns(
+    separation: int, participations: int
+) -> None:
+    strategy = optimal_toeplitz(11, 3)
+    expected = brute_force_sensitivity(strategy, separation, participations)
+    found = sensitivity(strategy, separation=separation, participations=participations)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_three_participations_cost_the_root_of_three() -> None:
+    strategy = optimal_toeplitz(2000, 128)
+    assert sensitivity(strategy, separation=128, participations=3) == pytest.approx(math.sqrt(3))
+
+
+def test_one_participation_in_dense_noise_costs_one() -> None:
+    assert sensitivity(optimal_dense(20), separation=1, participations=1) == pytest.approx(1)
+
+
+def test_overlapping_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match="4 bands overlap for participations 3 apart"):
+        sensitivity(optimal_toeplitz(12, 4), separation=3, participations=2)
+
+
+def test_matrices_that_are_no_strategy_are_refused() -> None:
+    with pytest.raises(ValueError, match="lower triangular"):
+        Dense(np.ones((2, 2)))
+    with pytest.raises(ValueError, match="diagonal above 0"):
+        Dense(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="square"):
+        Dense(np.ones((2, 3)))
+    with pytest.raises(ValueError, match="do not fit"):
+        Toeplitz(np.ones(3), 2)
+    with pytest.raises(ValueError, match="above 0"):
+        Toeplitz(np.array([0.0, 1.0]), 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        optimal_toeplitz(0, 1)
+
+
+def test_an_unmet_tolerance_is_an_error() -> None:
+    with pytest.raises(ArithmeticError, match="after 2 rounds"):
+        optimal_dense(30, tolerance=1e-9, rounds=2)

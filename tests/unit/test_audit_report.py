@@ -1,0 +1,101 @@
+"""The audit report: what its rows say, and that a broken promise cannot pass unseen."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.reporting.audits import build_audit_report
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "reports/templates/audit.typ"
+
+
+def contract(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "contract",
+        "method": name,
+        "private": True,
+        "adjacency": "add-remove",
+        "declared": [{"sensitivity": 0.25, "noise_factor": 1.0}],
+        "declared_at": {"clip_norm": 1.0, "expected_batch_size": 4.0},
+        "measured": {"joint": 1.0, "pairs": 10},
+        "noise": {"variance": 1.002},
+        "broken": [],
+        "verdict": "kept",
+        **changes,
+    }
+
+
+def bound(verdict: str, epsilon: float) -> dict[str, Any]:
+    return {
+        "claim": "guarantee",
+        "claimed_epsilon": 1.82,
+        "bound": {"epsilon": epsilon},
+        "verdict": verdict,
+        "score": "likelihood ratio",
+        "settings": {
+            **{"canaries": 640, "runs": 100, "noise_multiplier": 4.0, "sampling_rate": 0.9},
+            **{"steps": 4, "delta": 1e-5, "confidence": 0.95},
+        },
+    }
+
+
+def write(folder: Path, kind: str, name: str, values: dict[str, Any]) -> None:
+    path = folder / kind / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+
+
+def text_of(pdf: bytes, folder: Path) -> str:
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext")
+    (folder / "x.pdf").write_bytes(pdf)
+    command = ["pdftotext", "-layout", str(folder / "x.pdf"), "-"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_report_says_what_was_found(tmp_path: Path) -> None:
+    write(tmp_path, "contract", "good", contract("good"))
+    write(tmp_path, "empirical", "good", bound("not refuted", 0.9))
+    write(tmp_path, "contract", "bad", contract("bad"))
+    write(tmp_path, "empirical", "bad", bound("refuted", 2.5))
+    write(
+        tmp_path, "contract", "plain", contract("plain", private=False, measured=None, noise=None)
+    )
+    lie = {"mistake": "A lie.", "refuted_by": [], "said": ["nothing"]}
+    write(tmp_path, "control", "lie", lie)
+    text = text_of(build_audit_report(tmp_path, TEMPLATE), tmp_path)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
+    assert "not refuted" in lines["good"]
+    assert "0.90" in lines["good"]
+    assert "refuted: more is betrayed than claimed" in lines["bad"]
+    assert "no claim" in lines["plain"]
+    assert "NOT REFUTED" in text
+    assert "It can never prove one" in text
+    assert "64,000 gradient canaries" in text
+
+
+def test_without_results_the_message_says_how_to_get_some(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="clipnoise audit contract"):
+        build_audit_report(tmp_path, TEMPLATE)
+
+
+def test_the_command_rejects_an_unknown_control(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", "control", "half-noisy", "--cache", str(tmp_path)]) == 2
+    assert "half-noise" in capsys.readouterr().err
+
+
+def test_the_command_writes_json(tmp_path: Path) -> None:
+    out = tmp_path / "x.json"
+    assert main(["audit", "control", "shuffled-as-poisson", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["refuted"]

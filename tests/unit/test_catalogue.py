@@ -1,0 +1,45 @@
+"""The list of methods says what the code does, and the documentation says what the list says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clipnoise.methods.catalogue import catalogue
+from clipnoise.methods.registry import methods
+from clipnoise.reporting.method_page import method_page
+
+ROOT = Path(__file__).parents[2]
+PRIVATE = [name for name, kind in methods().items() if kind.query.private]
+
+
+def evaluate(formula: str, c: float, b: float) -> float:
+    """Evaluate a formula in C and B as a reader would: 2B is 2·B, ² is a square."""
+    text = re.sub(r"(?<=[\d)])(?=[A-Z(])", "*", formula.replace("²", "**2"))
+    return float(eval(text, {"__builtins__": {}}, {"C": c, "B": b}))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize(("c", "b"), [(1.0, 1.0), (0.3, 7.0), (2.5, 64.0)])
+def test_the_formula_shown_is_the_sensitivity_declared(name: str, c: float, b: float) -> None:
+    query = methods()[name].query
+    shown = [evaluate(formula, c, b) for formula in query.formulas]
+    assert shown == pytest.approx([part.sensitivity for part in query.parts(c, b)], rel=1e-12)
+
+
+def test_every_method_is_listed_with_its_source() -> None:
+    entries = catalogue()
+    assert {entry.id for entry in entries} == set(methods())
+    assert [entry.id for entry in entries if not entry.source or not entry.summary] == []
+
+
+def test_a_method_without_privacy_shows_no_sensitivity() -> None:
+    shown = {e.sensitivity for e in catalogue() if e.privacy == "non-private"}
+    assert shown == {"–"}
+
+
+def test_the_documentation_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert page == method_page(), "run: clipnoise methods --markdown docs/methods.md"

@@ -1,0 +1,84 @@
+"""The doctor tells what is there, and what to do about what is not; it never fails."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from clipnoise.cli import main
+from clipnoise.data.base import Dataset
+from clipnoise.engine import doctor
+from clipnoise.plugins import plugins
+
+
+@pytest.fixture(autouse=True)
+def local_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def test_a_bare_machine_gets_advice_for_all_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {
+        finding.name: finding
+        for finding in doctor.examine(tmp_path / "results", tmp_path / "data", tmp_path / "weights")
+    }
+    for name in ("git", "slurm", "chromium", "mlflow store"):
+        assert not found[name].present
+    assert all(finding.advice for finding in found.values() if not finding.present)
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "--  git               git not found" in shown
+    assert "ok  torch" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_prepared_dataset_is_found(tmp_path: Path) -> None:
+    names = list(plugins("clipnoise.data", Dataset))
+    (tmp_path / names[0]).mkdir()
+    (tmp_path / names[0] / "manifest.json").write_text("{}")
+    found = {finding.name: finding for finding in doctor.datasets(tmp_path)}
+    assert found[f"dataset {names[0]}"].present
+    assert sum(finding.present for finding in found.values()) == 1
+    assert all(
+        f"clipnoise data prepare {name}" in found[f"dataset {name}"].advice for name in names
+    )
+
+
+def test_the_runs_of_a_local_store_are_counted(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("create table runs (id integer)")
+        database.executemany("insert into runs values (?)", [(1,), (2,)])
+        database.commit()
+    finding = doctor.store(tmp_path)
+    assert finding.present
+    assert finding.detail.endswith("2 runs")
+
+
+def test_a_damaged_store_is_reported_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("not a database")
+    assert not doctor.store(tmp_path).present
+    assert (tmp_path / "mlflow.db").read_text() == "not a database"
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "127.0.0.1:port", "nowhere.invalid"])
+def test_an_unreachable_server_is_reported_without_its_password(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@{place}")
+    finding = doctor.store(tmp_path)
+    assert not finding.present
+    assert "mlflow-sync" in finding.advice
+    assert "secret" not in f"{finding}"
+
+
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ROOM_GB", float("inf"))
+    finding = doctor.disk(tmp_path / "not" / "there" / "yet")
+    assert not finding.present
+    assert str(tmp_path) in finding.detail

@@ -1,0 +1,93 @@
+"""The engine is chosen by trying: factored, then vmap, then hooks, and never a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from gradient_networks import CLASSES, NETWORKS, Outside, ReadsValues, build, examples, losses
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from clipnoise.data.base import Examples
+from clipnoise.errors import UserError
+from clipnoise.gradients.choice import choose_engine
+from clipnoise.gradients.factored.parameter import ParameterGradient
+
+
+class Sorted(nn.Module):
+    """A weight that is sorted before its use: no rule knows that, vmap does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.layer.weight.sort(dim=1).values)
+
+
+def instances() -> nn.Module:
+    """A layer that only hooks have a rule for, beside a decision by a value."""
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten(), nn.Linear(6, 3)
+    )
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "outside"])
+def test_the_factored_engine_is_chosen_wherever_every_layer_has_a_rule(name: str) -> None:
+    network = Outside() if name == "outside" else build(name)
+    choice = choose_engine(network, losses, Examples(*examples(name, 4)))
+    assert (choice.name, choice.engine.name) == ("factored", "factored")
+
+
+def test_vmap_is_chosen_where_a_rule_is_missing_and_the_reason_is_given() -> None:
+    choice = choose_engine(Sorted(), losses, Examples(*examples("convolution", 4)))
+    assert choice.name == "vmap"
+    assert "a trained parameter in sort" in choice.reason
+
+
+def test_hooks_are_chosen_where_vmap_cannot_and_the_reasons_are_given() -> None:
+    network = ReadsValues(instances)
+    choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))
+    assert choice.name == "hooks"
+    assert "factored cannot: a trained parameter in instance_norm" in choice.reason
+    assert "item()" in choice.reason
+
+
+def test_hooks_that_miss_a_gradient_are_not_chosen() -> None:
+    with pytest.raises(UserError, match="hooks cannot: its per-example gradients are not those"):
+        choose_engine(ReadsValues(Sorted), losses, Examples(*examples("convolution", 4)))
+
+
+def test_an_engine_that_clips_wrongly_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ParameterGradient.squared_norms
+
+    def half(gradient: ParameterGradient, scale: Tensor | None) -> Tensor:
+        return 0.5 * right(gradient, scale)
+
+    monkeypatch.setattr(ParameterGradient, "squared_norms", half)
+    choice = choose_engine(build("convolution"), losses, Examples(*examples("convolution", 4)))
+    assert choice.name == "vmap"
+    assert "factored cannot: its clipped sum is not that" in choice.reason
+
+
+def test_the_choice_leaves_parameters_modes_and_random_streams_alone() -> None:
+    network = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5))
+    network[1].eval()
+    before = [p.clone() for p in network.parameters()]
+    state = torch.random.get_rng_state()
+    choose_engine(network, losses, Examples(*examples("convolution", 4)))
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    assert [module.training for module in network.modules()] == [True, True, False]
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("first", "engine"), [(nn.Identity, "factored"), (instances, "hooks")])
+def test_a_network_with_dropout_is_not_mistaken_for_a_wrong_engine(
+    first: Callable[[], nn.Module], engine: str
+) -> None:
+    network = ReadsValues(lambda: nn.Sequential(nn.Dropout(0.5), first(), nn.LazyLinear(3)))
+    network(torch.zeros(1, 6))
+    choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))
+    assert choice.name == engine

@@ -1,0 +1,206 @@
+"""Every engine gives the clipped sum that one backward pass per example gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from gradient_networks import NETWORKS, build, examples, losses
+from torch import Tensor, nn
+
+from clipnoise.data.base import Examples
+from clipnoise.gradients.engine import GradientEngine, physical_batches, pieces, whole_groups
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.hooks import HooksEngine
+from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.queries import Clipping
+
+ENGINES: list[type[GradientEngine]] = [VmapEngine, HooksEngine, FactoredEngine]
+every_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def ramp(d: int, low: float, high: float) -> Tensor:
+    return torch.linspace(low, high, d)
+
+
+PLANS: dict[str, Callable[[int], Clipping]] = {
+    "clipped": lambda d: Clipping(0.5),
+    "scaled and moved": lambda d: Clipping(0.5, scale=ramp(d, 0.1, 3), offset=ramp(d, -0.2, 0.2)),
+    "three iterates": lambda d: Clipping(0.5, weights=(0.6, 0.3, -0.1)),
+    "micro-batches": lambda d: Clipping(0.2, weights=(0.9, 0.1), group_size=4),
+    "unclipped": lambda d: Clipping(None),
+    "unclipped with all": lambda d: Clipping(
+        None, (0.6, 0.4), ramp(d, 0.1, 3), ramp(d, -0.2, 0.2), group_size=4
+    ),
+}
+SIZES = torch.tensor([1, 3, 2, 5, 4, 1, 1, 9, 30, 30])  # of micro-batches
+
+
+def for_batch(plan: Clipping, count: int) -> Clipping:
+    """Put the examples of a batch into micro-batches of unequal sizes, where the plan has them."""
+    if plan.group_size == 1:
+        return plan
+    return replace(plan, groups=torch.arange(len(SIZES)).repeat_interleave(SIZES)[:count])
+
+
+def iterates(engine: GradientEngine, count: int) -> list[Tensor]:
+    draws = torch.Generator().manual_seed(2)
+    theta = engine.flat.theta.clone()
+    return [theta + 0.3 * j * torch.randn(theta.shape, generator=draws) for j in range(count)]
+
+
+def by_hand(network: nn.Module, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    """Take one ordinary backward pass per example."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    torch.nn.utils.vector_to_parameters(theta.clone(), trained)
+    rows = []
+    for i in range(len(inputs)):
+        loss = losses(network(inputs[i : i + 1]), targets[i : i + 1]).sum()
+        gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
+        rows.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    return torch.stack(rows)
+
+
+@every_engine
+@every_network
+@pytest.mark.parametrize("plan_name", PLANS)
+def test_clipped_sum_equals_one_backward_pass_per_example(
+    kind: type[GradientEngine], name: str, plan_name: str
+) -> None:
+    engine = kind(build(name), losses)
+    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 7)
+    inputs, targets = examples(name, 7)
+    thetas = iterates(engine, len(plan.weights))
+    expected = clipped_sum([by_hand(build(name), inputs, targets, t) for t in thetas], plan)
+    actual = engine.clipped_sum(inputs, targets, thetas, plan)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@every_engine
+@every_network
+@pytest.mark.parametrize("plan_name", PLANS)
+def test_an_empty_batch_gives_the_zero_vector(
+    kind: type[GradientEngine], name: str, plan_name: str
+) -> None:
+    engine = kind(build(name), losses)
+    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 0)
+    total = engine.clipped_sum(*examples(name, 0), iterates(engine, len(plan.weights)), plan)
+    assert total.shape == engine.flat.theta.shape
+    assert not total.any()
+
+
+@every_engine
+@every_network
+def test_a_batch_of_one_is_one_clipped_gradient(kind: type[GradientEngine], name: str) -> None:
+    engine = kind(build(name), losses)
+    inputs, targets = examples(name, 1)
+    total = engine.clipped_sum(inputs, targets, iterates(engine, 1), Clipping(1e-3))
+    assert float(total.double().norm()) == pytest.approx(1e-3, rel=1e-6)
+
+
+@every_engine
+@every_network
+def test_gradients_do_not_depend_on_what_ran_before(kind: type[GradientEngine], name: str) -> None:
+    engine = kind(build(name), losses)
+    theta = engine.flat.theta.clone()
+    first = engine.per_example_gradients(*examples(name, 3), theta)
+    engine.per_example_gradients(*examples(name, 5), theta + 1)
+    engine.summed_gradient(*examples(name, 2), theta)
+    assert torch.equal(engine.per_example_gradients(*examples(name, 3), theta), first)
+
+
+@every_engine
+@pytest.mark.parametrize("plan_name", PLANS)
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_physical_batches_add_up_to_the_logical_batch(
+    kind: type[GradientEngine], plan_name: str, size: int
+) -> None:
+    engine = kind(build("shared layer"), losses)
+    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 11)
+    data = Examples(*examples("shared layer", 20))
+    batch = torch.tensor([17, 0, 3, 4, 5, 9, 10, 11, 13, 19, 18])
+    thetas = iterates(engine, len(plan.weights))
+    whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], thetas, plan)
+    parts = physical_batches(engine, data, batch, thetas, plan, size)
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_logical_batch_gives_the_zero_vector() -> None:
+    engine = VmapEngine(build("shared layer"), losses)
+    data = Examples(*examples("shared layer", 5))
+    empty = torch.zeros(0, dtype=torch.int64)
+    total = physical_batches(engine, data, empty, iterates(engine, 1), Clipping(1.0), 4)
+    assert total.shape == engine.flat.theta.shape
+    assert not total.any()
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "group"), [(10, 4, 1), (10, 4, 3), (10, 2, 3), (0, 4, 1)]
+)
+def test_pieces_cover_the_batch_and_split_no_group(count: int, size: int, group: int) -> None:
+    cut = list(pieces(count, size, group))
+    assert [i for piece in cut for i in range(count)[piece]] == list(range(count))
+    assert all(piece.start % group == 0 for piece in cut)
+    assert all(piece.stop - piece.start <= max(size, group) for piece in cut)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 100])
+@pytest.mark.parametrize("sizes", [[], [10], [3, 3, 3, 1], [1, 5, 2, 2], [1] * 10])
+def test_pieces_split_no_micro_batch_of_any_size(sizes: list[int], size: int) -> None:
+    groups = [number for number, count in enumerate(sizes) for _ in range(count)]
+    cut = list(whole_groups(torch.tensor(groups, dtype=torch.int64), size))
+    assert [i for piece in cut for i in range(len(groups))[piece]] == list(range(len(groups)))
+    held = [set(groups[piece]) for piece in cut]
+    assert sum(len(one) for one in held) == len(sizes), "a micro-batch is in two pieces"
+    assert all(len(groups[p]) <= size or len(one) == 1 for p, one in zip(cut, held, strict=True))
+
+
+def test_vmap_cuts_large_batches_without_changing_the_sum() -> None:
+    engine = VmapEngine(build("convolution"), losses)
+    inputs, targets = examples("convolution", 71)
+    plan, thetas = for_batch(Clipping(0.1, group_size=5), 71), iterates(engine, 1)
+    whole = engine.clipped_sum(inputs, targets, thetas, plan)
+    engine.piece = 32
+    torch.testing.assert_close(engine.clipped_sum(inputs, targets, thetas, plan), whole)
+
+
+@every_engine
+@every_network
+def test_mean_gradient_is_that_of_the_mean_loss(kind: type[GradientEngine], name: str) -> None:
+    engine = kind(build(name), losses)
+    inputs, targets = examples(name, 5)
+    theta = iterates(engine, 2)[1]
+    expected = by_hand(build(name), inputs, targets, theta).mean(dim=0)
+    actual = engine.mean_gradient(inputs, targets, theta)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+    assert not engine.mean_gradient(inputs[:0], targets[:0], theta).any()
+
+
+def test_hooks_refuse_a_network_in_evaluation_mode() -> None:
+    engine = HooksEngine(build("convolution").eval(), losses)
+    with pytest.raises(RuntimeError, match="evaluation mode"):
+        engine.clipped_sum(*examples("convolution", 2), iterates(engine, 1), Clipping(1.0))
+
+
+@every_engine
+def test_micro_batches_without_the_group_of_each_example_are_refused(
+    kind: type[GradientEngine],
+) -> None:
+    engine = kind(build("shared layer"), losses)
+    plan = Clipping(0.1, group_size=2)
+    with pytest.raises(ValueError, match="group of each example"):
+        engine.clipped_sum(*examples("shared layer", 4), iterates(engine, 1), plan)
+
+
+@every_engine
+def test_the_number_of_weights_must_be_that_of_the_iterates(kind: type[GradientEngine]) -> None:
+    engine = kind(build("shared layer"), losses)
+    for clip_norm in (1.0, None):
+        with pytest.raises(ValueError, match="zip"):
+            engine.clipped_sum(
+                *examples("shared layer", 2), iterates(engine, 2), Clipping(clip_norm)
+            )

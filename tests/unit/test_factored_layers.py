@@ -1,0 +1,218 @@
+"""The factored engine covers each layer family: its clipped sums are those of vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from gradient_networks import CLASSES, losses
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.queries import Clipping
+
+VOCABULARY = 11
+
+
+class Tokens(nn.Module):
+    """A class token, added and multiplied parameters, and positions looked up for all at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.place = nn.Parameter(torch.randn(1, 1, 6)), nn.Parameter(torch.randn(5, 6))
+        self.gain, self.shift = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(1, 5, 1))
+        self.positions, self.last = nn.Embedding(5, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.place
+        x = x + self.positions(torch.arange(5).unsqueeze(0))
+        x = torch.tanh(self.gain * x - self.shift)
+        return self.last(x.mean(dim=1))
+
+
+class MaskedTokens(nn.Module):
+    """A head whose weight is the embedding's, with a bias of its own, over every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.mix = nn.Embedding(VOCABULARY, 6, padding_idx=0), nn.Linear(6, 6)
+        self.bias = nn.Parameter(torch.randn(VOCABULARY))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.mix(self.embedding(x)))
+        return linear(hidden, self.embedding.weight, self.bias).mean(dim=1)[:, :CLASSES]
+
+
+class InPlace(nn.Module):
+    """Activations that overwrite what layers return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)
+        self.second, self.last = nn.Conv2d(4, 4, 1), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu_(self.norm(torch.relu_(self.first(x))))
+        return self.last(torch.relu_(self.second(x)).mean(dim=(2, 3)))
+
+
+class Twice(nn.Module):
+    """One convolution used at two sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(2, 2, 3, padding=1), nn.AvgPool2d(2)
+        self.last = nn.Linear(2, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.tanh(self.conv(x)))
+        return self.last(self.conv(x).mean(dim=(2, 3)))
+
+
+def bottom_frozen() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, CLASSES))
+    layers[0].requires_grad_(False)
+    layers[2].weight.requires_grad_(False)
+    return layers
+
+
+def bias_only() -> nn.Module:
+    layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    layers[0].weight.requires_grad_(False)
+    return layers
+
+
+def pooled(*layers: nn.Module, channels: int) -> nn.Module:
+    """Let convolutions follow an average over all pixels and a linear layer."""
+    flat = [nn.Tanh(), nn.Flatten(2), nn.AdaptiveAvgPool1d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *flat, nn.Linear(channels, CLASSES))
+
+
+def averaged(*layers: nn.Module, features: int) -> nn.Module:
+    """Let layers on sequences follow an average over positions and a linear layer."""
+    flat = [nn.Flatten(1, -2), nn.AdaptiveAvgPool2d((1, features)), nn.Flatten()]
+    return nn.Sequential(*layers, *flat, nn.Linear(features, CLASSES))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(9, CLASSES), (9,)),
+    "linear without bias": (lambda: nn.Linear(9, CLASSES, bias=False), (9,)),
+    "linear on sequences": (
+        lambda: averaged(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), features=6), (7, 4),
+    ),
+    "linear on grids": (lambda: averaged(nn.Linear(4, 6), features=6), (3, 2, 4)),
+    "wide linear, few rows": (lambda: averaged(nn.Linear(40, 50), features=50), (2, 40)),
+    "long rows": (lambda: nn.Linear(5000, CLASSES), (5000,)),
+    "conv2d": (lambda: pooled(nn.Conv2d(2, 6, 3, padding=1), channels=6), (2, 6, 5)),
+    "conv2d, stride, dilation": (
+        lambda: pooled(nn.Conv2d(2, 6, (3, 2), (2, 1), (1, 2), (1, 2)), channels=6), (2, 8, 7),
+    ),
+    "conv2d, groups": (
+        lambda: pooled(nn.Conv2d(4, 8, 3, padding="same", groups=2), channels=8), (4, 5, 5),
+    ),
+    "conv2d, circular": (
+        lambda: pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), channels=3),
+        (2, 5, 5),
+    ),
+    "wide conv2d, few pixels": (
+        lambda: pooled(nn.Conv2d(16, 24, 3, padding=1), channels=24), (16, 2, 3),
+    ),
+    "wide conv2d, stride, few pixels": (
+        lambda: pooled(nn.Conv2d(16, 24, 3, 2, padding=1), channels=24), (16, 4, 4),
+    ),
+    "wide conv2d, one pixel": (
+        lambda: pooled(nn.Conv2d(16, 24, 3, 2, padding=1), channels=24), (16, 1, 1),
+    ),
+    "conv1d": (lambda: pooled(nn.Conv1d(2, 6, 3, 2, 1, 2), channels=6), (2, 12)),
+    "wide conv1d": (lambda: pooled(nn.Conv1d(16, 24, 3), channels=24), (16, 5)),
+    "group norm": (lambda: pooled(nn.GroupNorm(2, 4), nn.Conv2d(4, 6, 1), channels=6), (4, 5, 5)),
+    "layer norm": (
+        lambda: averaged(nn.LayerNorm((3, 4)), nn.Linear(4, 6), features=6), (2, 3, 4),
+    ),
+    "rms norm": (lambda: averaged(nn.RMSNorm(4), nn.Linear(4, 6), features=6), (7, 4)),
+    "tokens and positions": (Tokens, (4, 6)),
+    "tied weights over positions": (MaskedTokens, (5,)),
+    "in-place activations": (InPlace, (2, 5, 5)),
+    "a convolution used twice": (Twice, (2, 6, 6)),
+    "frozen layers": (bottom_frozen, (4,)),
+    "only biases": (bias_only, (4,)),
+}  # fmt: skip
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+PLANS: dict[str, Callable[[Tensor], Clipping]] = {
+    "plain": lambda u: Clipping(0.3),
+    "scaled": lambda u: Clipping(0.3, scale=0.2 + u),
+    "moved": lambda u: Clipping(0.3, offset=0.3 * (u - 0.5)),
+    "scaled and moved": lambda u: Clipping(0.3, scale=0.2 + u, offset=0.3 * (u - 0.5)),
+    "two iterates": lambda u: Clipping(0.3, weights=(0.9, -0.2)),
+    "micro-batches": lambda u: Clipping(0.1, group_size=3),
+    "everything": lambda u: Clipping(0.1, (0.7, 0.3), 0.2 + u, 0.3 * (u - 0.5), group_size=3),
+}
+EXAMPLES = 9
+MICRO_BATCHES = torch.tensor([0, 0, 0, 1, 2, 2, 2, 4, 4])
+
+
+def build(name: str, dtype: torch.dtype) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return NETWORKS[name][0]().to(dtype)
+
+
+def examples(name: str, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(1)
+    targets = torch.randint(CLASSES, (count,), generator=draws)
+    shape = (count, *NETWORKS[name][1])
+    if name.startswith("tied"):
+        return torch.randint(VOCABULARY, shape, generator=draws), targets
+    return torch.randn(shape, generator=draws, dtype=torch.float64).to(dtype), targets
+
+
+def difference(name: str, plan_name: str, dtype: torch.dtype, count: int = EXAMPLES) -> float:
+    """Return how far the two engines' clipped sums are apart, relative to the larger entry."""
+    factored = FactoredEngine(build(name, dtype), losses)
+    vmap = VmapEngine(build(name, dtype), losses)
+    theta = factored.flat.theta.clone()
+    draws = torch.Generator().manual_seed(2)
+    u = torch.rand(theta.shape, generator=draws, dtype=torch.float64).to(dtype)
+    plan = PLANS[plan_name](u)
+    if plan.group_size > 1:
+        plan = replace(plan, groups=MICRO_BATCHES[:count])
+    thetas = [theta, theta * (1 + 0.2 * u)][: len(plan.weights)]
+    inputs, targets = examples(name, count, dtype)
+    expected = vmap.clipped_sum(inputs, targets, thetas, plan)
+    assert expected.any()
+    actual = factored.clipped_sum(inputs, targets, thetas, plan)
+    assert actual.dtype == dtype
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+@every_network
+@pytest.mark.parametrize("plan", PLANS)
+def test_clipped_sums_are_those_of_vmap(name: str, plan: str) -> None:
+    assert difference(name, plan, torch.float64) < 1e-12
+    assert difference(name, plan, torch.float32) < 2e-5
+
+
+@every_network
+def test_a_batch_of_one_is_as_good_as_any(name: str) -> None:
+    assert difference(name, "everything", torch.float64, count=1) < 1e-12
+
+
+@every_network
+def test_a_batch_as_large_as_an_axis_of_the_examples_is_not_mistaken_for_it(name: str) -> None:
+    for count in (2, 4, 5, 6, 7):
+        assert difference(name, "plain", torch.float64, count=count) < 1e-12
+
+
+@every_network
+def test_per_example_gradients_are_those_of_vmap(name: str) -> None:
+    factored = FactoredEngine(build(name, torch.float64), losses)
+    vmap = VmapEngine(build(name, torch.float64), losses)
+    theta = factored.flat.theta.clone()
+    data = examples(name, 4, torch.float64)
+    expected = vmap.per_example_gradients(*data, theta)
+    torch.testing.assert_close(factored.per_example_gradients(*data, theta), expected)

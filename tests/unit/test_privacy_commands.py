@@ -1,0 +1,148 @@
+"""The commands calibrate and account: what they print, write, and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clipnoise.cli import main
+from clipnoise.privacy import accountants
+from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.calibration import read_calibration
+from clipnoise.privacy.participation import gaussian_epsilon
+
+MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
+Output = pytest.CaptureFixture[str]
+
+
+def test_calibrate_writes_the_file_and_says_what_it_found(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "new" / "key.json"
+    words = ["calibrate", "--epsilon", "1", *MECHANISM, "--evaluation-steps", "0", "100"]
+    assert main([*words, "--out", str(path)]) == 0
+    written = read_calibration(path)
+    assert 0.999 < written.epsilon <= 1.0
+    assert written.spent == {0: 0.0, 100: written.epsilon}
+    assert f"{written.noise_multiplier:.6f}" in capsys.readouterr().out
+
+
+def test_calibrate_prints_sigma_and_epsilon_under_every_accountant(capsys: Output) -> None:
+    assert main(["calibrate", "--noise-multiplier", "2", *MECHANISM]) == 0
+    printed = capsys.readouterr().out
+    for name in ("rdp", "prv", "pld"):
+        value = epsilon(name, noise_multiplier=2, sampling_rate=0.05, steps=100, delta=1e-5)
+        assert f"{name:<12}{value:.4f}" in printed
+    assert "2.000000" in printed
+
+
+def test_account_prints_every_accountant_or_the_one_asked_for(capsys: Output) -> None:
+    value = epsilon("rdp", noise_multiplier=2, sampling_rate=0.05, steps=100, delta=1e-5)
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "rdp",
+        "prv",
+        "pld",
+    ]
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--accountant", "rdp"]) == 0
+    assert capsys.readouterr().out == f"{value:.4f}\n"
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_participations_are_one_gaussian_mechanism(k: int, capsys: Output) -> None:
+    words = ["--participations", str(k), "--delta", "1e-7"]
+    assert main(["account", "--noise-multiplier", "1", *words]) == 0
+    value = gaussian_epsilon(k**-0.5, 1e-7)
+    assert capsys.readouterr().out == f"exact       {value:.4f}\n"
+    assert main(["calibrate", "--epsilon", str(value), *words]) == 0
+    assert "1.000000" in capsys.readouterr().out
+
+
+def test_micro_batches_are_accounted_at_twice_the_clip_norm(capsys: Output) -> None:
+    micro = [*MECHANISM, "--microbatch", "4"]
+    assert main(["account", "--noise-multiplier", "4", *micro]) == 0
+    doubled = capsys.readouterr().out
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
+    assert capsys.readouterr().out == doubled
+    assert main(["calibrate", "--epsilon", "1", *MECHANISM]) == 0
+    single = float(capsys.readouterr().out.split()[3])
+    assert main(["calibrate", "--epsilon", "1", *micro]) == 0
+    assert float(capsys.readouterr().out.split()[3]) == pytest.approx(2 * single, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "3"], "--participations instead"),
+        (["--participations", "2", "--steps", "3"], "goes without"),
+    ],
+)
+def test_half_a_mechanism_is_refused(words: list[str], said: str, capsys: Output) -> None:
+    assert main(["account", "--noise-multiplier", "1", "--delta", "1e-5", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_holds_ordinary_calibrations_only(tmp_path: Path, capsys: Output) -> None:
+    words = ["--epsilon", "1", *MECHANISM, "--microbatch", "2", "--out", str(tmp_path / "x.json")]
+    assert main(["calibrate", *words]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_a_missing_package_does_not_hide_the_other_accountants(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.setattr(accountants, "_has_dp_accounting", lambda: False)
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
+    printed = capsys.readouterr().out
+    assert "rdp         1.2222" in printed
+    assert "pip install dp-accounting" in printed
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--accountant", "pld"]) == 2
+    assert "pip install dp-accounting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--delta", "1", "less than 1"),
+        ("--delta", "1/n", "valid number"),
+        ("--sampling-rate", "1.2", "less than or equal to 1"),
+        ("--sampling-rate", "0", "greater than 0"),
+        ("--steps", "2.5", "valid integer"),
+        ("--steps", "-1", "greater than or equal to 0"),
+        ("--noise-multiplier", "inf", "finite"),
+        ("--noise-multiplier", "nan", "greater than 0"),
+        ("--accountant", "gdp", "'rdp', 'prv', 'pld'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["account", "calibrate"])
+def test_a_wrong_value_names_the_option_and_what_is_allowed(
+    command: str, option: str, value: str, allowed: str, capsys: Output
+) -> None:
+    words = [command, "--noise-multiplier", "2", *MECHANISM, f"{option}={value}"]
+    with pytest.raises(SystemExit) as leaving:
+        main(words)
+    assert leaving.value.code == 2
+    message = capsys.readouterr().err
+    assert f"argument {option}" in message
+    assert allowed in message.replace("choose from rdp, prv, pld", "'rdp', 'prv', 'pld'")
+
+
+@pytest.mark.parametrize("given", [[], ["--epsilon", "1", "--noise-multiplier", "2"]])
+def test_calibrate_takes_exactly_one_of_epsilon_and_sigma(given: list[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["calibrate", *given, *MECHANISM])
+    assert leaving.value.code == 2
+
+
+def test_calibrate_refuses_what_it_cannot_reach_and_writes_nothing(
+    tmp_path: Path, capsys: Output
+) -> None:
+    path = tmp_path / "key.json"
+    assert main(["calibrate", "--epsilon", "0.0001", *MECHANISM, "--out", str(path)]) == 2
+    assert "out of reach" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrate_refuses_evaluations_after_the_end(capsys: Output) -> None:
+    words = ["calibrate", "--epsilon", "1", *MECHANISM, "--evaluation-steps", "101"]
+    assert main(words) == 2
+    assert "evaluation_steps: must not exceed steps, which is 100" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""The progress display counts and estimates as it says."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from snakemake_logger_plugin_clipnoise import panel, summary
+from snakemake_logger_plugin_clipnoise.progress import Progress, clock
+
+
+@pytest.fixture
+def progress() -> Progress:
+    """Two jobs at a time, 10 s each: two trained, two of eight training for 4 s, one report."""
+    progress = Progress()
+    progress.plan({"train": 8, "report": 1, "total": 9})
+    for number, moment in [(1, 100.0), (2, 100.0), (3, 110.0), (4, 110.0)]:
+        progress.start(number, "train", f"seed={number}", moment)
+    progress.finish(1, 110.0)
+    progress.finish(2, 110.0)
+    return progress
+
+
+def test_what_is_left_takes_as_long_as_what_is_done(progress: Progress) -> None:
+    # 6 training jobs and 1 unseen report at 10 s each, 8 s of it spent, two side by side
+    assert progress.remaining(114.0) == pytest.approx((70 - 8) / 2)
+    assert progress.elapsed(114.0) == 14
+    assert summary(progress, 114.0) == "2 of 9 jobs done, 14 s so far, about 31 s left"
+
+
+def test_a_rule_is_estimated_from_its_own_jobs(progress: Progress) -> None:
+    progress.start(9, "report", "", 110.0)
+    progress.finish(9, 140.0)
+    progress.plan({"train": 8, "report": 2})
+    # side by side: 50 s of finished jobs and 2 × 30 s of running ones within 40 s
+    work = 6 * 10 + 1 * 30 - 2 * 30
+    assert progress.remaining(140.0) == pytest.approx(work / (110 / 40))
+
+
+def test_nothing_is_estimated_before_the_first_job_is_done() -> None:
+    progress = Progress()
+    progress.plan({"train": 2})
+    progress.start(1, "train", "", 5.0)
+    assert progress.remaining(9.0) is None
+    assert summary(progress, 9.0) == "0 of 2 jobs done, 4 s so far"
+
+
+def test_an_overdue_job_never_makes_the_estimate_negative(progress: Progress) -> None:
+    assert progress.remaining(1000.0) == 0
+
+
+def test_a_failed_job_counts_as_failed_and_runs_no_longer(progress: Progress) -> None:
+    progress.fail(3)
+    assert list(progress.running) == [4]
+    assert "1 failed" in summary(progress, 114.0)
+    progress.start(3, "train", "again", 115.0)
+    progress.finish(3, 120.0)
+    assert progress.done == 3
+
+
+def test_the_end_of_a_job_whose_start_was_not_seen_is_ignored(progress: Progress) -> None:
+    assert progress.finish(77, 120.0) is None
+    assert progress.done == 2
+
+
+def test_the_panel_names_what_runs_and_what_is_left(progress: Progress) -> None:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(panel(progress, 114.0))
+    shown = capture.get()
+    assert "train  seed=3  4 s" in shown
+    assert "seed=1" not in shown
+    assert "about 31 s left" in shown
+    assert "left: train 6, report 1" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1:00"), (65, "1:05"), (7384, "2:03:04")]
+)
+def test_times_read_like_a_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

@@ -1,0 +1,83 @@
+"""Published ε computed again: known values, and a file of assumptions that is held to its form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clipnoise.audit.reaccounting import Published, Reaccounted, reaccount, read_published, to_csv
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import epsilon
+
+FILE = Path(__file__).parents[2] / "reports/published/reaccounting.yaml"
+QUICK = {
+    "QNLI, ε 3": (3.0, 5.9, 0.1),
+    "IMDB, logistic regression, ε 1.5": (1.5, 12.7, 0.2),
+    "MNIST, k 2, ε 1": (1.0, 2.5, 0.1),
+    "MNIST, k 2, ε 8": (8.0, 66.5, 0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Published]:
+    return {row.result: row for row in read_published(FILE)}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_what_the_released_code_costs(name: str, published: dict[str, Published]) -> None:
+    nominal, real, margin = QUICK[name]
+    row = reaccount(published[name])
+    assert row.published == nominal
+    assert row.released == pytest.approx(real, abs=margin)
+    assert row.released_tight < row.released
+    assert row.delta == row.published_delta
+
+
+def test_what_is_solved_for_gives_the_published_value(published: dict[str, Published]) -> None:
+    row = reaccount(published["QNLI, ε 3"])
+    found = epsilon(
+        "rdp",
+        noise_multiplier=row.noise_multiplier,
+        sampling_rate=256 / 104743,
+        steps=row.steps,
+        delta=1 / 410,
+    )
+    assert found == pytest.approx(3.0, abs=0.01)
+    assert found <= 3.0
+
+
+def test_code_without_a_mistake_costs_what_the_text_says(published: dict[str, Published]) -> None:
+    row = reaccount(replace(published["MNIST, k 2, ε 1"], noise_divisor=1.0))
+    assert row.released == row.text == pytest.approx(1.0, abs=2e-3)
+
+
+def test_without_amplification_the_value_is_exact(published: dict[str, Published]) -> None:
+    row = reaccount(published["arXiv, BandMF or independent noise, σ 1"])
+    assert row.text == pytest.approx(10.0, abs=0.1)
+    assert math.isnan(row.released)
+
+
+def test_the_table_holds_every_assumption(published: dict[str, Published]) -> None:
+    row = reaccount(published["arXiv, independent noise, σ 0.134"])
+    (line,) = csv.DictReader(io.StringIO(to_csv([row])))
+    assert set(line) == set(Reaccounted.__dataclass_fields__)
+    assert float(line["text"]) == row.text
+
+
+def test_every_paper_is_there(published: dict[str, Published]) -> None:
+    assert len({row.paper for row in published.values()}) == 4
+
+
+def test_settings_that_leave_too_much_open_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "results: [{paper: P, result: R, where: W, epsilon: 1, delta: 1e-5, nominal_delta: 1e-5, "
+        "examples: 10, batch_size: 2, released: none}]"
+    )
+    with pytest.raises(UserError, match="exactly one of epochs and noise_multiplier"):
+        read_published(path)

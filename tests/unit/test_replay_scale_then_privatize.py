@@ -1,0 +1,213 @@
+"""Replay against plain transcriptions: scale, then privatize."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pseudocode import (
+    CASES,
+    RUN,
+    Stream,
+    Vector,
+    assert_same,
+    mean_of_clipped,
+    noisy,
+    record,
+)
+
+from clipnoise import replay
+from clipnoise.errors import UserError
+
+
+def scaled_release(
+    h: dict[str, Any], s: Stream, t: int, scale: Vector, c: float | None = None
+) -> tuple[Vector, Vector]:
+    """u_t with noise and without, t counted from 0."""
+    c = h["clip_norm"] if c is None else c
+    b = h["expected_batch_size"]
+    vectors = [[scale[j] * g[j] for j in range(s.d)] for g in s.gradients[t][0]]
+    mean = mean_of_clipped(vectors, c, b, s.d)
+    return noisy(mean, h["noise_multiplier"] * c / b, s.noise[t][0]), mean
+
+
+def stp_adam(h: dict[str, Any], s: Stream, clean_moment: bool = False) -> list[Vector]:
+    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    v_hat = [0.0] * s.d
+    b1, b2 = h["betas"]
+    for t in range(1, s.steps + 1):
+        scale = [1 / (math.sqrt(x) + h["gamma_scale"]) for x in v_hat]
+        u, clean = scaled_release(h, s, t - 1, scale)
+        new = []
+        for j in range(s.d):
+            g = u[j] / scale[j]
+            squared = (clean[j] / scale[j]) ** 2 if clean_moment else g**2
+            m[j] = b1 * m[j] + (1 - b1) * g
+            v[j] = b2 * v[j] + (1 - b2) * squared
+            m_hat, v_hat[j] = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
+            denominator = math.sqrt(v_hat[j]) + h["gamma"]
+            new.append(w[-1][j] - h["learning_rate"] * m_hat / denominator)
+        w.append(new)
+    return w
+
+
+def stp_noiseless(h: dict[str, Any], s: Stream) -> list[Vector]:
+    return stp_adam(h, s, clean_moment=True)
+
+
+def adadps(h: dict[str, Any], s: Stream, scales: list[Vector]) -> list[Vector]:
+    w = [list(s.initial)]
+    for t in range(s.steps):
+        u, _ = scaled_release(h, s, t, scales[t])
+        w.append([w[-1][j] - h["learning_rate"] * u[j] for j in range(s.d)])
+    return w
+
+
+def rmsprop_scales(h: dict[str, Any], gradients: list[Vector]) -> list[Vector]:
+    v, scales = [0.0] * len(gradients[0]), []
+    for g in gradients:
+        v = [h["beta"] * x + (1 - h["beta"]) * y * y for x, y in zip(v, g, strict=True)]
+        scales.append([1 / (math.sqrt(x) + h["gamma"]) for x in v])
+    return scales
+
+
+def adadps_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
+    return adadps(h, s, rmsprop_scales(h, s.public))
+
+
+def clean_means(h: dict[str, Any], s: Stream) -> list[Vector]:
+    b = h["expected_batch_size"]
+    return [[sum(g[j] for g in batch[0]) / b for j in range(s.d)] for batch in s.gradients]
+
+
+def adadps_ideal(h: dict[str, Any], s: Stream) -> list[Vector]:
+    return adadps(h, s, rmsprop_scales(h, clean_means(h, s)))
+
+
+def adadps_adagrad(h: dict[str, Any], s: Stream) -> list[Vector]:
+    a2, scales = [0.0] * s.d, []
+    for g in s.public:
+        a2 = [x + y * y for x, y in zip(a2, g, strict=True)]
+        scales.append([1 / (math.sqrt(x) + h["gamma"]) for x in a2])
+    return adadps(h, s, scales)
+
+
+def adadps_side(h: dict[str, Any], s: Stream) -> list[Vector]:
+    return adadps(h, s, [[1 / (x + h["gamma"]) for x in s.side]] * s.steps)
+
+
+def adadps_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
+    w, M, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    beta = h["beta"]
+    b1, b2 = h.get("betas", (beta, beta))
+    c, b = h["clip_norm"], h["expected_batch_size"]
+    for t in range(1, s.steps + 1):
+        for j, p in enumerate(s.public[t - 1]):
+            M[j] = b1 * M[j] + (1 - b1) * p
+            v[j] = b2 * v[j] + (1 - b2) * p * p
+        scale = [1 / (math.sqrt(x / (1 - b2**t)) + h["gamma"]) for x in v]
+        vectors = [
+            [(beta * g[j] + (1 - beta) * M[j]) * scale[j] for j in range(s.d)]
+            for g in s.gradients[t - 1][0]
+        ]
+        mean = mean_of_clipped(vectors, c, b, s.d)
+        u = noisy(mean, h["noise_multiplier"] * c / b, s.noise[t - 1][0])
+        w.append([w[-1][j] - h["learning_rate"] * u[j] for j in range(s.d)])
+    return w
+
+
+def adas(h: dict[str, Any], s: Stream) -> list[Vector]:
+    w = [list(s.initial)]
+    scales, means = rmsprop_scales(h, s.public), clean_means(h, s)
+    for t in range(s.steps):
+        w.append([w[-1][j] - h["learning_rate"] * means[t][j] * scales[t][j] for j in range(s.d)])
+    return w
+
+
+def dp2_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
+    (s1, s2), (rate1, rate2) = h["phase_lengths"], h["learning_rates"]
+    c1, c2 = h["clip_norms"]
+    w, v, gathered = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    t = 0
+    while t < s.steps:
+        for _ in range(s1):
+            if t == s.steps:
+                return w
+            g, _mean = scaled_release(h, s, t, [1.0] * s.d, c1)
+            gathered = [gathered[j] + g[j] for j in range(s.d)]
+            w.append([w[-1][j] - rate1 * g[j] for j in range(s.d)])
+            t += 1
+        v = [h["beta"] * v[j] + (1 - h["beta"]) * (gathered[j] / s1) ** 2 for j in range(s.d)]
+        gathered = [0.0] * s.d
+        for _ in range(s2):
+            if t == s.steps:
+                return w
+            scale = [1 / (math.sqrt(x) + h["gamma"]) for x in v]
+            u, _mean = scaled_release(h, s, t, scale, c2)
+            w.append([w[-1][j] - rate2 * u[j] for j in range(s.d)])
+            t += 1
+    return w
+
+
+STP = {"betas": [0.8, 0.95], "gamma": 1e-3, "gamma_scale": 1e-2}
+RMSPROP = {"beta": 0.8, "gamma": 1e-2}
+TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
+    ("stp-adam", stp_adam, STP),
+    ("stp-noiseless", stp_noiseless, STP),
+    ("adadps-rmsprop", adadps_rmsprop, RMSPROP),
+    ("adadps-ideal", adadps_ideal, RMSPROP),
+    ("adadps-adagrad", adadps_adagrad, {"gamma": 1e-2}),
+    ("adadps-side", adadps_side, {"gamma": 1e-2}),
+    ("adadps-adam", adadps_adam, RMSPROP),
+    ("adadps-adam", adadps_adam, RMSPROP | {"betas": [0.6, 0.95]}),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("method", "transcription", "own"), TRANSCRIPTIONS)
+def test_follows_the_paper(method: str, transcription: Any, own: dict[str, Any], case: str) -> None:
+    h = RUN | {"learning_rate": 0.3} | own
+    for seed in range(3):
+        stream = record(seed, case)
+        assert_same(method, h, stream, transcription(h, stream))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scaling_alone_follows_the_paper(case: str) -> None:
+    h = {"learning_rate": 0.3, "expected_batch_size": 4.0} | RMSPROP
+    stream = record(0, case)
+    assert_same("adas", h, stream, adas(h, stream))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lengths", [(1, 1), (2, 1), (1, 3), (3, 2), (9, 9)])
+def test_delayed_preconditioner_follows_the_paper(lengths: tuple[int, int], case: str) -> None:
+    h = {name: value for name, value in RUN.items() if name != "clip_norm"} | RMSPROP
+    h |= {"phase_lengths": lengths, "learning_rates": (0.3, 0.1), "clip_norms": (1.3, 2.0)}
+    stream = record(0, case)
+    assert_same("dp2-rmsprop", h, stream, dp2_rmsprop(h, stream))
+
+
+def test_warm_start_moves_the_first_iterate_by_rmsprop_on_public_gradients() -> None:
+    h = RUN | {"learning_rate": 0.3, "warm_learning_rate": 0.1, "beta": 0.8, "gamma": 1e-2}
+    s = record(0, "ordinary")
+    scales = rmsprop_scales(h, s.public)
+    start = [
+        x - 0.1 * sum(g[j] * scale[j] for g, scale in zip(s.public, scales, strict=True))
+        for j, x in enumerate(s.initial)
+    ]
+    gradients = np.array([batch[0] for batch in s.gradients])
+    warm = replay("dp-sgd-warm", h, s.initial, gradients, s.noise, warm_gradients=s.public)
+    plain = replay("dp-sgd", RUN | {"learning_rate": 0.3}, start, gradients, s.noise)
+    np.testing.assert_allclose(warm, plain, rtol=1e-10)
+    with pytest.raises(UserError, match="dp-sgd has no warm start"):
+        replay(
+            "dp-sgd",
+            RUN | {"learning_rate": 0.3},
+            s.initial,
+            gradients,
+            s.noise,
+            warm_gradients=s.public,
+        )

@@ -1,0 +1,197 @@
+"""The PDF: it says what the result files say, also when they are few or odd."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader
+from reporting_data import STUDY, quickstart, run_row, write_study
+
+from clipnoise.cli import main
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = str(ROOT / "reports" / "templates" / "report.typ")
+
+
+def make(folder: Path, rows, study=STUDY, figures=(1, 2, 3, 5)) -> Path:
+    path, runs, curves = map(str, write_study(folder, rows, study))
+    for item in figures:
+        words = ["--item", str(item), "--out", str(folder / "figures" / f"{item}.svg")]
+        words += ["--study", path, "--runs", runs, "--curves", curves]
+        assert main(["figure", *words]) == 0
+    out = folder / "report.pdf"
+    words = ["--study", path, "--runs", runs, "--figures", str(folder / "figures")]
+    assert main(["report", *words, "--template", TEMPLATE, "--out", str(out)]) == 0
+    return out
+
+
+def text(path: Path) -> str:
+    """Return the text of a PDF with every gap one space."""
+    pages = [page.extract_text() for page in PdfReader(path).pages]
+    return re.sub(r"\s+", " ", " ".join(pages))
+
+
+def changed(rows, wanted, **changes):
+    """Return the rows with some of them run anew with other outcomes."""
+    kept = ("part", "model", "method", "label", "budget", "seed")
+    return [
+        run_row(**{k: row[k] for k in kept if k in row}, **changes) if wanted(row) else row
+        for row in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory) -> Path:
+    return make(tmp_path_factory.mktemp("full"), quickstart())
+
+
+def test_the_pdf_shows_exactly_the_numbers_of_the_tables(full):
+    said = text(full)
+    for part in STUDY["parts"]:
+        out = full.parent / "tables" / part
+        words = ["--study", str(full.parent / "quickstart.yaml"), "--part", part]
+        words += ["--runs", str(full.parent / "runs.csv"), "--out", str(out)]
+        assert main(["table", *words]) == 0
+        for line in csv.DictReader(io.StringIO(out.with_suffix(".csv").read_text())):
+            cell = f"{100 * float(line['mean']):.2f} ± {100 * float(line['std']):.2f}"
+            assert cell in said
+            assert cell in out.with_suffix(".md").read_text()
+
+
+def test_the_pdf_states_what_the_privacy_claim_rests_on(full):
+    said = text(full)
+    assert "differentially private under add-remove adjacency" in said
+    assert "RDP accountant for Poisson sampling" in said
+    assert "0.9996" in said
+    assert "7.9996" in said
+    assert "7.955 × 10⁻⁴" in said.replace("10−4", "10⁻⁴")
+    assert "12 runs (sgd) train without protection" in said
+    assert "nominal" not in said
+
+
+def test_the_pdf_carries_title_captions_provenance_and_outcome(full):
+    said = text(full)
+    assert STUDY["title"] in said
+    for item in STUDY["report"]:
+        assert item["title"] in said
+    assert "4f1c2d9a8e7b6c5d4f3e2a1b0c9d8e7f6a5b4c3d" in said
+    assert "AMD EPYC 7763" in said
+    assert "14 min 52 s" in said  # 210 runs of 4.25 s
+    assert "210 planned runs: 210 completed." in said
+    assert "every planned run completed" in said
+    assert PdfReader(full).metadata.title == STUDY["title"]
+
+
+def test_a_nominal_claim_is_shown_where_a_reader_looks(tmp_path):
+    rows = quickstart()
+    for row in rows:
+        if row["method"] == "dp-pmlf":
+            row["claim"] = "nominal"
+    said = text(make(tmp_path, rows, figures=()))
+    assert "Nominal ε, no guarantee." in said
+    assert "ε is nominal in some runs" in said
+    assert "† nominal ε" in said
+
+
+def test_failed_runs_are_listed_with_seeds_and_reason(tmp_path):
+    def lost(row):
+        return row["method"] == "dp-adam" and row["budget"] == "eps=1" and row["seed"] in (2, 5)
+
+    rows = changed(quickstart(), lost, status="diverged", reason="train loss is NaN at step 37")
+    rows = changed(rows, lambda row: row["label"] == "neither", status="missing", reason="no file")
+    said = text(make(tmp_path, rows, figures=()))
+    assert "210 planned runs: 194 completed, 4 diverged, 12 missing." in said
+    assert "dp-adam, digits, cnn-small, ε = 1 2, 5 diverged train loss is NaN at step 37" in said
+    assert "neither, digits, cnn-small, ε = 8 1–6 missing no file" in said
+    assert "4/6 runs" in said
+    assert "0/6 runs" in said
+
+
+@pytest.mark.parametrize("status", ["missing", "corrupt", "diverged"])
+def test_a_report_without_a_completed_run_builds(tmp_path, status):
+    rows = changed(quickstart(), lambda row: True, status=status, reason="because")
+    said = text(make(tmp_path, rows))
+    assert "0/6 runs" in said
+    assert "0/132" in said
+
+
+def test_a_report_of_an_empty_study_builds(tmp_path):
+    said = text(make(tmp_path, []))
+    assert "No run is planned." in said
+    assert "No run, no claim." in said
+
+
+def test_a_figure_that_was_not_drawn_is_named(tmp_path):
+    assert "This figure was not drawn." in text(make(tmp_path, quickstart(), figures=()))
+
+
+def test_a_run_shared_by_two_parts_is_counted_once(tmp_path):
+    rows = [run_row(seed=i) for i in (1, 2)] + [run_row(seed=i, part="ablation") for i in (1, 2)]
+    said = text(make(tmp_path, rows, figures=()))
+    assert "2 planned runs: 2 completed." in said
+    assert "8.5 s" in said
+
+
+def test_hyper_parameters_that_depend_on_the_place_say_where_they_hold(tmp_path):
+    rows = [
+        run_row(
+            seed=1, budget=budget, hyperparameters=f'{{"id": "dp-sgd", "learning_rate": {rate}}}'
+        )
+        for budget, rate in (("eps=1", 0.5), ("eps=8", 2.0))
+    ]
+    said = text(make(tmp_path, rows, figures=()))
+    assert "dp-sgd (ε = 1) dp-sgd learning_rate 0.5" in said
+    assert "dp-sgd (ε = 8) dp-sgd learning_rate 2" in said
+
+
+def test_text_of_a_study_is_never_markup(tmp_path):
+    odd = '#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag> \\ "quoted" [b] // c'
+    study = {**STUDY, "title": odd, "description": odd}
+    study["report"] = [{"kind": "table", "part": "comparison", "title": odd, "caption": odd}]
+    said = text(make(tmp_path, [run_row(seed=i, label=odd) for i in (1, 2)], study, figures=()))
+    assert said.count('#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag>') >= 4
+
+
+def test_the_same_input_gives_the_same_pdf(full, tmp_path):
+    assert make(tmp_path, quickstart()).read_bytes() == full.read_bytes()
+
+
+def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
+    path, runs, curves = map(str, write_study(tmp_path, quickstart()))
+    out = str(tmp_path / "x")
+    assert main(["table", "--study", path, "--part", "ablaton", "--runs", runs, "--out", out]) == 2
+    assert "Did you mean 'ablation'?" in capsys.readouterr().err
+    words = ["--study", path, "--runs", runs, "--curves", curves, "--out", out]
+    assert main(["figure", *words, "--item", "0"]) == 2
+    assert "item 0 is not a figure. Allowed: 1, 2, 3, 5." in capsys.readouterr().err
+    words = ["--study", path, "--runs", runs, "--figures", out, "--out", out]
+    assert main(["report", *words, "--template", "gone.typ"]) == 2
+    assert "gone.typ: no such template." in capsys.readouterr().err
+    broken = tmp_path / "broken.typ"
+    broken.write_text("#let x = (")
+    assert main(["report", *words, "--template", str(broken)]) == 2
+    assert "broken.typ: " in capsys.readouterr().err
+    assert not Path(out).exists()
+
+
+def test_reports_need_neither_torch_nor_mlflow(tmp_path):
+    path, runs, curves = map(str, write_study(tmp_path, [run_row(seed=i) for i in (1, 2)]))
+    common = ["--study", path, "--runs", runs]
+    figures, pdf = str(tmp_path), str(tmp_path / "r.pdf")
+    commands = [
+        ["table", *common, "--part", "comparison", "--out", str(tmp_path / "t")],
+        ["figure", *common, "--curves", curves, "--item", "2", "--out", str(tmp_path / "2.svg")],
+        ["report", *common, "--figures", figures, "--template", TEMPLATE, "--out", pdf],
+    ]
+    code = (
+        "import sys; from clipnoise.cli import main\n"
+        f"assert [main(words) for words in {commands!r}] == [0, 0, 0]\n"
+        "assert not {'torch', 'mlflow'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,136 @@
+"""Means, spreads and verdicts against values worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pandas as pd
+import pytest
+from reporting_data import run_row, write_csv
+from scipy import stats
+
+from clipnoise.reporting.formats import ACCURACY
+from clipnoise.reporting.records import read_runs
+from clipnoise.reporting.statistics import Sample, holm, judge, paired_p_value, sample
+from clipnoise.studies.collect import RUN_COLUMNS
+
+
+def seeds(*values: float, **lost: int) -> Sample:
+    return Sample(values=dict(enumerate(values, start=1)), **lost)
+
+
+def table(tmp_path, *rows) -> pd.DataFrame:
+    return read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+
+
+def test_mean_and_deviation_use_the_divisor_n_minus_1():
+    one = seeds(1.0, 2.0, 3.0, 4.0)
+    assert one.mean == 2.5
+    assert one.deviation == pytest.approx(math.sqrt(5 / 3))
+
+
+def test_one_value_has_no_deviation_and_none_has_no_mean():
+    assert math.isnan(seeds(0.5).deviation)
+    assert math.isnan(seeds().mean)
+
+
+def test_every_planned_run_is_counted(tmp_path):
+    statuses = ["completed", "diverged", "missing", "corrupt", "completed"]
+    runs = table(tmp_path, *(run_row(seed=i, status=s) for i, s in enumerate(statuses)))
+    found = sample(runs, ACCURACY)
+    assert (found.n, found.diverged, found.missing, found.corrupt) == (2, 1, 1, 1)
+    assert found.planned == 5
+    assert found.runs == "2/5"
+
+
+@pytest.mark.parametrize("value", ["", "nan", "inf"])
+def test_a_completed_run_without_a_finite_value_counts_as_diverged(tmp_path, value):
+    runs = table(tmp_path, run_row(seed=1), run_row(seed=2, test_accuracy=value))
+    found = sample(runs, ACCURACY)
+    assert (found.n, found.diverged) == (1, 1)
+
+
+def test_paired_t_test_has_the_closed_form_for_three_seeds():
+    # Differences 1, 2, 3: t² = 12, and with two degrees of freedom p = 1 − t/√(t² + 2).
+    p = paired_p_value({1: 1.0, 2: 2.0, 3: 3.0}, {1: 0.0, 2: 0.0, 3: 0.0})
+    assert p == pytest.approx(1 - math.sqrt(12 / 14))
+
+
+def test_pairs_are_matched_by_seed_and_unshared_seeds_are_left_out():
+    first = {1: 1.0, 2: 2.0, 3: 3.0, 9: 100.0}
+    second = {3: 0.0, 2: 0.0, 1: 0.0, 7: -100.0}
+    assert paired_p_value(first, second) == pytest.approx(1 - math.sqrt(12 / 14))
+
+
+def test_constant_differences_are_decided_without_dividing_by_zero():
+    assert paired_p_value({1: 0.5, 2: 0.7}, {1: 0.5, 2: 0.7}) == 1.0
+    assert paired_p_value({1: 0.5, 2: 0.75}, {1: 0.25, 2: 0.5}) == 0.0
+    assert math.isnan(paired_p_value({1: 0.5}, {1: 0.4}))
+
+
+def test_five_seeds_can_be_significant_by_the_t_test_but_never_by_the_exact_wilcoxon_test():
+    differences = [0.010, 0.011, 0.012, 0.013, 0.014]
+    wilcoxon = stats.wilcoxon(differences, method="exact").pvalue
+    assert wilcoxon == pytest.approx(0.0625)
+    assert paired_p_value(dict(enumerate(differences)), dict.fromkeys(range(5), 0.0)) < 0.05 / 5
+
+
+def test_holm_multiplies_the_smallest_p_value_most_and_never_decreases():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_holm_does_not_depend_on_the_order_of_the_comparisons(order):
+    p_values = [0.001, 0.02, 0.021, 0.4]
+    adjusted = holm(p_values)
+    assert holm([p_values[i] for i in order]) == pytest.approx([adjusted[i] for i in order])
+
+
+GOOD = seeds(0.90, 0.91, 0.92, 0.91, 0.90, 0.92)
+CLOSE = seeds(0.91, 0.90, 0.92, 0.90, 0.91, 0.91)
+WORSE = seeds(0.80, 0.82, 0.81, 0.80, 0.81, 0.82)
+
+
+def test_best_and_all_not_significantly_worse_lead():
+    verdict = judge({"good": GOOD, "close": CLOSE, "worse": WORSE}, higher_is_better=True)
+    assert verdict.leaders == {"good", "close"}
+    assert verdict.p_values["worse"] < 0.05 < verdict.p_values["close"]
+    assert "good" not in verdict.p_values
+
+
+def test_exact_ties_lead_together():
+    assert judge({"a": GOOD, "b": GOOD}, higher_is_better=True).leaders == {"a", "b"}
+
+
+def test_the_lowest_leads_where_low_is_good():
+    assert judge({"a": GOOD, "b": WORSE}, higher_is_better=False).leaders == {"b"}
+
+
+def test_p_values_are_corrected_for_all_comparisons_with_the_best():
+    alone = judge({"good": GOOD, "worse": WORSE}, higher_is_better=True)
+    others = {f"worse {i}": WORSE for i in range(9)}
+    among = judge({"good": GOOD, "worse": WORSE, **others}, higher_is_better=True)
+    assert among.p_values["worse"] == pytest.approx(10 * alone.p_values["worse"])
+
+
+def test_a_method_that_diverged_in_some_runs_cannot_lead_by_the_runs_that_survived():
+    survivor = seeds(0.99, 0.98, 0.99, 0.98, diverged=2)
+    verdict = judge({"survivor": survivor, "worse": WORSE}, higher_is_better=True)
+    assert verdict.leaders == {"worse"}
+    assert "survivor" not in verdict.p_values
+
+
+@pytest.mark.parametrize("lost", [{"missing": 1}, {"corrupt": 1}])
+def test_nobody_leads_while_runs_are_missing_or_damaged(lost):
+    verdict = judge({"a": GOOD, "b": seeds(0.5, **lost)}, higher_is_better=True)
+    assert (verdict.leaders, verdict.withheld) == (frozenset(), "unfinished")
+
+
+def test_nobody_leads_alone_or_by_one_seed_or_when_all_failed():
+    assert judge({"a": GOOD}, higher_is_better=True).withheld == "alone"
+    assert judge({"a": seeds(0.9), "b": seeds(0.8)}, higher_is_better=True).withheld == "one seed"
+    failed = {"a": seeds(diverged=6), "b": seeds(0.9, diverged=5)}
+    assert judge(failed, higher_is_better=True).withheld == "failed"

@@ -1,0 +1,278 @@
+"""Tables: what is in them, and that every format carries the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import statistics
+
+import pytest
+from reporting_data import quickstart, run_row, write_csv
+
+from clipnoise.errors import UserError
+from clipnoise.reporting.formats import budget, duration, ranges, significant
+from clipnoise.reporting.notes import table_notes
+from clipnoise.reporting.records import read_runs
+from clipnoise.reporting.render import latex, to_csv, to_latex, to_markdown
+from clipnoise.reporting.tables import build_table
+from clipnoise.studies.collect import RUN_COLUMNS
+
+
+@pytest.fixture
+def tabulate(tmp_path):
+    def build(rows, part="comparison", **options):
+        runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+        return build_table(runs, part, **options)
+
+    return build
+
+
+def seeds(count=6, start=0.9, **changes):
+    return [
+        run_row(seed=i, test_accuracy=start + 0.001 * i, **changes) for i in range(1, count + 1)
+    ]
+
+
+def lost(rows, status, wanted):
+    """Return the rows with those of some seeds replaced by runs of another status."""
+    kept = ("part", "model", "method", "label", "budget", "seed")
+    return [
+        run_row(**{k: row[k] for k in kept if k in row}, status=status)
+        if row["seed"] in wanted
+        else row
+        for row in rows
+    ]
+
+
+def cell(table, label, *place):
+    (row,) = [row for row in (*table.rows, *table.references) if row.label == label]
+    return row.cells[place]
+
+
+ONE, EIGHT = ("digits", "logistic", "eps=1"), ("digits", "logistic", "eps=8")
+
+
+def test_csv_holds_mean_and_deviation_at_full_precision(tabulate):
+    rows = quickstart()
+    table = tabulate(rows)
+    for line in csv.DictReader(io.StringIO(to_csv(table))):
+        values = [
+            row["test_accuracy"]
+            for row in rows
+            if row["part"] == "comparison"
+            and all(row[k] == line[k] for k in ("dataset", "model", "label", "budget"))
+        ]
+        assert float(line["mean"]) == pytest.approx(statistics.mean(values), rel=1e-14)
+        assert float(line["std"]) == pytest.approx(statistics.stdev(values), rel=1e-12)
+        assert (line["n"], line["planned"]) == ("6", "6")
+
+
+def test_all_formats_show_the_same_cells(tabulate):
+    table = tabulate(quickstart())
+    markdown, tex = to_markdown(table), to_latex(table)
+    for line in csv.DictReader(io.StringIO(to_csv(table))):
+        mean, deviation = 100 * float(line["mean"]), 100 * float(line["std"])
+        assert f"{mean:.2f} ± {deviation:.2f}" in markdown
+        assert rf"{mean:.2f} $\pm$ {deviation:.2f}" in tex
+
+
+def test_bold_is_the_same_in_all_formats(tabulate):
+    table = tabulate(quickstart())
+    bold = [line for line in csv.DictReader(io.StringIO(to_csv(table))) if line["bold"] == "true"]
+    assert bold
+    assert to_markdown(table).count("**") == 2 * len(bold)
+    assert to_latex(table).count(r"\textbf{") == len(bold)
+
+
+def test_references_stand_apart_and_never_compete(tabulate):
+    rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
+    rows += seeds(start=0.99, method="sgd", budget="non-private")
+    table = tabulate(rows)
+    assert [row.label for row in table.references] == ["sgd"]
+    assert not cell(table, "sgd", "digits", "logistic", "non-private").leads
+    assert cell(table, "dp-sgd", *ONE).leads
+    assert "Non-private references have no ε and do not compete." in table_notes(table)
+
+
+def test_no_number_of_a_reference_stands_below_an_epsilon(tabulate):
+    table = tabulate([*seeds(), *seeds(budget="eps=8"), *seeds(method="sgd", budget="non-private")])
+    private, reference = to_markdown(table).split("| non-private reference |")
+    assert "sgd" not in private.replace("dp-sgd", "")
+    assert "ε" not in reference.split("\n\n")[0]
+    assert r"sgd & \multicolumn{2}{c}{" in to_latex(table)
+
+
+def test_a_part_without_private_methods_is_an_ordinary_table(tabulate):
+    rows = [*seeds(start=0.9, method="sgd", budget="non-private")]
+    rows += seeds(start=0.5, method="adam", budget="non-private")
+    table = tabulate(rows)
+    assert [row.label for row in table.rows] == ["sgd", "adam"]
+    assert not table.references
+    assert cell(table, "sgd", "digits", "logistic", "non-private").leads
+
+
+def test_a_nominal_epsilon_is_marked_and_does_not_compete(tabulate):
+    rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
+    rows += seeds(start=0.99, method="dp-pmlf", claim="nominal")
+    table = tabulate(rows)
+    assert cell(table, "dp-sgd", *ONE).leads
+    assert not cell(table, "dp-pmlf", *ONE).leads
+    assert re.search(r"dp-pmlf \| [0-9. ±]+† \|", to_markdown(table))
+    assert r"\textdagger{}" in to_latex(table)
+    assert any("nominal ε" in note for note in table_notes(table))
+
+
+def test_an_oracle_with_the_noise_of_a_budget_is_marked_and_does_not_compete(tabulate):
+    rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
+    rows += seeds(start=0.99, method="dp-adam-noiseless", claim="non-private")
+    table = tabulate(rows)
+    assert cell(table, "dp-sgd", *ONE).leads
+    assert not cell(table, "dp-adam-noiseless", *ONE).leads
+    assert re.search(r"dp-adam-noiseless \| [0-9. ±]+§ \|", to_markdown(table))
+    assert any("§ non-private" in note for note in table_notes(table))
+
+
+def test_epsilon_under_another_adjacency_is_marked_and_does_not_compete(tabulate):
+    rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
+    rows += seeds(start=0.99, method="jme-adam", adjacency="replace")
+    table = tabulate(rows)
+    assert not cell(table, "jme-adam", *ONE).leads
+    assert cell(table, "jme-adam", *ONE).mark == "‡"
+    assert any("replace adjacency" in note for note in table_notes(table))
+
+
+def test_diverged_runs_show_as_n_of_the_planned_and_cannot_be_bold(tabulate):
+    survivors = lost(seeds(start=0.99, method="dp-adam"), "diverged", {2, 5})
+    table = tabulate([*seeds(start=0.5), *seeds(start=0.4, method="stp-adam"), *survivors])
+    assert cell(table, "dp-sgd", *ONE).leads
+    assert re.search(r"\| dp-adam \| 99\.\d\d ± 0\.\d\d \(4/6\) \|", to_markdown(table))
+    assert any("2 runs diverged" in note for note in table_notes(table))
+
+
+def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
+    rows = [*seeds(start=0.9), *lost(seeds(start=0.4, method="dp-adam"), "missing", {6})]
+    rows += [*seeds(start=0.9, budget="eps=8"), *seeds(method="dp-adam", budget="eps=8", start=0.4)]
+    table = tabulate(rows)
+    assert not cell(table, "dp-sgd", *ONE).leads
+    assert cell(table, "dp-sgd", *EIGHT).leads
+    assert any("until its missing runs are there" in note for note in table_notes(table))
+
+
+def test_without_any_completed_run_every_cell_is_a_dash_with_its_count(tabulate):
+    table = tabulate(lost(quickstart(), "missing", set(range(10))))
+    body = [line for line in to_markdown(table).splitlines() if line.startswith("| dp-")]
+    assert body
+    assert all(line.count("– (0/6)") == 4 for line in body)
+    assert "**" not in to_markdown(table)
+
+
+def test_a_part_without_runs_still_gives_every_format(tabulate):
+    table = tabulate([])
+    assert to_csv(table).count("\n") == 1
+    assert "No run is planned for this part." in to_markdown(table)
+    assert r"\begin{table}" in to_latex(table)
+
+
+def test_one_seed_gives_no_deviation_and_no_bold(tabulate):
+    table = tabulate([*seeds(1), *seeds(1, method="dp-adam")])
+    assert "±" not in cell(table, "dp-sgd", *ONE).text
+    assert not cell(table, "dp-sgd", *ONE).leads
+    (line, _) = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert line["std"] == ""
+
+
+def test_loss_is_shown_and_the_lowest_is_bold_where_no_run_has_an_accuracy(tabulate):
+    rows = [
+        run_row(seed=i, method=method, test_accuracy="", test_loss=level + 0.01 * i)
+        for method, level in (("dp-sgd", 0.9), ("dp-adam", 0.2))
+        for i in range(6)
+    ]
+    table = tabulate(rows)
+    assert cell(table, "dp-adam", *ONE).leads
+    assert not cell(table, "dp-sgd", *ONE).leads
+    assert "Test loss" in table_notes(table)[0]
+
+
+def test_two_configurations_under_one_label_are_refused(tabulate):
+    with pytest.raises(UserError, match="share the label 'dp-sgd'"):
+        tabulate([*seeds(), *seeds()])
+
+
+def test_wide_tables_are_split_into_panels_without_losing_a_column(tabulate):
+    rows = [
+        run_row(seed=i, dataset=dataset, budget=f"eps={epsilon}")
+        for dataset in ("a", "b", "c")
+        for epsilon in (1, 2, 4, 8)
+        for i in (1, 2)
+    ]
+    table = tabulate(rows)
+    panels = table.panels()
+    columns = [(g.dataset, text) for panel in panels for g in panel for text in g.budgets]
+    assert columns == [(d, f"eps={e}") for d in "abc" for e in (1, 2, 4, 8)]
+    assert all(sum(len(g.budgets) for g in panel) <= 6 for panel in panels)
+
+
+def test_markdown_rows_have_as_many_cells_as_their_heading(tabulate):
+    rows = [*quickstart(), *seeds(method="dp-sgd", label="a | b * c", model="cnn-small")]
+    text = to_markdown(tabulate(rows, title="a_b | c"))
+    counts = [
+        {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        for block in text.split("\n\n")
+        if block.startswith("|")
+    ]
+    assert counts == [{6}, {4}]
+    assert r"a \| b \* c" in text
+
+
+def test_latex_rows_fill_their_columns(tabulate):
+    tex = to_latex(tabulate(quickstart()))
+    body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")]
+    for line in body.splitlines():
+        if line.endswith(r"\\"):
+            spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+            assert line.count("&") + 1 + sum(spans) - len(spans) == 5
+
+
+def test_latex_escapes_what_latex_would_read(tabulate):
+    assert latex("a_b 5% x&y #1 $2 {z} ~ ^ \\") == (
+        r"a\_b 5\% x\&y \#1 \$2 \{z\} \textasciitilde{} \textasciicircum{} \textbackslash{}"
+    )
+    tex = to_latex(tabulate(seeds(label="50%_of & #1"), title="100% $x$"))
+    assert r"50\%\_of \& \#1" in tex
+    assert r"\caption{100\% \$x\$}" in tex
+    assert not set(tex) - set(map(chr, range(128)))
+
+
+def test_tables_that_read_back_wrong_are_refused_with_file_and_column(tmp_path):
+    short = write_csv(tmp_path / "short.csv", ["study"], [])
+    with pytest.raises(UserError, match=r"short\.csv: no column 'part'"):
+        read_runs(short)
+    with pytest.raises(UserError, match=r"gone\.csv: no such file"):
+        read_runs(tmp_path / "gone.csv")
+    bad = write_csv(tmp_path / "bad.csv", RUN_COLUMNS, [run_row(status="dreamt")])
+    with pytest.raises(UserError, match=r"'dreamt'\. Allowed: completed"):
+        read_runs(bad)
+    text = write_csv(tmp_path / "text.csv", RUN_COLUMNS, [run_row(seconds="fast")])
+    with pytest.raises(UserError, match="seconds"):
+        read_runs(text)
+
+
+def test_labels_that_look_like_gaps_or_numbers_stay_labels(tmp_path):
+    rows = [run_row(label=label, hash="000123456789") for label in ("NA", "nan", "None", "1e5")]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    assert list(runs["label"]) == ["NA", "nan", "None", "1e5"]
+    assert set(runs["hash"]) == {"000123456789"}
+
+
+def test_numbers_read_as_people_write_them():
+    assert significant(1 / 1257) == "7.955 × 10⁻⁴"
+    assert significant(0.99964, 5) == "0.99964"
+    assert significant(12565.0, 4) == "12560"
+    assert significant(float("nan")) == "–"
+    assert budget("eps=1") == "ε = 1"
+    assert budget("sigma=0.5") == "σ = 0.5"
+    assert budget("non-private") == "non-private"
+    assert duration(3725) == "1 h 2 min"
+    assert duration(75) == "1 min 15 s"
+    assert ranges([5, 1, 2, 3, 8, 9]) == "1–3, 5, 8, 9"

@@ -1,0 +1,189 @@
+"""The closed forms behind the reproductions, and the files they leave."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from clipnoise.engine.replay import replay
+from clipnoise.errors import UserError
+from clipnoise.methods.base import Public
+from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
+from clipnoise.methods.registry import method_class
+from clipnoise.reproductions.base import (
+    COMPARISON,
+    Findings,
+    Quantity,
+    compare,
+    fingerprint,
+    load,
+    read_published,
+    reproductions,
+    write,
+)
+from clipnoise.reproductions.design_principles.fig2 import expected_loss
+from clipnoise.reproductions.design_principles.negative_coordinates import crossing
+from clipnoise.reproductions.dp_adambc.tables3_5 import (
+    deviation_quantile,
+    exceedance,
+    gaussian_branch,
+    martingale_bound,
+)
+from clipnoise.reproductions.trials import Trials
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ROOT / "workflow" / "reproductions"
+PUBLISHED = ROOT / "reports" / "published"
+
+
+def test_every_reproduction_has_settings_and_published_numbers() -> None:
+    found = {str(path.relative_to(SETTINGS).with_suffix("")) for path in SETTINGS.rglob("*.yaml")}
+    assert found == set(reproductions())
+    for name in found:
+        load(name, SETTINGS / f"{name}.yaml")
+        read_published(PUBLISHED / f"{name}.csv")
+
+
+def test_settings_with_a_mistake_name_file_and_key(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("momentum: 0.9\nstep: 3\nsettings: []\n")
+    with pytest.raises(UserError, match=r"settings\.yaml: step: unknown key.*'steps'"):
+        load("dp-adambc/fig2-left", path)
+    with pytest.raises(UserError, match="unknown reproduction"):
+        load("dp-adambc/fig2-lef", path)
+
+
+def test_the_fingerprint_of_a_reproduction_covers_its_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("clipnoise.engine.fingerprint.fingerprint_of", seen.append)
+    for name in ("adadps/fig3", "dp-adambc/dp-adam-tracks-dp-sgdm"):
+        fingerprint(name, SETTINGS / f"{name}.yaml")
+    ends = [{module.rsplit(".", 1)[1] for module in modules} for modules in seen]
+    assert ends[0] >= {"fig3", "adadps_side", "stp_adam", "dp_sgd", "sgd"}
+    assert ends[1] == {"tracking", "dp_adam", "dp_sgdm", "logistic"}
+
+
+def test_a_comparison_joins_by_cell_and_keeps_what_has_no_partner() -> None:
+    quantities = [
+        Quantity("a", 2.0),
+        Quantity("b, another way", 5.0, "b"),
+        Quantity("c", 3.0, formula=2.5),
+        Quantity("d", None),
+    ]
+    rows = compare(quantities, {"a": 1.5, "b": 5.0, "d": 7.0, "left": 9.0})
+    assert [tuple(row.values()) for row in rows] == [
+        ("a", 1.5, 2.0, 0.5),
+        ("b, another way", 5.0, 5.0, 0.0),
+        ("c", 2.5, 3.0, 0.5),
+        ("d", 7.0, None, None),
+        ("left", 9.0, None, None),
+    ]
+
+
+def test_findings_become_csv_files(tmp_path: Path) -> None:
+    rows = [{"step": 1, "loss": 0.125}, {"step": 2, "loss": None}]
+    write(Findings({"data": rows}, [Quantity("x", 1.0)]), {"x": 0.5}, tmp_path)
+    assert (tmp_path / "data.csv").read_text() == "step,loss\n1,0.125\n2,\n"
+    with (tmp_path / "comparison.csv").open() as stream:
+        assert list(csv.reader(stream)) == [list(COMPARISON), ["x", "0.5", "1", "0.5"]]
+
+
+@pytest.mark.parametrize(
+    ("t", "alpha", "published"),
+    [(10, 0.05, 8.388e-8), (100, 0.01, 3.180e-8), (10**4, 0.1, 5.347e-9)],
+)
+def test_table_3_follows_the_logarithm_of_two_over_alpha(
+    t: int, alpha: float, published: float
+) -> None:
+    phi = (0.4 * 0.1 / 256) ** 2
+    assert concentration_bound(t, 0.999, phi, alpha) == pytest.approx(published, rel=5e-4)
+    assert concentration_bound(t, 0.999, phi, 2 * alpha) < 0.95 * published
+
+
+def test_the_first_cell_of_table_3_takes_the_first_branch_against_its_condition() -> None:
+    phi = (0.4 * 0.1 / 256) ** 2
+    assert gaussian_branch(10, 0.999, 4 * phi, 0.01) == pytest.approx(1.005e-7, rel=5e-4)
+    assert concentration_bound(10, 0.999, phi, 0.01) == pytest.approx(1.0395e-7, rel=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("t", "alpha", "published"),
+    [(10, 0.01, 3.222e-3), (1000, 0.1, 2.520e-4), (10**4, 0.05, 1.902e-4)],
+)
+def test_table_4_follows_proposition_4(t: int, alpha: float, published: float) -> None:
+    assert martingale_bound(t, 0.999, 0.4, 1.0, 256, alpha) == pytest.approx(published, rel=5e-4)
+
+
+def test_proposition_4_refuses_where_its_first_branch_does_not_hold() -> None:
+    with pytest.raises(ValueError, match="first branch"):
+        martingale_bound(1, 0.999, 100.0, 1.0, 1.0, 0.01)
+
+
+@pytest.mark.parametrize("x", [0.4, 1.0, 2.3])
+def test_equal_weights_give_the_chi_square_distribution(x: float) -> None:
+    assert exceedance(10, 1 - 1e-9, x) == pytest.approx(chi2.sf(10 * x, 10), abs=1e-6)
+
+
+def test_the_deviation_quantile_leaves_alpha_outside() -> None:
+    xi = deviation_quantile(100, 0.99, 0.05)
+    outside = exceedance(100, 0.99, 1 + xi) + 1 - exceedance(100, 0.99, 1 - xi)
+    assert outside == pytest.approx(0.05, abs=1e-6)
+    assert deviation_quantile(100, 0.99, 0.05, upper=True) < xi
+
+
+@pytest.mark.parametrize(
+    ("t", "alpha", "published"),
+    [(10, 0.1, 1.493e-8), (100, 0.05, 6.181e-9), (1000, 0.01, 2.940e-9)],
+)
+def test_table_5_is_the_upper_tail_of_noise_divided_by_255(
+    t: int, alpha: float, published: float
+) -> None:
+    phi = (0.4 * 0.1 / 256) ** 2
+    xi = deviation_quantile(t, 0.999, alpha, variance=(256 / 255) ** 2, upper=True)
+    assert phi * xi == pytest.approx(published, rel=2e-3)
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+@pytest.mark.parametrize("name", ["dp-adagrad", "dp-adambc", "ime-adagrad", "stp-adam"])
+def test_trials_at_once_go_where_each_goes_alone(name: str, trials: int) -> None:
+    own = {"learning_rate": 0.1, "clip_norm": 0.7}
+    constants = {"noise_multiplier": 0.5, "expected_batch_size": 2.0}
+    draws = torch.Generator().manual_seed(3)
+    gradients = torch.randn(trials, 6, 2, 4, generator=draws, dtype=torch.float64)
+    noise = torch.randn(trials, 6, 2, 4, generator=draws, dtype=torch.float64)
+    public = Public(**constants, total_steps=6)
+    together = Trials(
+        method_class(name)(**own), public, torch.zeros(trials, 4, dtype=torch.float64)
+    )
+    for t in range(6):
+        together.advance(gradients[:, t], noise[:, t])
+    for i in range(trials):
+        draws_of_query = noise[i, :, : method_class(name).query.draws]
+        alone = replay(name, {**own, **constants}, np.zeros(4), gradients[i], draws_of_query)
+        np.testing.assert_allclose(together.theta[i].numpy(), alone[-1], rtol=1e-12)
+
+
+def test_the_truth_has_the_entropy_of_its_labels() -> None:
+    x = np.linspace(-12, 12, 200_001)
+    p = 1 / (1 + np.exp(-x))
+    entropy = (
+        -(p * np.log(p) + (1 - p) * np.log1p(-p)) * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    )
+    assert expected_loss(1.0) == pytest.approx(np.trapezoid(entropy, x), abs=1e-9)
+    assert expected_loss(1.0) == pytest.approx(0.5994, abs=5e-5)
+    assert min(expected_loss(0.9), expected_loss(1.1)) > expected_loss(1.0)
+    assert expected_loss(0.0) == pytest.approx(math.log(2))
+
+
+def test_a_crossing_is_found_between_its_neighbours() -> None:
+    points = [(0.1, 0.5), (1.0, 0.1), (0.1, 0.3)]
+    assert crossing(points, 0.25) == pytest.approx(10**-0.5)
+    assert crossing(points, 0.05) is None

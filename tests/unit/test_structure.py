@@ -1,0 +1,183 @@
+"""The shape of the code: layers, sizes, docstrings, and what may not stand in a file."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "clipnoise"
+
+LAYERS = [
+    {path.stem for path in PACKAGE.glob("[a-z]*.py")},
+    {"data", "models"},
+    {"gradients", "privacy"},
+    {"methods"},
+    {"engine"},
+    {"studies", "reporting", "reproductions", "audit"},
+    {"cli"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+HEAVY = {"mlflow", "opacus", "sklearn", "timm", "torch", "torchvision", "transformers"}
+IGNORED = {"results", "data", "weights"}
+BINARY = {".npz", ".pdf", ".png", ".svg", ".lock"}
+
+
+def python_files(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def committed_files() -> Iterator[Path]:
+    """Walk the repository, leaving out what is made by running it."""
+    for folder, folders, files in os.walk(ROOT):
+        here = Path(folder)
+        folders[:] = [
+            name
+            for name in folders
+            if not (name in IGNORED and here == ROOT)
+            and name != "__pycache__"
+            and (not name.startswith(".") or name == ".ci")
+        ]
+        yield from (here / name for name in files if (here / name).suffix not in BINARY)
+
+
+def imported_layers(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Find every import of a part of the package: in functions and for type checkers too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module]
+            if node.module == "clipnoise":
+                modules = [f"clipnoise.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            parts = module.split(".")
+            if parts[0] == "clipnoise" and len(parts) > 1 and parts[1] in RANK:
+                yield parts[1], node.lineno
+
+
+def test_every_folder_belongs_to_a_layer() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= set(RANK)
+
+
+@pytest.mark.parametrize("path", python_files("src/clipnoise"), ids=name_of)
+def test_layers_import_downward_only(path: Path) -> None:
+    layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    rank = RANK.get(layer, len(LAYERS))  # the package itself may offer names from every layer
+    upward = [
+        f"line {line}: {layer} imports {other}"
+        for other, line in imported_layers(ast.parse(path.read_text()))
+        if RANK[other] > rank
+    ]
+    assert not upward
+
+
+def loaded_by(code: str) -> set[str]:
+    """Return the top-level packages that a fresh interpreter has loaded after running code."""
+    script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+IMPORT_ALL = """
+import importlib, pkgutil
+for root in {packages}:
+    package = importlib.import_module(root)
+    for module in pkgutil.walk_packages(package.__path__, root + "."):
+        importlib.import_module(module.name)
+"""
+
+
+def test_studies_and_reports_never_load_torch_or_mlflow() -> None:
+    code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.reporting"])
+    assert not loaded_by(code) & {"torch", "mlflow", "opacus"}
+
+
+def test_listing_the_plug_ins_loads_nothing_heavy() -> None:
+    code = IMPORT_ALL.format(packages=["clipnoise.methods", "clipnoise.data", "clipnoise.models"])
+    assert not loaded_by(code) & HEAVY
+
+
+def test_listing_the_commands_loads_nothing_heavy() -> None:
+    assert not loaded_by("from clipnoise.cli import overview; overview()") & HEAVY
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function, its docstring left out."""
+    assert function.end_lineno is not None
+    lines = function.end_lineno - function.lineno + 1
+    docstring = ast.get_docstring(function, clean=False)
+    return lines - (len(docstring.splitlines()) if docstring else 0)
+
+
+@pytest.mark.parametrize("path", python_files("src", "tests", "envs"), ids=name_of)
+def test_files_and_functions_fit_the_reader(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) < 400
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert not [f"{f.name}: {length(f)} lines" for f in functions if length(f) >= 50]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name_of)
+def test_every_folder_says_what_belongs_in_it(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert text
+    if path.parent.parent == PACKAGE:
+        assert "Belongs here:" in text
+        assert "Does not:" in text
+
+
+@pytest.mark.parametrize("path", python_files("src"), ids=name_of)
+def test_what_is_public_has_a_docstring(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    command = path.parent.name == "cli"
+    missing = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not (command and node.name in ("configure", "run"))
+        and not ast.get_docstring(node)
+    ]
+    assert not missing
+    assert ast.get_docstring(tree)
+
+
+FORBIDDEN = {
+    "the address of a package index": r"pypi\.(org|python)|pythonhosted\.",
+    "a note of unfinished work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b",
+    "a path on one person's machine": r"(?<![\w.\"'}])/(work|home|root|Users)/\w",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_committed_file_holds(what: str) -> None:
+    pattern = re.compile(FORBIDDEN[what])
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in [*committed_files(), *(ROOT / "envs").glob("*.lock")]
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found

@@ -1,0 +1,152 @@
+"""Studies expand into the runs they say, share runs, and name what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from clipnoise.errors import UserError
+from clipnoise.studies.config import parse_config
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.schema import schema_text, schemas
+from clipnoise.studies.study import load_study
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / "workflow" / "studies").rglob("*.yaml"))
+
+
+def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
+    part = {
+        "datasets": ["digits"],
+        "models": ["logistic", "cnn-small"],
+        "epsilons": [1, 8],
+        "seeds": [1, 2, 3],
+        "methods": [
+            {"id": "sgd", "learning_rate": 0.5},
+            {
+                "id": "dp-sgd",
+                "label": "ours",
+                "learning_rate": 1,
+                "clip_norm": 1,
+                "overrides": [{"model": "cnn-small", "epsilon": 8, "learning_rate": 7}],
+            },
+        ],
+        "training": {"expected_batch_size": 100, "steps": 5},
+        **changes,
+    }
+    values = {
+        "title": "Mine",
+        "parts": {"one": part},
+        "report": [{"kind": "table", "part": "one"}],
+    }
+    path = tmp_path / "studies" / f"{name}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_the_grid_is_datasets_by_models_by_methods_by_epsilons_by_seeds(tmp_path: Path) -> None:
+    runs = load_study(study(tmp_path)).runs
+    assert len(runs) == 2 * (1 + 2) * 3  # a method without noise runs once per seed
+    assert {run.label for run in runs} == {"sgd", "ours"}
+
+
+def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
+    changed = {
+        (run.spec.model.id, run.spec.budget)
+        for run in load_study(study(tmp_path)).runs
+        if getattr(run.spec.method, "learning_rate", None) == 7
+    }
+    assert changed == {("cnn-small", "eps=8")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": [1]}, "parts.one.seed: unknown key. Did you mean 'seeds'?"),
+        ({"methods": [{"learning_rate": 1}]}, "parts.one.methods.0.id: required"),
+        ({"methods": [{"id": "dp-addam"}]}, "Did you mean 'dp-adam'?"),
+        ({"epsilons": []}, "needs epsilons"),
+        ({"epsilons": [0]}, "parts.one.epsilons.0: input should be greater than 0, got 0"),
+        ({"training": {"expected_batchsize": 3, "steps": 1}}, "Did you mean 'expected_batch_size'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mistake_names_the_place(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = study(tmp_path, **changes)
+    with pytest.raises(UserError) as error:
+        load_study(path).runs  # noqa: B018
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_report_of_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = study(tmp_path)
+    path.write_text(path.read_text().replace("part: one", "part: two"))
+    with pytest.raises(UserError, match="shows part 'two', which is not among the parts one"):
+        load_study(path)
+
+
+def test_two_studies_share_the_runs_they_both_need(tmp_path: Path) -> None:
+    first, second = study(tmp_path, "first"), study(tmp_path, "second", seeds=[3, 4])
+    plan = Plan.from_values({"studies": [str(first), str(second)]}, tmp_path / "studies")
+    one, two = set(plan.summaries("first")), set(plan.summaries("second"))
+    assert len(one & two) == 6
+    assert len(one | two) == 18 + 12 - 6
+
+
+def test_runs_with_one_budget_share_one_calibration(tmp_path: Path) -> None:
+    path = study(tmp_path)
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
+    hashes = [run.spec.hash for run in plan.study("mine").runs]
+    files = {file for identity in hashes for file in plan.calibration_file(identity)}
+    assert len(files) == 2
+    (key, _) = (Path(file).stem for file in sorted(files))
+    assert "--epsilon" in plan.calibration(key).options()
+
+
+def test_a_job_finds_its_run_in_a_study_that_is_not_configured(tmp_path: Path) -> None:
+    other = study(tmp_path, "other", seeds=[9])
+    configured = study(tmp_path, "configured")
+    plan = Plan.from_values({"studies": [str(configured)]}, tmp_path / "studies")
+    wanted = load_study(other).runs[0].spec
+    assert plan.run(wanted.hash) == wanted
+    with pytest.raises(UserError, match="no study plans it"):
+        plan.run("0" * 12)
+
+
+def test_a_wrong_config_names_key_and_nearest_name() -> None:
+    with pytest.raises(UserError) as error:
+        parse_config({"study": ["quickstart"], "device": "gpu"})
+    assert "config.yaml: study: unknown key. Did you mean 'studies'?" in str(error.value)
+    assert "config.yaml: device: input should be 'auto', 'cpu', 'cuda' or 'mps'" in str(error.value)
+
+
+@pytest.mark.parametrize("name", list(schemas()))
+def test_the_schema_files_say_what_the_classes_say(name: str) -> None:
+    file = ROOT / "workflow" / "schemas" / f"{name}.json"
+    assert file.read_text() == schema_text(schemas()[name]), "run: clipnoise schema"
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_shipped_study_expands_and_fits_its_schema(path: Path) -> None:
+    assert load_study(path).runs
+    jsonschema.validate(yaml.safe_load(path.read_text()), schemas()["study.schema"])
+
+
+def test_the_shipped_config_fits_its_schema() -> None:
+    values = yaml.safe_load((ROOT / "config.yaml").read_text())
+    jsonschema.validate(values, schemas()["config.schema"])
+    parse_config(values)
+
+
+def test_a_wrong_study_does_not_fit_the_schema(tmp_path: Path) -> None:
+    values = json.loads(json.dumps(yaml.safe_load(study(tmp_path).read_text())))
+    values["parts"]["one"]["methods"][0]["learning_rat"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values, schemas()["study.schema"])

@@ -1,0 +1,174 @@
+"""A run repeats bit for bit, sees the batches of its seed, and ends as a result in every case."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clipnoise.engine import training
+from clipnoise.engine.provenance import Provenance
+from clipnoise.engine.results import read_run, run_folder, write_run
+from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.training import Outcome, sampler, train
+from clipnoise.errors import UserError
+from clipnoise.privacy.calibration import Calibration, calibrate
+from clipnoise.studies.plan import calibration_target
+
+METHODS: list[dict[str, Any]] = [
+    {"id": "sgd", "learning_rate": 0.5},
+    {"id": "dp-adambc", "learning_rate": 0.01, "clip_norm": 1},
+    {"id": "stp-adam", "learning_rate": 0.01, "clip_norm": 3, "gamma_scale": 0.1},
+    {"id": "dp-pmlf", "learning_rate": 1, "clip_norm": 1},
+]
+TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
+
+
+def spec(method: dict[str, Any] = METHODS[1], **changes: Any) -> RunSpec:
+    noisy = "clip_norm" in method
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": "logistic",
+            "method": method,
+            "privacy": {"epsilon": 8} if noisy else None,
+            "training": {"expected_batch_size": 50, "steps": 6, "evaluations": 3},
+            "seed": 1,
+            **changes,
+        }
+    )
+
+
+def budget(run: RunSpec) -> Calibration | None:
+    target = calibration_target(run)
+    return None if target is None else calibrate(target)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    spec().dataset.prepare(folder)
+    return folder
+
+
+def go(run: RunSpec, cache: Path) -> Outcome:
+    return train(run, cache=cache, calibration=budget(run))
+
+
+def measured(outcome: Outcome) -> list[dict[str, Any]]:
+    rows = [asdict(row) for row in outcome.metrics]
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["id"])
+def test_a_run_repeats_bit_for_bit_whatever_ran_before(method: dict[str, Any], cache: Path) -> None:
+    first = measured(go(spec(method), cache))
+    torch.manual_seed(12345)
+    assert measured(go(spec(method), cache)) == first
+    assert measured(go(spec(method, seed=2), cache)) != first
+
+
+def test_training_leaves_the_default_generator_alone(cache: Path) -> None:
+    before = torch.get_rng_state()
+    go(spec(), cache)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_same_seed_gives_every_method_the_same_batches() -> None:
+    drawn = [
+        [batch.tolist() for batch in (stream.sample() for _ in range(5))]
+        for stream in (sampler(spec(method)) for method in METHODS)
+    ]
+    assert all(batches == drawn[0] for batches in drawn)
+
+
+def test_physical_batches_change_memory_and_not_the_result(cache: Path) -> None:
+    whole = spec()
+    pieces = replace(whole, training=replace(whole.training, physical_batch_size=7))
+    one, other = go(whole, cache), go(pieces, cache)
+    assert other.metrics[-1].train_loss == pytest.approx(one.metrics[-1].train_loss, rel=1e-5)
+
+
+def test_every_evaluation_says_what_epsilon_was_spent(cache: Path) -> None:
+    run = spec()
+    outcome = go(run, cache)
+    assert [row.step for row in outcome.metrics] == run.evaluation_steps()
+    spent = [row.epsilon for row in outcome.metrics]
+    assert spent[0] == 0
+    assert spent == sorted(spent)
+    assert spent[-1] <= 8
+
+
+def test_a_step_on_an_empty_batch_is_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nobody:
+        def sample(self) -> torch.Tensor:
+            return torch.zeros(0, dtype=torch.int64)
+
+    monkeypatch.setattr(training, "sampler", lambda run: Nobody())
+    outcome = go(spec(), cache)
+    assert (outcome.status, outcome.steps_done, outcome.processed) == ("completed", 6, 0)
+    assert outcome.metrics[-1].train_loss != outcome.metrics[0].train_loss  # the noise moved it
+
+
+def test_a_run_that_meets_nan_is_a_result_with_its_step(cache: Path, tmp_path: Path) -> None:
+    run = spec({"id": "sgd", "learning_rate": 1e38})
+    outcome = go(run, cache)
+    assert outcome.status == "diverged"
+    assert outcome.reason is not None
+    assert f"step {outcome.steps_done}" in outcome.reason
+    folder = run_folder(tmp_path, run)
+    summary = write_run(folder, run, outcome, None, Provenance("cpu"))
+    files = read_run(folder)
+    assert files is not None
+    assert files.summary["status"] == summary["status"] == "diverged"
+    assert files.summary["privacy"]["claim"] == "non-private"
+
+
+def test_what_is_written_is_what_is_read(cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    outcome, calibration = go(run, cache), budget(run)
+    folder = run_folder(tmp_path, run)
+    write_run(folder, run, outcome, calibration, Provenance("cpu"))
+    files = read_run(folder)
+    assert files is not None
+    assert calibration is not None
+    assert float(files.metrics[-1]["test_loss"]) == outcome.metrics[-1].test_loss
+    said = files.summary["privacy"]
+    assert said["claim"] == "guarantee"
+    assert said["noise_multiplier"] == calibration.noise_multiplier
+    assert said["sensitivity"] == 1 / 50
+    assert said["epsilon"] <= 8
+    assert math.isclose(said["delta"], 1 / 1300)
+
+
+@pytest.mark.parametrize("harm", ["truncate", "empty", "other hash", "no privacy"])
+def test_a_damaged_result_is_named(harm: str, cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    folder = run_folder(tmp_path, run)
+    write_run(folder, run, go(run, cache), budget(run), Provenance("cpu"))
+    path = folder / "summary.json"
+    text = path.read_text()
+    broken = {
+        "truncate": text[: len(text) // 2],
+        "empty": "",
+        "other hash": text.replace(run.hash, "0" * 12),
+        "no privacy": text.replace('"privacy"', '"secrecy"'),
+    }
+    path.write_text(broken[harm])
+    with pytest.raises(UserError, match=r"summary\.json: damaged result file"):
+        read_run(folder)
+
+
+def test_a_dataset_that_is_not_prepared_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="clipnoise data prepare digits"):
+        go(spec(), tmp_path)
+
+
+def test_a_method_that_needs_public_data_says_how_to_give_it(cache: Path) -> None:
+    method = {"id": "dp-r-pub", "learning_rate": 0.1, "clip_norm": 1}
+    with pytest.raises(UserError, match="public_examples"):
+        go(spec(method), cache)

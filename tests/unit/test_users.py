@@ -1,0 +1,260 @@
+"""Users: whose examples are whose, what local training makes of them, and what a round clips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gradient_networks import build, losses
+from gradient_networks import examples as draw_examples
+from torch import Tensor
+
+from clipnoise.data.base import Examples, dataset_class
+from clipnoise.data.digits_users import DigitsUsers
+from clipnoise.engine.results import privacy_statement
+from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.training import Run
+from clipnoise.errors import UserError
+from clipnoise.gradients.engine import physical_batches
+from clipnoise.gradients.users import UserEngine
+from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.queries import Clipping
+from clipnoise.studies.plan import calibration_target
+
+NAME = "shared layer"
+OWNERS = torch.tensor([2, 0, 1, 0, 2, 2, 2, 0, 4, 2])  # user 3 has nothing
+
+
+def engine(**options: Any) -> tuple[UserEngine, VmapEngine, Examples]:
+    plain, data = VmapEngine(build(NAME), losses), Examples(*draw_examples(NAME, len(OWNERS)))
+    settings = {"learning_rate": 0.3, "epochs": 1, "batch_size": 100, **options}
+    return UserEngine(plain, data, OWNERS, 5, **settings), plain, data
+
+
+def own(data: Examples, user: int) -> tuple[Tensor, Tensor]:
+    return data.inputs[user == OWNERS], data.targets[user == OWNERS]
+
+
+# What a user does.
+
+
+@pytest.mark.parametrize("user", [0, 1, 2, 4])
+def test_one_pass_over_all_examples_at_once_is_one_gradient_step(user: int) -> None:
+    users, plain, data = engine()
+    theta = plain.flat.theta.clone()
+    expected = -0.3 * plain.mean_gradient(*own(data, user), theta)
+    torch.testing.assert_close(users.update_of(user, theta), expected)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_local_training_follows_algorithm_3(scaled: bool) -> None:
+    """Lines 3 to 7 by hand: mini-batches of 2 of the user's 5 examples, three times over."""
+    d = VmapEngine(build(NAME), losses).flat.theta.numel()
+    a = torch.linspace(0.5, 2.0, d)
+    users, plain, data = engine(epochs=3, batch_size=2, scale=1 / a if scaled else None)
+    theta = plain.flat.theta.clone()
+    inputs, targets = own(data, 2)
+    w = theta.clone()
+    for _ in range(3):
+        for first in (0, 2, 4):
+            g = plain.mean_gradient(inputs[first : first + 2], targets[first : first + 2], w)
+            w = w - 0.3 * (g / a if scaled else g)
+    torch.testing.assert_close(users.update_of(2, theta), w - theta)
+
+
+def test_an_update_depends_on_the_users_own_examples_alone() -> None:
+    users, plain, data = engine(epochs=2, batch_size=2)
+    theta = plain.flat.theta.clone()
+    before = users.update_of(2, theta)
+    data.inputs[OWNERS != 2] += 5
+    assert torch.equal(users.update_of(2, theta), before)
+    data.inputs[OWNERS == 2] += 5
+    assert not torch.equal(users.update_of(2, theta), before)
+
+
+def test_a_user_without_examples_changes_nothing() -> None:
+    users, plain, _ = engine()
+    assert not users.update_of(3, plain.flat.theta.clone()).any()
+    assert users.examples_of(torch.tensor([2, 3])) == 5
+
+
+def test_local_training_leaves_the_global_parameters_alone() -> None:
+    users, plain, _ = engine(epochs=2)
+    theta = plain.flat.theta.clone()
+    kept = theta.clone()
+    users.update_of(2, theta)
+    assert torch.equal(theta, kept)
+
+
+# What a round clips.
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_a_round_clips_each_users_update_and_adds_them_up(size: int) -> None:
+    users, plain, _ = engine(learning_rate=5.0)
+    theta, batch = plain.flat.theta.clone(), torch.tensor([0, 2, 4])
+    updates = [users.update_of(user, theta) for user in batch.tolist()]
+    expected = sum(v * min(1.0, 0.1 / float(v.norm())) for v in updates)
+    total = physical_batches(users, users.units, batch, [theta], Clipping(0.1), size)
+    torch.testing.assert_close(total, expected)
+    unclipped = physical_batches(users, users.units, batch, [theta], Clipping(None), size)
+    torch.testing.assert_close(unclipped, torch.stack(updates).sum(dim=0))
+
+
+def test_removing_a_user_with_all_data_moves_the_sum_by_at_most_the_clip_norm() -> None:
+    users, plain, _ = engine(learning_rate=50.0, epochs=3, batch_size=1)
+    theta, everyone = plain.flat.theta.clone(), torch.arange(5)
+    clip_norm, moved = 0.7, []
+    total = physical_batches(users, users.units, everyone, [theta], Clipping(clip_norm), 2)
+    for user in range(5):
+        rest = everyone[everyone != user]
+        without = physical_batches(users, users.units, rest, [theta], Clipping(clip_norm), 2)
+        moved.append(float((total - without).norm()))
+    assert max(moved) == pytest.approx(clip_norm, rel=1e-5)
+
+
+def test_catches_users_whose_examples_are_clipped_one_by_one() -> None:
+    """Example-level clipping lets a user with five examples move the sum by more than C."""
+    _, plain, data = engine()
+    plan, theta = Clipping(1e-3), plain.flat.theta.clone()
+    moved = plain.clipped_sum(*own(data, 2), [theta], plan)
+    assert float(moved.norm()) > 1.5 * 1e-3
+
+
+# Runs.
+
+SPEC: dict[str, Any] = {
+    "dataset": {"id": "digits-users", "users": 50, "public_examples": 50},
+    "model": "logistic",
+    "method": {"id": "dp-fedavg", "learning_rate": 1.0, "clip_norm": 0.5},
+    "privacy": {"noise_multiplier": 0.4},
+    "training": {"expected_batch_size": 16, "steps": 3, "evaluations": 1},
+    "seed": 0,
+}
+
+
+def spec(method: str = "dp-fedavg", **own: Any) -> RunSpec:
+    return from_mapping(SPEC | {"method": {**SPEC["method"], "id": method, **own}})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    dataset_class("digits-users")().prepare(folder)
+    return folder
+
+
+def test_users_share_the_private_examples_and_most_have_two_digits(cache: Path) -> None:
+    splits = DigitsUsers(users=50).load(cache)
+    assert splits.users is not None
+    counts = torch.bincount(splits.users, minlength=50)
+    assert len(counts) == 50
+    assert int(counts.max() - counts.min()) <= 2
+    assert int(counts.sum()) == len(splits.train) == len(splits.users)
+    digits = [len(splits.train.targets[splits.users == user].unique()) for user in range(50)]
+    assert sum(digits) / 50 < 3
+
+
+def test_another_split_seed_hands_out_other_shards(cache: Path) -> None:
+    one, other = (DigitsUsers(split_seed=seed).load(cache).users for seed in (0, 1))
+    assert one is not None
+    assert other is not None
+    assert not torch.equal(one, other)
+    with pytest.raises(ValueError, match="users must be at most"):
+        DigitsUsers(users=1000)
+
+
+@pytest.mark.parametrize(("placement", "factor"), [("central", 1.0), ("per-user", 4.0)])
+def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
+    placement: str, factor: float, cache: Path
+) -> None:
+    """16 users a round: σ per user is 4σ on the sum, in the account and in what is added."""
+    run = spec(noise_placement=placement, momentum=0.0)
+    target = calibration_target(run)
+    assert target is not None
+    assert target.noise_multiplier == pytest.approx(factor * 0.4)
+    assert target.sampling_rate == pytest.approx(16 / 50)
+    assert target.delta == pytest.approx(1 / 50)
+    calibration = calibrate(target)
+    training = Run.prepare(run, cache, "cpu")
+    training.sums = lambda *_: torch.zeros_like(training.theta)
+    start = training.theta.clone()
+    for _ in range(3):
+        training.step(torch.arange(5), calibration.noise_multiplier)
+    on_the_sum = 16 * (training.theta - start) / 3**0.5
+    expected = factor * 0.4 * 0.5
+    assert float(on_the_sum.std()) == pytest.approx(expected, rel=6 / (2 * 650) ** 0.5)
+    statement = privacy_statement(run, calibration)
+    assert statement["noise_multiplier"] == pytest.approx(factor * 0.4)
+    assert statement["sensitivity"] == pytest.approx(0.5 / 16)
+
+
+def test_under_a_target_the_noise_on_the_sum_is_what_is_calibrated() -> None:
+    budget = SPEC | {"privacy": {"epsilon": 3.0}}
+    targets = [
+        calibration_target(
+            from_mapping(budget | {"method": {**SPEC["method"], "noise_placement": placement}})
+        )
+        for placement in ("central", "per-user")
+    ]
+    assert targets[0] == targets[1]
+
+
+def test_the_statement_names_the_user_as_what_is_protected() -> None:
+    run = spec("dp-fedadam")
+    target = calibration_target(run)
+    assert target is not None
+    statement = privacy_statement(run, calibrate(target))
+    assert statement["claim"] == "guarantee"
+    assert statement["unit"] == "user"
+    assert statement["adjacency"] == "add-remove-user"
+    assert statement["examples"] == 50
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedadam", "adadps-fed"])
+def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path) -> None:
+    run = Run.prepare(spec(method, local_learning_rate=0.5, local_batch_size=4), cache, "cpu")
+    theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
+    users = run.units.engine
+    assert isinstance(users, UserEngine)
+    updates = [users.update_of(user, theta).double() for user in batch.tolist()]
+    mean = sum(v * min(1.0, 0.5 / float(v.norm())) for v in updates) / 16
+    run.step(batch, sigma=0.0)
+    assert isinstance(mean, Tensor)
+    expected = mean / (mean.abs() + 1e-8) if method == "dp-fedadam" else mean
+    torch.testing.assert_close((run.theta - theta).double(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_side_information_divides_the_local_steps(cache: Path) -> None:
+    run = Run.prepare(spec("adadps-fed", local_learning_rate=0.1, gamma=0.02), cache, "cpu")
+    theta, users = run.theta.clone(), run.units.engine
+    assert isinstance(users, UserEngine)
+    assert run.side_information is not None
+    assert run.splits.users is not None
+    rows = run.splits.users == 7
+    gradient = run.engine.mean_gradient(
+        run.splits.train.inputs[rows], run.splits.train.targets[rows], theta
+    )
+    expected = -0.1 * gradient / (run.side_information + 0.02)
+    torch.testing.assert_close(users.update_of(7, theta), expected)
+
+
+def test_a_method_on_users_needs_a_dataset_with_users() -> None:
+    with pytest.raises(UserError, match=r"belong to nobody\. Datasets with users: digits-users"):
+        from_mapping(SPEC | {"dataset": "digits"})
+
+
+def test_more_users_a_round_than_there_are_is_refused() -> None:
+    with pytest.raises(UserError, match="51 is more than the 50 private users"):
+        from_mapping(SPEC | {"training": {"expected_batch_size": 51, "steps": 1}})
+
+
+def test_adadps_without_public_examples_says_what_to_do(cache: Path) -> None:
+    run = from_mapping(
+        SPEC | {"dataset": "digits-users", "method": {**SPEC["method"], "id": "adadps-fed"}}
+    )
+    with pytest.raises(UserError, match="public_examples"):
+        Run.prepare(run, cache, "cpu")

@@ -1,0 +1,40 @@
+"""A results folder with an initialised MLflow store, as a test of tracking finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tracked import STUDY
+
+from clipnoise.engine.tracking import (
+    init_store,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """MLflow is set up by environment variables: give each test its own."""
+    before = dict(os.environ)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return an initialised database; its migrations take over a second."""
+    results = tmp_path_factory.mktemp("empty")
+    assert init_store(results, {}).available
+    return (results / "mlflow.db").read_bytes()
+
+
+@pytest.fixture
+def results(tmp_path: Path, empty_store: bytes) -> Path:
+    """Return a results folder with an initialised store."""
+    (tmp_path / "mlflow.db").write_bytes(empty_store)
+    assert init_store(tmp_path, {STUDY: "What it asks."}).available
+    return tmp_path

@@ -1,0 +1,112 @@
+"""Every command and every piece of code in the README and the documentation works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.workflow
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SERVERS = ("clipnoise mlflow-ui", "mlflow ")  # opened in a browser by tests of their own
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    shown = [line.partition("  #")[0].strip() for line in lines]
+    return list(dict.fromkeys(line for line in shown if line and not line.startswith("#")))
+
+
+def run(words: list[str], folder: Path, source: Path = ROOT / "src") -> str:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what a user has checked out, with the study of docs/studies.md saved in it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("Snakefile", "config.yaml", "Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("workflow", "profiles", "slurm", "docs", "envs", "reports"):
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "src").symlink_to(ROOT / "src")
+    study = blocks(ROOT / "docs" / "studies.md", "yaml")[0]
+    (folder / "workflow" / "studies" / "mine.yaml").write_text(study)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) -> None:
+    """Snakemake and make say what they would do; what they do is tested on small studies."""
+    for command in commands(page):
+        words = shlex.split(command)
+        if command.startswith(SERVERS):
+            continue  # the browser tests open it
+        if words[0] == "snakemake":
+            words = [word for word in words if word not in ("--report", "report.html")]
+            words += ["-n", *(() if "--cores" in words else ("--cores", "1"))]
+        elif words[0] == "make":
+            words = ["make", "-n", *words[1:]]
+        run(words, checkout)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page, "python"):
+        if "import clipnoise\n" in block:
+            run([sys.executable, "-c", block], tmp_path)
+
+
+def test_the_method_of_the_readme_is_one_short_file_that_passes_every_contract(
+    tmp_path: Path,
+) -> None:
+    (block,) = [text for text in blocks(ROOT / "README.md", "python") if "class DPLion" in text]
+    assert len(block.splitlines()) < 40
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = source / "clipnoise" / "methods" / "privatize_then_adapt"
+    (folder / "dp_lion.py").write_text(block)
+    tests = ["tests/contract/test_methods.py", "tests/privacy/test_sensitivity.py"]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "dp-lion",
+        *tests,
+    ]
+    assert " passed" in run(words, ROOT, source=source)
+    assert "dp-lion" in run(["clipnoise", "methods"], tmp_path, source=source)
+
+
+def test_the_spec_of_the_documentation_is_the_one_that_is_run() -> None:
+    shown = blocks(ROOT / "docs" / "studies.md", "yaml")[1]
+    assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "docs" / "run.yaml").read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_of_a_page_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,60 @@
+"""Every setting of the digits league trains, and claims what its method may claim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clipnoise.data.base import dataset_class
+from clipnoise.engine.results import privacy_statement
+from clipnoise.engine.training import train
+from clipnoise.methods.registry import methods
+from clipnoise.privacy.calibration import Calibration, Target, calibrate
+from clipnoise.studies.plan import calibration_target
+from clipnoise.studies.study import PlannedRun, load_study
+
+STUDY = load_study(Path(__file__).parents[2] / "workflow" / "studies" / "digits-league.yaml")
+FIRST = [
+    run
+    for run in STUDY.runs
+    if run.spec.seed == 1 and (run.spec.privacy is None or run.spec.privacy.epsilon == 8)
+]
+NOMINAL = {"jme-adam"}  # its sensitivity is for replacing an example
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    for name in {run.spec.dataset.id for run in FIRST}:
+        dataset_class(name)().prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[Target, Calibration]:
+    return {}
+
+
+def test_the_league_plans_every_method() -> None:
+    assert {run.spec.method.id for run in STUDY.runs} == set(methods())
+
+
+@pytest.mark.parametrize("run", FIRST, ids=lambda run: f"{run.part}-{run.label}")
+def test_a_setting_of_the_league_trains_with_its_claim(
+    run: PlannedRun, cache: Path, known: dict[Target, Calibration]
+) -> None:
+    short = replace(run.spec.training, epochs=None, steps=3, evaluations=1)
+    spec = replace(run.spec, training=short)
+    target = calibration_target(spec)
+    if target is not None and target not in known:
+        known[target] = calibrate(target)
+    calibration = None if target is None else known[target]
+    outcome = train(spec, cache=cache, calibration=calibration)
+    assert (outcome.status, outcome.steps_done) == ("completed", 3)
+    said = privacy_statement(spec, calibration)
+    private = spec.method.query.private and calibration is not None
+    expected = "nominal" if spec.method.id in NOMINAL else "guarantee"
+    assert said["claim"] == (expected if private else "non-private")
+    assert (said["epsilon"] is not None) == private

@@ -1,0 +1,142 @@
+"""A person who opens MLflow's pages finds a study and compares its methods in a few clicks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from recorded_runs import record, spec
+
+from clipnoise.engine.tracking import Membership, init_store, sync
+from clipnoise.engine.tracking.ui import serve, study_pages
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1900,1000",
+)
+PATIENCE = 40  # seconds for a page on a busy machine
+STUDY = "handwriting"
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Start a headless Chromium; skip where there is none, unless it is required."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        reason = "needs Chromium and its driver (Debian: apt install chromium chromium-driver)"
+        if os.environ.get("CLIPNOISE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(flag)
+    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield window
+    window.quit()
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a store with two methods at two ε and three seeds, one run of which diverged."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before = dict(os.environ)
+    runs = {}
+    for method, offset in (("dp-sgd", 0.0), ("dp-adambc", 0.03)):
+        for epsilon in (1.0, 8.0):
+            for seed in range(3):
+                run = spec(method, epsilon=epsilon, seed=seed)
+                lost = (method, epsilon, seed) == ("dp-sgd", 1.0, 2)
+                record(tmp_path, run, offset=offset, status="diverged" if lost else "completed")
+                runs[run.hash] = Membership(study=STUDY, studies=(STUDY,), part="main")
+    description = "**Handwritten digits**\n\nTwo methods at two budgets."
+    assert init_store(tmp_path, {STUDY: description}, runs=runs).available
+    assert sync(tmp_path).added == 12
+    os.environ.clear()
+    os.environ.update(before)
+    return tmp_path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _text_with(browser: Any, *wanted: str) -> str:
+    """Wait until the page shows all of the texts, and return all it shows."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def shown(window: Any) -> str | None:
+        text = str(window.execute_script("return document.body ? document.body.innerText : ''"))
+        return text if all(word in text for word in wanted) else None
+
+    def lacking(text: str) -> str:
+        return f"the page lacks {[word for word in wanted if word not in text]}:\n{text}"
+
+    from selenium.common.exceptions import TimeoutException
+
+    try:
+        return str(WebDriverWait(browser, PATIENCE).until(shown))
+    except TimeoutException:
+        text = browser.execute_script("return document.body ? document.body.innerText : ''")
+        browser.save_screenshot(str(Path(os.environ.get("TMPDIR", "/tmp")) / "mlflow-page.png"))
+        pytest.fail(lacking(text))
+
+
+def _click(browser: Any, link: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    found = WebDriverWait(browser, PATIENCE).until(lambda w: w.find_elements("link text", link))
+    browser.execute_script("arguments[0].click()", found[0])
+    browser.switch_to.window(browser.window_handles[-1])  # links of a description open a new tab
+
+
+def test_a_study_is_found_and_its_methods_are_compared(results: Path, browser: Any) -> None:
+    port = _free_port()
+    with serve(results, port=port, log=results / "server.log") as address:
+        browser.get(f"{address}/#/experiments")
+        _text_with(browser, STUDY)
+        _click(browser, STUDY)
+        _text_with(browser, "Handwritten digits")
+        _click(browser, "runs, best first")
+        text = _text_with(browser, "final_test_accuracy", "final_epsilon", "12 matching runs")
+        browser.save_screenshot(str(results / "runs.png"))
+        names = [line for line in text.splitlines() if " · seed " in line]
+        assert len(names) == 12
+        assert names[0] == "dp-adambc · line · ε=8 · seed 2"  # the best comes first
+        assert names[-1] == "dp-sgd · line · ε=1 · seed 2"  # the one that diverged
+        (page,) = study_pages(results, address).values()
+        browser.get("about:blank")
+        browser.get(page)
+        text = _text_with(browser, "Group: dp-adambc · toy · line · ε=8", "(average)")
+        browser.save_screenshot(str(results / "means.png"))
+        assert [line for line in text.splitlines() if line.startswith("Group: ")] == [
+            "Group: dp-adambc · toy · line · ε=8",
+            "Group: dp-sgd · toy · line · ε=8",
+            "Group: dp-adambc · toy · line · ε=1",
+            "Group: dp-sgd · toy · line · ε=1",
+        ]
+        averages = text.replace("\n", " ")
+        assert "0.9225 (average)" in averages
+        assert "0.8025 (average)" in averages  # of the two seeds that did not diverge
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", urlsplit(address).port or 0)) != 0

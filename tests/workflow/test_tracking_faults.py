@@ -1,0 +1,277 @@
+"""Crashes, dead and slow servers, many writers: tracking loses nothing and holds up nobody."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import damage, record, rows, spec
+from tracked import STUDY, counts, shown, train, wait_for_a_run
+
+from clipnoise.cli import main
+from clipnoise.engine.tracking import (
+    Membership,
+    StoreError,
+    init_store,
+    open_run,
+    read_stamp,
+    sync,
+    write,
+)
+from clipnoise.engine.tracking.store import known_experiments, open_store, redacted, stamp_path
+from clipnoise.engine.tracking.view import finished_view
+from clipnoise.files import write_json
+
+
+class CrashError(Exception):
+    """The process dies here."""
+
+
+class DyingClient:
+    """An MLflow client whose process dies before a given call."""
+
+    def __init__(self, client: Any, calls: int) -> None:
+        self.client, self.left = client, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if self.left == 0:
+            raise CrashError(name)
+        self.left -= 1
+        return getattr(self.client, name)
+
+
+def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
+    run = spec()
+    folder = record(results, run)
+    sync(results)
+    client, _ = open_store(results, {})
+    experiment = shown(results)[0].info.experiment_id
+    calls = 0
+    while True:
+        record(results, run, offset=0.001 * (calls + 1))
+        view = finished_view(folder, Membership())
+        try:
+            write.replace(DyingClient(client, calls), experiment, view)
+        except CrashError:
+            assert len(shown(results)) <= 1
+        else:
+            break
+        repaired = sync(results)
+        assert repaired.added + repaired.replaced == 1
+        (found,) = shown(results)
+        assert found.data.tags["digest"] == view.digest
+        calls += 1
+    assert calls > 8
+    assert counts(sync(results)) == {"unchanged": 1}
+
+
+def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> None:
+    """Run two specs, as a job does."""
+    for seed in (2 * writer, 2 * writer + 1):
+        run = spec(seed=seed)
+        live = open_run(results, run, **options)
+        live.start()
+        for row in rows(run):
+            live.log(row)
+        record(results, run)
+        if die:
+            wait_for_a_run(results)
+            os.kill(os.getpid(), signal.SIGKILL)
+        live.finish()
+
+
+def _spawn(*arguments: Any, **options: Any) -> Any:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_job, args=arguments, kwargs=options
+    )
+    process.start()
+    return process
+
+
+def test_eight_jobs_at_once_lose_nothing(results: Path) -> None:
+    processes = [_spawn(results, writer, mode="live", patience=120.0) for writer in range(8)]
+    for process in processes:
+        process.join(180)
+        assert process.exitcode == 0
+    assert counts(sync(results)) == {"unchanged": 16}
+    found = shown(results)
+    assert {run.data.tags["seed"] for run in found} == {str(seed) for seed in range(16)}
+    client, _ = open_store(results, {})
+    for run in found:
+        assert len(client.get_metric_history(run.info.run_id, "test_accuracy")) == 5
+
+
+def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
+    code = f"from clipnoise.engine.tracking import *; from pathlib import Path; import sys; \
+        sys.exit(not init_store(Path({str(tmp_path)!r}), {{'a': '', 'b': ''}}).available)"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [process.wait(120) for process in processes] == [0] * 3
+    stamp = read_stamp(tmp_path)
+    assert stamp is not None
+    client, _ = open_store(tmp_path, {})
+    assert sorted(known_experiments(client)) == sorted(stamp.experiments.values())
+
+
+def test_a_job_killed_before_it_finishes_is_repaired_by_sync(results: Path) -> None:
+    process = _spawn(results, 0, die=True, mode="live")
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    assert counts(sync(results)) == {"replaced": 1}
+    (found,) = shown(results)
+    assert found.info.status == "FINISHED"
+    assert counts(sync(results)) == {"unchanged": 1}
+
+
+def _closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _pretend_available(results: Path, uri: str) -> None:
+    stamp = {"uri": redacted(uri), "available": True, "reason": None}
+    write_json(stamp_path(results), {**stamp, "experiments": {STUDY: "1"}, "runs": {}})
+
+
+@pytest.mark.parametrize("mode", ["live", "after"])
+def test_a_dead_server_costs_a_job_only_its_view(
+    results: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
+    _pretend_available(results, uri)
+    assert not train(results, spec(), mode=mode, uri=uri, patience=60.0)
+    assert "mlflow-sync" in caplog.text
+    assert "s3cret" not in caplog.text
+    assert counts(sync(results)) == {"added": 1}
+
+
+DELAY = 60.0  # seconds that the slow server takes for each answer
+
+
+@pytest.fixture
+def slow_server() -> Iterator[str]:
+    """Return the address of a server that takes DELAY to answer."""
+    over = threading.Event()
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def handle(self) -> None:
+            over.wait(DELAY)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_slow_server_does_not_hold_a_job(results: Path, slow_server: str) -> None:
+    _pretend_available(results, slow_server)
+    begin = time.monotonic()
+    process = _spawn(results, 0, mode="live", uri=slow_server, patience=0.5)
+    process.join(DELAY)
+    assert process.exitcode == 0
+    assert time.monotonic() - begin < DELAY  # two runs, not one answer
+    assert counts(sync(results)) == {"added": 2}
+
+
+def test_a_store_that_was_never_initialised_is_left_alone(tmp_path: Path) -> None:
+    assert not train(tmp_path, spec(), mode="live")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_a_dead_server_at_the_start_is_stamped_and_leaves_jobs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
+    stamp = init_store(tmp_path, {STUDY: ""}, uri=uri)
+    assert not stamp.available
+    assert "127.0.0.1" in str(stamp.reason)
+    assert "s3cret" not in stamp_path(tmp_path).read_text()
+    assert not train(tmp_path, spec(), mode="live", uri=uri)
+
+
+def test_sync_names_a_dead_store_without_its_credentials(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record(results, spec())
+    port = _closed_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://someone:s3cret@127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert main(["mlflow-sync", "--results", str(results)]) == 1
+    output = "".join(capfd.readouterr())
+    assert f"http://127.0.0.1:{port}" in output
+    assert "s3cret" not in output
+    with pytest.raises(StoreError, match=str(port)):
+        sync(results)
+
+
+def test_a_workflow_records_a_dead_store_and_goes_on(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{_closed_port()}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    out = results / "tracked.json"
+    assert main(["mlflow-sync", "--results", str(results), "--out", str(out)]) == 0
+    assert "127.0.0.1" in json.loads(out.read_text())["error"]
+
+
+def test_a_damaged_summary_is_named_and_the_others_synced(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record(results, spec(seed=0))
+    record(results, spec(seed=1))
+    damage(folder)
+    assert main(["mlflow-sync", "--results", str(results)]) == 1
+    output = capsys.readouterr()
+    assert str(folder / "summary.json") in output.err
+    assert "1 added, 1 damaged" in output.out
+    assert len(shown(results)) == 1
+
+
+STUDY_FILE = """
+title: Digits
+parts:
+  main:
+    datasets: [digits]
+    models: [logistic]
+    methods: [{id: dp-sgd, label: SGD, learning_rate: 0.1, clip_norm: 1.0}]
+    epsilons: [1.0]
+    seeds: [0, 1]
+    training: {expected_batch_size: 64, steps: 2}
+report: []
+"""
+
+
+def test_the_first_job_notes_which_study_shows_a_run(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.yaml").write_text(STUDY_FILE)
+    files = [str(tmp_path / f"{name}.yaml") for name in ("second", "first")]
+    assert main(["mlflow-init", *files, "--results", str(tmp_path), "--tracking", "off"]) == 0
+    stamp = read_stamp(tmp_path)
+    assert stamp is not None
+    assert not stamp.available
+    assert len(stamp.runs) == 2
+    (said,) = set(stamp.runs.values())
+    assert said == Membership(study="second", studies=("second", "first"), label="SGD", part="main")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_addresses_lose_their_secrets_and_nothing_else() -> None:
+    assert redacted("sqlite:////tmp/a/mlflow.db") == "sqlite:////tmp/a/mlflow.db"
+    assert redacted("postgresql://u:p@host:5/db?sslpassword=x") == "postgresql://host:5/db"
+    assert redacted("https://token@host/path") == "https://host/path"

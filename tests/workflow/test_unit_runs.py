@@ -1,0 +1,164 @@
+"""Runs on micro-batches and on users, from the command line to the words of a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from clipnoise.cli import main
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.training import Run
+from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.privacy.queries import Clipping
+from clipnoise.reporting.privacy import privacy_statement
+from clipnoise.reporting.records import read_runs
+from clipnoise.reporting.tables import build_table
+from clipnoise.studies.collect import collect
+from clipnoise.studies.plan import calibration_target
+from clipnoise.studies.study import Study, load_study
+
+SGD = {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 0.5}
+FED = {"learning_rate": 0.3, "clip_norm": 0.5, "local_learning_rate": 0.3, "local_batch_size": 8}
+PART = {"models": ["logistic"], "epsilons": [4], "seeds": [1]}
+STUDY: dict[str, Any] = {
+    "title": "Units",
+    "defaults": {"training": {"steps": 6, "evaluations": 1, "expected_batch_size": 24}},
+    "parts": {
+        "examples": PART | {"datasets": ["synthetic"], "methods": [SGD]},
+        "corrected": PART
+        | {"datasets": ["synthetic"], "methods": [SGD], "privacy": {"microbatch_size": 4}},
+        "published": PART
+        | {
+            "datasets": ["synthetic"],
+            "methods": [SGD],
+            "privacy": {"microbatch_size": 4, "microbatch_accounting": "as-published"},
+        },
+        "users": PART
+        | {
+            "datasets": [{"id": "digits-users", "public_examples": 40}],
+            "methods": [FED | {"id": name} for name in ("dp-fedavg", "dp-fedadam", "adadps-fed")],
+        },
+    },
+    "report": [],
+}
+
+
+def train(run: RunSpec, folder: Path) -> dict[str, Any]:
+    """Calibrate and train one run by the commands of its jobs; return its summary."""
+    target = calibration_target(run)
+    assert target is not None
+    sigma, results, cache = folder / f"{target.key}.json", folder / "results", folder / "data"
+    assert main(["calibrate", *target.options().split(), "--out", str(sigma)]) == 0
+    words = ["--spec", json.dumps(to_mapping(run)), "--calibration", str(sigma)]
+    words += ["--results", str(results), "--cache", str(cache), "--device", "cpu"]
+    assert main(["train", *words]) == 0
+    summary: dict[str, Any] = json.loads(
+        (results / "runs" / run.folder / "summary.json").read_text()
+    )
+    return summary
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("units")
+    for name in ("synthetic", "digits-users"):
+        assert main(["data", "prepare", name, "--cache", str(folder / "data")]) == 0
+    (folder / "units.yaml").write_text(yaml.safe_dump(STUDY))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(folder: Path) -> Study:
+    return load_study(folder / "units.yaml")
+
+
+@pytest.fixture(scope="module")
+def summaries(folder: Path, study: Study) -> dict[str, list[dict[str, Any]]]:
+    """Return the summaries of every run of the study by part, trained once."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in study.runs:
+        found.setdefault(run.part, []).append(train(run.spec, folder))
+    return found
+
+
+def test_every_run_completes_with_its_claim(summaries: dict[str, list[dict[str, Any]]]) -> None:
+    said = {
+        part: {(one["status"], one["privacy"]["claim"], one["privacy"]["unit"]) for one in found}
+        for part, found in summaries.items()
+    }
+    assert said == {
+        "examples": {("completed", "guarantee", "example")},
+        "corrected": {("completed", "guarantee", "example")},
+        "published": {("completed", "nominal", "example")},
+        "users": {("completed", "guarantee", "user")},
+    }
+
+
+def test_micro_batches_cost_sensitivity_and_not_epsilon(
+    summaries: dict[str, list[dict[str, Any]]],
+) -> None:
+    plain, corrected, published = (
+        summaries[part][0]["privacy"] for part in ("examples", "corrected", "published")
+    )
+    assert corrected["epsilon"] == published["epsilon"] == plain["epsilon"] <= 4
+    assert plain["sensitivity"] == pytest.approx(0.5 / 24)
+    assert corrected["sensitivity"] == pytest.approx(2 * 0.5 / 6)
+    assert published["sensitivity"] == pytest.approx(0.5 / 6)
+
+
+def test_the_report_names_the_doubt_and_the_unit(
+    study: Study, folder: Path, summaries: dict[str, list[dict[str, Any]]]
+) -> None:
+    path = folder / "runs.csv"
+    path.write_text(collect(study, folder / "results")[0])
+    runs = read_runs(path)
+    words = " ".join(block["text"] for block in privacy_statement(runs))
+    assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
+    assert "under add-remove-user adjacency" in words
+    assert set(runs["unit"]) == {"example", "user"}
+    marks = {part: _marks(runs, part) for part in summaries}
+    assert marks["examples"] == marks["corrected"] == {""}
+    assert len(marks["published"] | marks["users"]) == 2
+    assert "" not in marks["published"] | marks["users"]
+
+
+def _marks(runs: Any, part: str) -> set[str]:
+    return {cell.mark for _, _, cell in build_table(runs, part).cells()}
+
+
+def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:
+    """One step of a run, with the engine that was chosen for it, against the formula."""
+    values = {"dataset": "synthetic", "model": "logistic", "method": SGD, "seed": 3}
+    values |= {"privacy": {"noise_multiplier": 1.0, "microbatch_size": 4}}
+    values |= {"training": {"expected_batch_size": 40, "steps": 1, "physical_batch_size": 7}}
+    run, again = (Run.prepare(from_mapping(values), folder / "data", "cpu") for _ in range(2))
+    theta, batch = run.theta.clone(), next(run.batches())
+    run.step(batch, sigma=0.0)
+    order, groups = again.units.arrange(batch)
+    assert groups is not None
+    rows = again.engine.per_example_gradients(
+        again.splits.train.inputs[order], again.splits.train.targets[order], theta
+    )
+    total = torch.zeros_like(theta)
+    for group in groups.unique():
+        mean = rows[groups == group].sum(dim=0) / 4
+        total += mean * min(1.0, 0.5 / float(mean.norm()))
+    torch.testing.assert_close(run.theta - theta, -total / 10, rtol=1e-4, atol=1e-6)
+    by_position = Clipping(0.5, group_size=4, groups=torch.arange(len(order)) // 4)
+    assert not torch.allclose(total, clipped_sum([rows], by_position), rtol=1e-2)
+
+
+def test_a_batch_is_the_same_whatever_is_averaged(folder: Path) -> None:
+    values = {"dataset": "synthetic", "model": "logistic", "method": SGD, "seed": 3}
+    values |= {"training": {"expected_batch_size": 40, "steps": 5}}
+    drawn = []
+    for size in (1, 4):
+        budget = {"noise_multiplier": 1.0, "microbatch_size": size}
+        run = Run.prepare(from_mapping(values | {"privacy": budget}), folder / "data", "cpu")
+        drawn.append(list(run.batches()))
+    assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))

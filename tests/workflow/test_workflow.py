@@ -1,0 +1,214 @@
+"""The workflow as a user runs it: a config in, the expected jobs, files and rows out."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.workflow
+
+ROOT = Path(__file__).parents[2]
+CASES = Path(__file__).parent / "cases"
+BIN = Path(sys.executable).parent
+
+
+def environment(source: Path = ROOT / "src") -> dict[str, str]:
+    """Return the environment of a job that takes the package from `source`."""
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    options = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--cores", "2"]
+    return [str(BIN / "snakemake"), *options, "--quiet", "rules", "--nocolor", *words]
+
+
+def snakemake(folder: Path, *words: str, source: Path = ROOT / "src") -> str:
+    done = subprocess.run(
+        command(folder, *words),
+        env=environment(source),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    logs = "\n".join(
+        p.read_text()[-500:] for p in folder.rglob("*.log") if "snakemake" not in str(p)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    return done.stdout + done.stderr
+
+
+def planned(output: str) -> dict[str, int]:
+    """Read the job counts of a dry run."""
+    table = re.findall(r"^([a-z_]+) +(\d+)$", output, flags=re.MULTILINE)
+    return {rule: int(count) for rule, count in table if rule != "total"}
+
+
+def start_case(name: str, folder: Path) -> dict[str, object]:
+    shutil.copytree(CASES / name, folder, dirs_exist_ok=True)
+    expected: dict[str, object] = yaml.safe_load((folder / "expected.yaml").read_text())
+    return expected
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart in miniature, run once from nothing."""
+    folder = tmp_path_factory.mktemp("miniature")
+    expected = start_case("miniature", folder)
+    assert planned(snakemake(folder, "-n")) == expected["jobs"]
+    snakemake(folder)
+    return folder
+
+
+def check_outputs(folder: Path) -> None:
+    expected = yaml.safe_load((folder / "expected.yaml").read_text())
+    for pattern, count in expected["files"].items():
+        assert len(list(folder.glob(pattern))) == count, pattern
+    for file, counts in expected["rows"].items():
+        found = rows(folder / file)
+        assert len(found) == counts.pop("total"), file
+        for column, values in counts.items():
+            assert Counter(row[column] for row in found) == values, column
+
+
+def test_every_expected_file_and_row_is_there(miniature: Path) -> None:
+    check_outputs(miniature)
+
+
+def test_nothing_half_written_is_left(miniature: Path) -> None:
+    leftovers = [p for p in (miniature / "results").rglob(".*") if p.is_file()]
+    assert leftovers == []
+
+
+def test_a_second_run_has_nothing_to_do(miniature: Path) -> None:
+    assert planned(snakemake(miniature, "-n")) == {}
+
+
+def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
+    (miniature / "reports/miniature/report.pdf").unlink()
+    assert "train" not in planned(snakemake(miniature, "-n"))
+    snakemake(miniature, "reports/miniature/report.pdf")
+
+
+def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{miniature / 'results' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("miniature")
+    assert experiment is not None
+    runs = {run.data.tags["hash"]: run for run in client.search_runs([experiment.experiment_id])}
+    files = {row["hash"]: row for row in rows(miniature / "results/studies/miniature/runs.csv")}
+    assert runs.keys() == files.keys()
+    for identity, run in runs.items():
+        shown = run.data.metrics["final_test_accuracy"]
+        assert shown == pytest.approx(float(files[identity]["test_accuracy"]))
+
+
+@pytest.mark.parametrize(
+    ("edit", "again"),
+    [
+        (("methods/privatize_then_adapt/dp_sgd.py", "-self.learning_rate * g", "-g"), {"dp-sgd"}),
+        (("methods/privatize_then_adapt/dp_sgd.py", '"""DP-SGD', '"""About DP-SGD'), set()),
+        (("reporting/__init__.py", "Reports:", "The reports:"), set()),
+    ],
+    ids=["the method's update", "its docstring", "a report module"],
+)
+def test_editing_code_reruns_exactly_the_runs_it_can_change(
+    miniature: Path, tmp_path: Path, edit: tuple[str, str, str], again: set[str]
+) -> None:
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    file = source / "clipnoise" / edit[0]
+    assert edit[1] in file.read_text()
+    file.write_text(file.read_text().replace(edit[1], edit[2]))
+    output = snakemake(miniature, "-n", "--quiet", "progress", source=source)
+    trained = re.findall(r"output: results/runs/digits/logistic/([a-z-]+)/", output)
+    assert set(trained) == again
+
+
+def test_a_diverged_run_is_a_result_and_stops_nobody(tmp_path: Path) -> None:
+    start_case("diverged", tmp_path)
+    snakemake(tmp_path)
+    check_outputs(tmp_path)
+    (bad,) = [
+        row
+        for row in rows(tmp_path / "results/studies/diverged/runs.csv")
+        if row["status"] == "diverged"
+    ]
+    assert "after step" in bad["reason"]
+
+
+def test_killing_a_job_loses_that_job_only(tmp_path: Path) -> None:
+    start_case("miniature", tmp_path)
+    study = tmp_path / "studies/miniature.yaml"
+    study.write_text(study.read_text().replace("steps: 4", "steps: 60"))
+    process = subprocess.Popen(
+        command(tmp_path),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("results/runs/**/summary.json"))) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/**/summary.json")}
+    snakemake(tmp_path, "--unlock")
+    snakemake(tmp_path, "--rerun-incomplete")
+    again = [path for path, moment in done.items() if path.stat().st_mtime_ns != moment]
+    assert len(again) <= 2  # those whose jobs had not ended when they were killed
+    assert len(done) > len(again)
+    assert {row["status"] for row in rows(tmp_path / "results/studies/miniature/runs.csv")} == {
+        "completed"
+    }
+    assert [p for p in (tmp_path / "results/runs").rglob(".*.json*") if p.is_file()] == []
+
+
+def test_a_wrong_study_is_one_clear_error(tmp_path: Path) -> None:
+    start_case("miniature", tmp_path)
+    study = tmp_path / "studies/miniature.yaml"
+    study.write_text(study.read_text().replace("clip_norm", "clip_nrm"))
+    done = subprocess.run(
+        command(tmp_path, "-n"), env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    message = done.stdout + done.stderr
+    assert "studies/miniature.yaml" in message
+    assert "Did you mean 'clip_norm'?" in message
+    assert "Traceback" not in message
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_slurm_profile_is_accepted(tmp_path: Path) -> None:
+    start_case("miniature", tmp_path)
+    shutil.copytree(ROOT / "slurm", tmp_path / "slurm")
+    output = snakemake(tmp_path, "-n", "--profile", "slurm")
+    assert planned(output)["train"] == 14
+
+
+def test_the_browsable_report_carries_captions_and_labels(miniature: Path) -> None:
+    snakemake(miniature, "--report", "report.html")
+    page = (miniature / "report.html").read_text()
+    assert "sample standard deviation over seeds" in page
+    assert "drawn from its result files alone" in page
+    assert "accuracy-vs-epsilon" in page

@@ -1,0 +1,18 @@
+rule collect:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        runs=lambda wildcards: plan.summaries(wildcards.study),
+    output:
+        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        curves=f"{RESULTS}/studies/{{study}}/curves.csv",
+    log:
+        f"{RESULTS}/logs/collect/{{study}}.log",
+    benchmark:
+        f"{RESULTS}/logs/collect/{{study}}.jsonl"
+    conda:
+        LOCK
+    params:
+        results=lambda wildcards: RESULTS,
+    shell:
+        "clipnoise collect {input.study:q} --results {params.results:q}"
+        " --out $(dirname {output.runs:q}) > {log:q} 2>&1"

@@ -1,0 +1,125 @@
+from clipnoise.audit.catalog import MISTAKES, audited_methods, claiming_methods
+from clipnoise.audit.catalog import datasets as audit_datasets
+from clipnoise.audit.catalog import fingerprint as audit_fingerprint
+
+
+# These reports are not those of studies.
+ruleorder: audit_report > report
+ruleorder: reaccount > report
+
+
+# The fingerprint repeats an audit when the code that it attacks has changed.
+rule audit_contract:
+    input:
+        lambda wildcards: expand(
+            f"{CACHE}/{{dataset}}/manifest.json",
+            dataset=audit_datasets(wildcards.method),
+        ),
+    output:
+        f"{RESULTS}/audit/contract/{{method}}.json",
+    log:
+        f"{RESULTS}/logs/audit/contract/{{method}}.log",
+    benchmark:
+        f"{RESULTS}/logs/audit/contract/{{method}}.jsonl"
+    conda:
+        LOCK
+    params:
+        cache=lambda wildcards: CACHE,
+        fingerprint=lambda wildcards: audit_fingerprint("contract", wildcards.method),
+    shell:
+        "OMP_NUM_THREADS=1 clipnoise audit contract {wildcards.method} --cache {params.cache:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+rule audit_empirical:
+    input:
+        lambda wildcards: expand(
+            f"{CACHE}/{{dataset}}/manifest.json",
+            dataset=audit_datasets(wildcards.method),
+        ),
+    output:
+        f"{RESULTS}/audit/empirical/{{method}}.json",
+    log:
+        f"{RESULTS}/logs/audit/empirical/{{method}}.log",
+    benchmark:
+        f"{RESULTS}/logs/audit/empirical/{{method}}.jsonl"
+    conda:
+        LOCK
+    params:
+        cache=lambda wildcards: CACHE,
+        fingerprint=lambda wildcards: audit_fingerprint("empirical", wildcards.method),
+    shell:
+        "OMP_NUM_THREADS=1 clipnoise audit empirical {wildcards.method} --cache {params.cache:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+rule audit_control:
+    input:
+        f"{CACHE}/digits/manifest.json",
+    output:
+        f"{RESULTS}/audit/control/{{control}}.json",
+    log:
+        f"{RESULTS}/logs/audit/control/{{control}}.log",
+    benchmark:
+        f"{RESULTS}/logs/audit/control/{{control}}.jsonl"
+    conda:
+        LOCK
+    params:
+        cache=lambda wildcards: CACHE,
+        fingerprint=lambda wildcards: audit_fingerprint("controls.check"),
+    shell:
+        "OMP_NUM_THREADS=1 clipnoise audit control {wildcards.control} --cache {params.cache:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+rule audit_report:
+    input:
+        contract=expand(
+            f"{RESULTS}/audit/contract/{{method}}.json", method=audited_methods()
+        ),
+        empirical=expand(
+            f"{RESULTS}/audit/empirical/{{method}}.json", method=claiming_methods()
+        ),
+        control=expand(
+            f"{RESULTS}/audit/control/{{control}}.json", control=list(MISTAKES)
+        ),
+        template=f"{workflow.basedir}/reports/templates/audit.typ",
+    output:
+        report(
+            f"{REPORTS}/audit/report.pdf",
+            category="Privacy",
+            labels={"report": "audit of every method"},
+        ),
+    log:
+        f"{RESULTS}/logs/audit/report.log",
+    benchmark:
+        f"{RESULTS}/logs/audit/report.jsonl"
+    conda:
+        LOCK
+    params:
+        results=lambda wildcards: RESULTS,
+    shell:
+        "clipnoise audit report --results {params.results:q}/audit --template {input.template:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+rule reaccount:
+    input:
+        published=f"{workflow.basedir}/reports/published/reaccounting.yaml",
+        template=f"{workflow.basedir}/reports/templates/audit.typ",
+    output:
+        table=f"{RESULTS}/reaccounting.csv",
+        pdf=report(
+            f"{REPORTS}/reaccounting/report.pdf",
+            category="Privacy",
+            labels={"report": "published ε, computed again"},
+        ),
+    log:
+        f"{RESULTS}/logs/reaccount.log",
+    benchmark:
+        f"{RESULTS}/logs/reaccount.jsonl"
+    conda:
+        LOCK
+    shell:
+        "clipnoise reaccount --published {input.published:q} --template {input.template:q}"
+        " --out {output.table:q} --report {output.pdf:q} > {log:q} 2>&1"

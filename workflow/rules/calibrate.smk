@@ -1,0 +1,13 @@
+rule calibrate:
+    output:
+        f"{RESULTS}/calibration/{{key}}.json",
+    log:
+        f"{RESULTS}/logs/calibrate/{{key}}.log",
+    benchmark:
+        f"{RESULTS}/logs/calibrate/{{key}}.jsonl"
+    conda:
+        LOCK
+    params:
+        options=lambda wildcards: plan.calibration(wildcards.key).options(),
+    shell:
+        "clipnoise calibrate {params.options} --out {output} > {log} 2>&1"

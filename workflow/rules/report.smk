@@ -1,0 +1,99 @@
+TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
+
+
+rule table:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+    output:
+        csv=report(
+            f"{REPORTS}/{{study}}/tables/{{part}}.csv",
+            caption="../report/table.rst",
+            category="{study}",
+            subcategory="Tables",
+            labels={"part": "{part}"},
+        ),
+        markdown=f"{REPORTS}/{{study}}/tables/{{part}}.md",
+        latex=f"{REPORTS}/{{study}}/tables/{{part}}.tex",
+    log:
+        f"{RESULTS}/logs/table/{{study}}/{{part}}.log",
+    benchmark:
+        f"{RESULTS}/logs/table/{{study}}/{{part}}.jsonl"
+    conda:
+        LOCK
+    shell:
+        "clipnoise table --study {input.study:q} --part {wildcards.part} --runs {input.runs:q}"
+        " --out $(dirname {output.csv:q})/{wildcards.part} > {log:q} 2>&1"
+
+
+rule figure:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        curves=f"{RESULTS}/studies/{{study}}/curves.csv",
+    output:
+        report(
+            f"{REPORTS}/{{study}}/figures/{{number}}.svg",
+            caption="../report/figure.rst",
+            category="{study}",
+            subcategory="Figures",
+            labels=lambda wildcards: plan.figure_labels(
+                wildcards.study, int(wildcards.number)
+            ),
+        ),
+    log:
+        f"{RESULTS}/logs/figure/{{study}}/{{number}}.log",
+    benchmark:
+        f"{RESULTS}/logs/figure/{{study}}/{{number}}.jsonl"
+    conda:
+        LOCK
+    shell:
+        "clipnoise figure --study {input.study:q} --item {wildcards.number} --runs {input.runs:q}"
+        " --curves {input.curves:q} --out {output:q} > {log:q} 2>&1"
+
+
+rule report:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        template=TEMPLATE,
+        tables=lambda wildcards: plan.tables(wildcards.study),
+        figures=lambda wildcards: plan.figures(wildcards.study),
+    output:
+        report(
+            f"{REPORTS}/{{study}}/report.pdf",
+            caption="../report/report.rst",
+            category="{study}",
+            subcategory="Report",
+            labels={"report": "PDF"},
+        ),
+    log:
+        f"{RESULTS}/logs/report/{{study}}.log",
+    benchmark:
+        f"{RESULTS}/logs/report/{{study}}.jsonl"
+    conda:
+        LOCK
+    shell:
+        "clipnoise report --study {input.study:q} --runs {input.runs:q}"
+        " --figures $(dirname {output:q})/figures --template {input.template:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+# Takes what is there: no run is an input, so a failed job cannot hold it up.
+rule partial_report:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        template=TEMPLATE,
+    output:
+        f"{REPORTS}/{{study}}/partial.pdf",
+    log:
+        f"{RESULTS}/logs/partial_report/{{study}}.log",
+    benchmark:
+        f"{RESULTS}/logs/partial_report/{{study}}.jsonl"
+    conda:
+        LOCK
+    params:
+        results=lambda wildcards: RESULTS,
+    shell:
+        "clipnoise partial-report {input.study:q} --results {params.results:q}"
+        " --template {input.template:q} --out {output:q} > {log:q} 2>&1"

@@ -1,0 +1,62 @@
+from clipnoise.reproductions.base import fingerprint as reproduction_fingerprint
+
+REPRODUCTIONS = glob_wildcards(
+    f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml"
+).artefact
+
+
+rule reproduce:
+    input:
+        settings=f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml",
+        published=f"{workflow.basedir}/reports/published/{{artefact}}.csv",
+    output:
+        comparison=f"{RESULTS}/reproductions/{{artefact}}/comparison.csv",
+        data=f"{RESULTS}/reproductions/{{artefact}}/data.csv",
+        run=f"{RESULTS}/reproductions/{{artefact}}/run.json",
+    log:
+        f"{RESULTS}/logs/reproduce/{{artefact}}.log",
+    benchmark:
+        f"{RESULTS}/logs/reproduce/{{artefact}}.jsonl"
+    wildcard_constraints:
+        artefact="|".join(REPRODUCTIONS),
+    conda:
+        LOCK
+    params:
+        folder=subpath(output.comparison, parent=True),
+        fingerprint=lambda wildcards, input: reproduction_fingerprint(
+            wildcards.artefact, Path(input.settings)
+        ),
+    shell:
+        "clipnoise reproduce {wildcards.artefact} --settings {input.settings:q}"
+        " --published {input.published:q} --out {params.folder:q} > {log} 2>&1"
+
+
+rule reproduction_report:
+    input:
+        data=f"{RESULTS}/reproductions/{{artefact}}/comparison.csv",
+        template=f"{workflow.basedir}/reports/templates/reproduction.typ",
+    output:
+        pdf=report(
+            f"{REPORTS}/{{artefact}}.pdf",
+            category="Reproductions",
+            labels={"artefact": "{artefact}"},
+        ),
+        comparison=f"{REPORTS}/{{artefact}}.csv",
+    log:
+        f"{RESULTS}/logs/reproduction_report/{{artefact}}.log",
+    benchmark:
+        f"{RESULTS}/logs/reproduction_report/{{artefact}}.jsonl"
+    wildcard_constraints:
+        artefact="|".join(REPRODUCTIONS),
+    conda:
+        LOCK
+    params:
+        folder=subpath(input.data, parent=True),
+    shell:
+        "clipnoise reproduction-report {wildcards.artefact} --template {input.template:q}"
+        " --data {params.folder:q} --out {output.pdf:q} > {log} 2>&1"
+
+
+rule reproductions:
+    input:
+        expand(f"{REPORTS}/{{artefact}}.pdf", artefact=REPRODUCTIONS),
