@@ -173,13 +173,17 @@ class LiveRun:
             self._imported.set()
             with lock(self._results, self._spec.hash, seconds=self._patience):
                 if self._experiment_id is None:
-                    name = self._membership.study
-                    self._experiment_id = experiment(client, name, self._results, self._uri)
+                    self._experiment_id = self._experiment(client)
                 self._record(client, self._experiment_id)
         except Exception as error:  # the result files are enough, whatever MLflow does
             self._failure = explain(error, self._uri)
         finally:
             self._imported.set()
+
+    def _experiment(self, client: Any) -> str:
+        # MLflow reads an experiment's tags before it writes them: two jobs at once would clash.
+        with lock(self._results, "store", seconds=self._patience):
+            return experiment(client, self._membership.study, self._results, self._uri)
 
     def _record(self, client: Any, experiment_id: str) -> None:
         folder = run_folder(self._results, self._spec)
