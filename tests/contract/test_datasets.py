@@ -52,17 +52,17 @@ def test_sizes_are_known_before_loading_and_true(name: str, prepared: Path) -> N
 def test_shapes_types_and_labels_are_as_declared(name: str, prepared: Path) -> None:
     dataset = with_public(name)
     for examples in parts(dataset.load(prepared)).values():
-        assert examples.inputs.shape[1:] == dataset.example_shape
+        assert examples.inputs.shape[1:] == dataset.signature.shape
         assert examples.targets.dtype == torch.int64
         assert examples.targets.shape == (len(examples),)
         assert int(examples.targets.min()) >= 0
-        assert int(examples.targets.max()) < dataset.classes
+        assert int(examples.targets.max()) < dataset.signature.outputs
         assert examples.inputs.isfinite().all()
 
 
 def test_every_class_is_there_to_train_on(name: str, prepared: Path) -> None:
     dataset = DATASETS[name]()
-    assert len(dataset.load(prepared).train.targets.unique()) == dataset.classes
+    assert len(dataset.load(prepared).train.targets.unique()) == dataset.signature.outputs
 
 
 def test_no_example_is_in_two_parts(name: str, prepared: Path) -> None:

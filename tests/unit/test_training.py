@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from clipnoise.engine import training
+from clipnoise.engine.ingredients import sampler
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import read_run, run_folder, write_run
 from clipnoise.engine.spec import RunSpec, from_mapping
-from clipnoise.engine.training import Outcome, sampler, train
+from clipnoise.engine.training import Outcome, train
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.studies.plan import calibration_target

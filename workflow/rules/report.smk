@@ -1,4 +1,12 @@
+from clipnoise.studies.comparisons import published_tables
+
+
 TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
+PUBLISHED = Path(workflow.basedir) / "reports" / "published"
+
+
+# A reproduction writes its own comparison.
+ruleorder: reproduction_report > compare
 
 
 rule table:
@@ -52,6 +60,34 @@ rule figure:
         " --curves {input.curves:q} --out {output:q} > {log:q} 2>&1"
 
 
+rule compare:
+    input:
+        study=lambda wildcards: plan.study_file(wildcards.study),
+        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        tables=lambda wildcards: published_tables(
+            plan.study(wildcards.study), PUBLISHED
+        ),
+    output:
+        report(
+            f"{REPORTS}/{{study}}.csv",
+            caption="../report/comparison.rst",
+            category="{study}",
+            subcategory="Tables",
+            labels={"part": "published and found here"},
+        ),
+    log:
+        f"{RESULTS}/logs/compare/{{study}}.log",
+    benchmark:
+        f"{RESULTS}/logs/compare/{{study}}.jsonl"
+    conda:
+        LOCK
+    params:
+        published=str(PUBLISHED),
+    shell:
+        "clipnoise compare --study {input.study:q} --runs {input.runs:q}"
+        " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
+
+
 rule report:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
@@ -59,6 +95,11 @@ rule report:
         template=TEMPLATE,
         tables=lambda wildcards: plan.tables(wildcards.study),
         figures=lambda wildcards: plan.figures(wildcards.study),
+        comparison=lambda wildcards: (
+            f"{REPORTS}/{wildcards.study}.csv"
+            if published_tables(plan.study(wildcards.study), PUBLISHED)
+            else []
+        ),
     output:
         report(
             f"{REPORTS}/{{study}}/report.pdf",
@@ -73,10 +114,12 @@ rule report:
         f"{RESULTS}/logs/report/{{study}}.jsonl"
     conda:
         LOCK
+    params:
+        published=str(PUBLISHED),
     shell:
         "clipnoise report --study {input.study:q} --runs {input.runs:q}"
         " --figures $(dirname {output:q})/figures --template {input.template:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 
 
 # Takes what is there: no run is an input, so a failed job cannot hold it up.
@@ -94,6 +137,8 @@ rule partial_report:
         LOCK
     params:
         results=lambda wildcards: RESULTS,
+        published=str(PUBLISHED),
     shell:
         "clipnoise partial-report {input.study:q} --results {params.results:q}"
-        " --template {input.template:q} --out {output:q} > {log:q} 2>&1"
+        " --template {input.template:q} --published {params.published:q}"
+        " --out {output:q} > {log:q} 2>&1"

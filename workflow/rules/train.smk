@@ -2,7 +2,7 @@
 # changing them must not train anything again.
 rule train:
     input:
-        data=lambda wildcards: plan.dataset_file(wildcards.hash),
+        data=lambda wildcards: plan.dataset_files(wildcards.hash),
         calibration=lambda wildcards: plan.calibration_file(wildcards.hash),
         store=ancient(f"{RESULTS}/mlflow.json"),
     output:
@@ -27,8 +27,9 @@ rule train:
         spec=lambda wildcards: plan.spec_json(wildcards.hash),
         fingerprint=lambda wildcards: plan.fingerprint(wildcards.hash),
         cache=lambda wildcards: CACHE,
+        weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
     shell:
         "clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
-        " --cache {params.cache:q} --results {params.results:q} --tracking {resources.tracking}"
+        " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
         " --device {resources.device} --threads {resources.cpus_per_task} > {log:q} 2>&1"

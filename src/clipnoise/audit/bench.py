@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from clipnoise.data.base import Examples
+from clipnoise.data.base import DenseExamples
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.hooks import HooksEngine
 from clipnoise.gradients.vmap import VmapEngine
@@ -37,9 +38,9 @@ class Bench:
     name: str
     engines: dict[str, GradientEngine]
     theta: Tensor
-    pool: Examples
+    pool: DenseExamples
 
-    def gradients(self, examples: Examples, iterates: list[Tensor]) -> Tensor:
+    def gradients(self, examples: DenseExamples, iterates: list[Tensor]) -> Tensor:
         """Return per-example gradients at some iterates, shape (k, b, d)."""
         engine = self.engines["vmap"]
         if len(examples) == 0:
@@ -68,10 +69,10 @@ def least_squares(dimension: int, seed: int = 0) -> Bench:
 
     theta = normal(dimension)
     engines = _engines(lambda: nn.Linear(dimension, 1, bias=False), losses, theta)
-    return Bench("made to hurt", engines, theta, Examples(normal(64, dimension), normal(64)))
+    return Bench("made to hurt", engines, theta, DenseExamples(normal(64, dimension), normal(64)))
 
 
-def realise(gradients: Tensor, theta: Tensor) -> Examples:
+def realise(gradients: Tensor, theta: Tensor) -> DenseExamples:
     """Return linear regression examples that have given gradients at given parameters.
 
     (θ·x − y)x = g for x = g/‖g‖ and y = θ·x − ‖g‖. At nearby iterates the direction is the same.
@@ -82,10 +83,10 @@ def realise(gradients: Tensor, theta: Tensor) -> Examples:
     """
     norms = gradients.norm(dim=1, keepdim=True)
     inputs = torch.where(norms > 0, gradients / norms.clamp(min=1e-300), gradients)
-    return Examples(inputs, inputs @ theta - norms.squeeze(1))
+    return DenseExamples(inputs, inputs @ theta - norms.squeeze(1))
 
 
-def real_data(dataset: Dataset, model: Model, inputs: Examples, seed: int = 0) -> Bench:
+def real_data(dataset: Dataset, model: Model, inputs: DenseExamples, seed: int = 0) -> Bench:
     """Return a bench of a real dataset and model.
 
     Args:
@@ -96,27 +97,27 @@ def real_data(dataset: Dataset, model: Model, inputs: Examples, seed: int = 0) -
     """
 
     def build() -> nn.Module:
-        return model.build(dataset.example_shape, dataset.classes)
+        return model.build(dataset.signature, Path("weights"))
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         theta = torch.cat([p.detach().reshape(-1) for p in build().parameters()]).double()
-    pool = Examples(inputs.inputs.double(), inputs.targets)
+    pool = DenseExamples(inputs.inputs.double(), inputs.targets)
     name = f"{dataset.id}, {model.id}"
-    return Bench(name, _engines(build, model.losses, theta), theta, pool)
+    return Bench(name, _engines(build, dataset.signature.goal.losses, theta), theta, pool)
 
 
-def join(*parts: Examples | None) -> Examples:
+def join(*parts: DenseExamples | None) -> DenseExamples:
     """Return several sets of examples as one, in order; None counts as empty."""
     there = [part for part in parts if part is not None]
-    return Examples(
+    return DenseExamples(
         torch.cat([part.inputs for part in there]), torch.cat([part.targets for part in there])
     )
 
 
-def take(examples: Examples, rows: Tensor | slice) -> Examples:
+def take(examples: DenseExamples, rows: Tensor | slice) -> DenseExamples:
     """Return some of the examples."""
-    return Examples(examples.inputs[rows], examples.targets[rows])
+    return DenseExamples(examples.inputs[rows], examples.targets[rows])
 
 
 def _engines(

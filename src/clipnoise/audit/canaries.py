@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import Dataset, DenseExamples, Splits
 from clipnoise.gradients.engine import GradientEngine
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class WithCanaries(Dataset):
     canaries: int
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("example_shape", "classes", "title", "licence", "source"):
+        if name in ("signature", "title", "licence", "source"):
             return getattr(self.inner, name)
         return super().__getattribute__(name)
 
@@ -55,19 +55,19 @@ class WithCanaries(Dataset):
         splits: Splits = self.inner.load(cache)
         if self.user_count() is not None:
             return splits  # the last m users have no example: they are the canaries
-        inputs, targets = splits.train.inputs, splits.train.targets
-        train = Examples(
+        inputs, targets = splits.train.take(slice(None))
+        train = DenseExamples(
             torch.cat([inputs, inputs.new_zeros(self.canaries, *inputs.shape[1:])]),
             torch.cat([targets, -1 - torch.arange(self.canaries, dtype=targets.dtype)]),
         )
         return Splits(train, splits.validation, splits.test, splits.public, splits.provenance)
 
 
-def as_users(units: Examples, canaries: int) -> Examples:
+def as_users(units: DenseExamples, canaries: int) -> DenseExamples:
     """Return users by number, the last of them marked as canaries in the way of examples."""
     first = len(units) - canaries
     marks = torch.where(units.inputs < first, 0, first - 1 - units.inputs)
-    return Examples(units.inputs, marks)
+    return DenseExamples(units.inputs, marks)
 
 
 class CanaryEngine(GradientEngine):

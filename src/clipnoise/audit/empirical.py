@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Recorder, Release, Subject
-    from clipnoise.data.base import Examples
+    from clipnoise.data.base import DenseExamples
     from clipnoise.engine.spec import RunSpec
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.accountants import Accountant
@@ -146,7 +146,7 @@ def _one_run(
     engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
     users = spec.dataset.user_count() is not None
 
-    def sums(_: GradientEngine, units: Examples, *rest: Any) -> Any:
+    def sums(_: GradientEngine, units: DenseExamples, *rest: Any) -> Any:
         return subject.form(engine, as_users(units, m) if users else units, *rest)
 
     run.sums = sums

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.bench import Bench
     from clipnoise.audit.subject import Subject
-    from clipnoise.data.base import Examples
+    from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.queries import Clipping
 
@@ -52,7 +52,7 @@ class Moment:
         self,
         subject: Subject,
         engine: GradientEngine,
-        examples: Examples,
+        examples: DenseExamples,
         *,
         batch: Tensor | None = None,
         size: int = 10**6,

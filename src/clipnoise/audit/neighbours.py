@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.audit.bench import join, realise, take
-from clipnoise.data.base import Examples
+from clipnoise.data.base import DenseExamples
 from clipnoise.privacy.sensitivity import EXCESS, adversaries
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Pair:
     """
 
     kind: str
-    rest: Examples
-    one: Examples
-    other: Examples | None = None
+    rest: DenseExamples
+    one: DenseExamples
+    other: DenseExamples | None = None
     drawn: bool = True
 
-    def datasets(self) -> tuple[tuple[Examples, Tensor], tuple[Examples, Tensor]]:
+    def datasets(self) -> tuple[tuple[DenseExamples, Tensor], tuple[DenseExamples, Tensor]]:
         """Return both datasets, each with the rows of its batch; the example that differs last."""
         sides = []
         for example in (self.one, self.other):
@@ -104,8 +104,8 @@ def real_pairs(subject: Subject, bench: Bench, seed: int) -> Iterator[Pair]:
     rows = torch.randperm(len(bench.pool), generator=draw)
     replaced = subject.method.query.adjacency == "replace"
     rest, one, two = (take(bench.pool, rows[a:b]) for a, b in ((0, 12), (12, 13), (13, 14)))
-    wild = Examples(one.inputs * EXCESS, one.targets)
-    against = Examples(-wild.inputs, one.targets)
+    wild = DenseExamples(one.inputs * EXCESS, one.targets)
+    against = DenseExamples(-wild.inputs, one.targets)
     empty = take(bench.pool, slice(0, 0))
     same = join(*[wild] * 40)
     yield Pair("real example", rest, one, _same(replaced, two))
@@ -125,7 +125,7 @@ def climb(start: Pair, harm: Callable[[Pair], float], seed: int) -> Pair:
     """
     draw = torch.Generator().manual_seed(seed)
 
-    def shake(examples: Examples | None, size: float) -> Examples | None:
+    def shake(examples: DenseExamples | None, size: float) -> DenseExamples | None:
         if examples is None:
             return None
         parts = [
@@ -134,7 +134,7 @@ def climb(start: Pair, harm: Callable[[Pair], float], seed: int) -> Pair:
             else part
             for part in (examples.inputs, examples.targets)
         ]
-        return Examples(*parts)
+        return DenseExamples(*parts)
 
     best, worst = start, harm(start)
     for number in range(ROUNDS):
@@ -149,5 +149,5 @@ def climb(start: Pair, harm: Callable[[Pair], float], seed: int) -> Pair:
     return replace(best, kind="optimised to hurt")
 
 
-def _same(wanted: bool, example: Examples) -> Examples | None:
+def _same(wanted: bool, example: DenseExamples) -> DenseExamples | None:
     return example if wanted else None

@@ -11,11 +11,12 @@ import torch
 
 from clipnoise.audit.constants import Finding
 from clipnoise.audit.subject import recorded
-from clipnoise.data.base import Examples
+from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits
 from clipnoise.data.digits_users import DigitsUsers
+from clipnoise.engine.ingredients import sampler
 from clipnoise.engine.spec import Privacy, RunSpec, Training
-from clipnoise.engine.training import Run, sampler
+from clipnoise.engine.training import Run
 from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.sensitivity import EXCESS
 from clipnoise.privacy.shuffling import ShuffledSampler
@@ -108,7 +109,7 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
 
 
 def _sum_of(
-    subject: Subject, wild: bool, engine: GradientEngine, examples: Examples, *rest: Any
+    subject: Subject, wild: bool, engine: GradientEngine, examples: DenseExamples, *rest: Any
 ) -> Tensor:
     """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
 
@@ -119,7 +120,7 @@ def _sum_of(
         inputs[:1] *= EXCESS
     elif wild:
         inputs[:1] = inputs[1:2]
-    total: Tensor = subject.form(engine, Examples(inputs, examples.targets), *rest)
+    total: Tensor = subject.form(engine, DenseExamples(inputs, examples.targets), *rest)
     return total
 
 

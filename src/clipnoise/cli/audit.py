@@ -84,7 +84,7 @@ def _contract(arguments: argparse.Namespace) -> dict[str, Any]:
     from clipnoise.models.logistic import Logistic
 
     audited, digits = _subject(arguments), Digits()
-    real = real_data(digits, Logistic(), digits.load(arguments.cache).train)
+    real = real_data(digits, Logistic(), digits.load(arguments.cache).train.dense())
     findings = (check_steps(audited, arguments.cache), check_sampler(audited))
     return check_contract(audited, real, findings=findings)
 

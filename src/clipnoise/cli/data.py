@@ -10,19 +10,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     prepare = actions.add_parser("prepare", help="write a dataset into the cache")
     prepare.add_argument("name", help="its id, as `clipnoise data list` shows it")
+    prepare.add_argument(
+        "--options", default="{}", help="what decides what is prepared, as JSON: {tokenizer: …}"
+    )
     listing = actions.add_parser("list", help="show every dataset and whether it is prepared")
     for action in (prepare, listing):
         action.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import yaml
+
     from clipnoise.data.base import dataset_class
+    from clipnoise.fields import parse
 
     if arguments.action == "list":
         show(arguments.cache)
         return 0
-    dataset_class(arguments.name)().prepare(arguments.cache)
-    print(f"{arguments.name}: prepared in {arguments.cache / arguments.name}")
+    kind = dataset_class(arguments.name)
+    dataset = parse(kind, yaml.safe_load(arguments.options), file="--options")
+    dataset.prepare(arguments.cache)
+    print(f"{arguments.name}: prepared in {arguments.cache / dataset.prepared}")
     return 0
 
 

@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder")
     parser.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
+    parser.add_argument("--weights", type=Path, default=Path("weights"), help="pretrained weights")
     parser.add_argument("--tracking", choices=("live", "after", "sync", "off"), default="off")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         calibration,
         results=arguments.results,
         cache=arguments.cache,
+        weights=arguments.weights,
         device=arguments.device,
         tracking=arguments.tracking,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Natural
@@ -13,7 +13,8 @@ from clipnoise.plugins import lookup, plugins
 if TYPE_CHECKING:
     from torch import Tensor
 
-Task = Literal["classification"]
+    from clipnoise.data.rows import Rows
+    from clipnoise.data.signature import Signature
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,35 @@ class Examples:
     """Examples of one split.
 
     Attributes:
-        inputs: shape (n, …).
-        targets: shape (n, …); class indices int64 for classification.
+        inputs: shape (n, …), dense or as rows that are made dense when taken.
+        targets: shape (n, …), likewise; class indices int64 for classification.
     """
 
-    inputs: Tensor
-    targets: Tensor
+    inputs: Tensor | Rows
+    targets: Tensor | Rows
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def take(self, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return the dense inputs and targets of some examples, each of shape (b, …)."""
+        return self.inputs[chosen], self.targets[chosen]
+
+    def dense(self) -> DenseExamples:
+        """Return the same examples as plain tensors, all in memory."""
+        return DenseExamples(*self.take(slice(None)))
+
+    def to(self, device: str) -> Examples:
+        """Return the same examples on a device."""
+        return Examples(self.inputs.to(device), self.targets.to(device))
+
+
+@dataclass(frozen=True)
+class DenseExamples(Examples):
+    """Examples as plain tensors."""
+
+    inputs: Tensor
+    targets: Tensor
 
 
 @dataclass(frozen=True)
@@ -61,13 +82,24 @@ class Dataset:
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
-    task: ClassVar[Task] = "classification"
     licence: ClassVar[str]
     source: ClassVar[str]
-    example_shape: ClassVar[tuple[int, ...]]
-    classes: ClassVar[int]
 
     split_seed: Natural = 0
+
+    @property
+    def signature(self) -> Signature:
+        """What an example looks like, and what is asked about it: public."""
+        raise NotImplementedError
+
+    @property
+    def prepared(self) -> str:
+        """Name of the folder in the cache; datasets that differ only in their splits share it."""
+        return self.id
+
+    def preparation(self) -> dict[str, Any]:
+        """Return the options that decide what is prepared: with the id, enough to prepare it."""
+        return {}
 
     def sizes(self) -> dict[str, int]:
         """Return the number of examples of each split: public, known before any download."""

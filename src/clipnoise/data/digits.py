@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.signature import Signature
 from clipnoise.fields import Natural
 from clipnoise.seeds import generator
 
@@ -35,14 +36,16 @@ class Digits(Dataset):
         "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
         "Repository, 1998, doi:10.24432/C50P49; its test file, as scikit-learn carries it"
     )
-    example_shape: ClassVar[tuple[int, ...]] = (1, 8, 8)
-    classes: ClassVar[int] = 10
 
     public_examples: Natural = 0
 
     def __post_init__(self) -> None:
         if self.public_examples >= DEVELOPMENT - VALIDATION:
             raise ValueError(f"public_examples must be below {DEVELOPMENT - VALIDATION}")
+
+    @property
+    def signature(self) -> Signature:
+        return Signature("image", (1, 8, 8), 10)
 
     def sizes(self) -> dict[str, int]:
         return {
@@ -58,7 +61,7 @@ class Digits(Dataset):
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        inputs = (bunch.images / 16).astype("float32").reshape(-1, *self.example_shape)
+        inputs = (bunch.images / 16).astype("float32").reshape(-1, *self.signature.shape)
         if len(inputs) != EXAMPLES:
             raise RuntimeError(f"scikit-learn carries {len(inputs)} digits, expected {EXAMPLES}")
         facts = {

@@ -46,11 +46,12 @@ class DigitsUsers(Digits):
         import torch
 
         splits = super().load(cache)
-        by_digit = splits.train.targets.argsort(stable=True)
+        targets = splits.train.dense().targets
+        by_digit = targets.argsort(stable=True)
         order = torch.randperm(SHARDS * self.users, generator=generator("split", self.split_seed))
         owners = order % self.users
         shards = torch.tensor_split(by_digit, SHARDS * self.users)
-        users = torch.empty_like(splits.train.targets)
+        users = torch.empty_like(targets)
         for shard, owner in zip(shards, owners, strict=True):
             users[shard] = owner
         return replace(splits, users=users)

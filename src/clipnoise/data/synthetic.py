@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_manifest, write_arrays
+from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
 
@@ -35,13 +36,12 @@ class Synthetic(Dataset):
     examples: Count = 1000
     public_examples: Natural = 0
     features: Count = 20
-    classes: Count = 4  # type: ignore[misc]  # a field here, fixed in other datasets
+    classes: Count = 4
     separation: float = 3.0
 
     @property
-    def example_shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Shape of one input: a vector of features."""
-        return (self.features,)
+    def signature(self) -> Signature:
+        return Signature("features", (self.features,), self.classes)
 
     def sizes(self) -> dict[str, int]:
         quarter = max(1, self.examples // 4)

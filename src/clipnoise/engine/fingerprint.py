@@ -24,9 +24,9 @@ def fingerprint(spec: RunSpec) -> str:
     """Return the fingerprint of a run: 12 hex digits over every module that can change it.
 
     Args:
-        spec: the run; its dataset, model and method say which plug-ins count.
+        spec: the run; its datasets, model and method say which plug-ins count.
     """
-    parts = (spec.dataset, spec.model, spec.method)
+    parts = (*spec.datasets, spec.model, spec.method)
     return _fingerprint((ROOT, *(type(part).__module__ for part in parts)))
 
 

@@ -25,6 +25,7 @@ def run_job(
     *,
     results: Path,
     cache: Path,
+    weights: Path,
     device: str,
     tracking: Mode,
 ) -> dict[str, Any]:
@@ -35,6 +36,7 @@ def run_job(
         calibration: σ and the ε it costs; None for a non-private run.
         results: the results folder.
         cache: the folder of prepared datasets.
+        weights: the folder of pretrained weights.
         device: "auto" or a torch device name.
         tracking: when MLflow is told of the run; see `open_run`.
 
@@ -58,7 +60,12 @@ def run_job(
 
         logger.info("%s on %s", spec.folder, device)
         outcome = train(
-            spec, cache=cache, calibration=calibration, device=device, on_metrics=on_metrics
+            spec,
+            cache=cache,
+            calibration=calibration,
+            weights=weights,
+            device=device,
+            on_metrics=on_metrics,
         )
         summary = write_run(folder, spec, outcome, calibration, provenance)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")

@@ -50,7 +50,7 @@ class PublicData:
         """Return how large each coordinate's gradient is on public examples, shape (d,)."""
         squares = torch.zeros_like(theta)
         for chosen in pieces(len(self.examples), PIECE):
-            inputs, targets = self.examples.inputs[chosen], self.examples.targets[chosen]
+            inputs, targets = self.examples.take(chosen)
             squares += self.engine.per_example_gradients(inputs, targets, theta).square().sum(0)
         return (squares / len(self.examples)).sqrt()
 
@@ -78,9 +78,7 @@ class PublicData:
         return theta
 
     def _mean(self, chosen: Tensor, theta: Tensor) -> Tensor:
-        return self.engine.mean_gradient(
-            self.examples.inputs[chosen], self.examples.targets[chosen], theta
-        )
+        return self.engine.mean_gradient(*self.examples.take(chosen), theta)
 
 
 def public_data(
@@ -97,13 +95,12 @@ def public_data(
         UserError: the method needs public data and the dataset has none.
     """
     method = spec.method
-    needs = method.uses_public_gradient or method.uses_side_information or method.warm_start()
-    if not needs:
+    if not method.uses_public_data():
         return None
     if examples is None or len(examples) == 0:
         raise UserError(
             f"dataset: {method.id} needs public examples, and {spec.dataset.id} has none set "
-            "aside. Give it some, e.g. public_examples: 100."
+            "aside. Give it some, e.g. public_examples: 100, or name another dataset as public."
         )
     size = min(spec.training.expected_batch_size, len(examples))
     return PublicData(examples, engine, method, size, generator("public", spec.seed))

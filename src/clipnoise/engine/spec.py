@@ -97,7 +97,17 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One training run. Two studies that need the same run share it: its hash is its identity."""
+    """One training run. Two studies that need the same run share it: its hash is its identity.
+
+    Attributes:
+        dataset: the private examples, and the examples to validate and test on.
+        model: the network.
+        method: the optimizer.
+        privacy: the budget; None for a method without noise.
+        training: how long and in what pieces.
+        seed: of every random stream.
+        public: the dataset whose training examples are public; None leaves it to `dataset`.
+    """
 
     dataset: Dataset
     model: Model
@@ -105,6 +115,7 @@ class RunSpec:
     privacy: Privacy | None
     training: Training
     seed: int
+    public: Dataset | None = None
 
     def __post_init__(self) -> None:
         if self.method.query.draws and self.privacy is None:
@@ -122,8 +133,34 @@ class RunSpec:
                 f"the {self.examples} private {self.unit}s of {self.dataset.id}."
             )
         self.microbatches.count(self.training.expected_batch_size)
+        if self.public is not None:
+            self._check_public(self.public)
         if self.privacy is not None:
             self.participation()
+
+    def _check_public(self, public: Dataset) -> None:
+        if not self.method.uses_public_data():
+            raise UserError(f"public: {self.method.id} uses no public data; leave public out.")
+        if self.dataset.sizes()["public"]:
+            raise UserError(
+                f"public: {self.dataset.id} sets public examples aside already; give either public "
+                "or the dataset's public_examples."
+            )
+        if public.signature != self.dataset.signature:
+            raise UserError(
+                f"public.id: {public.id} holds {public.signature}, but {self.dataset.id} holds "
+                f"{self.dataset.signature}: public examples must look like the private ones."
+            )
+        if public.prepared == self.dataset.prepared:
+            raise UserError(
+                f"public.id: {public.id} is the private dataset itself; its public examples are "
+                "set aside by the dataset's public_examples."
+            )
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Every dataset that the run reads, the private one first."""
+        return (self.dataset,) if self.public is None else (self.dataset, self.public)
 
     @property
     def unit(self) -> Literal["example", "user"]:
@@ -222,19 +259,29 @@ class RunSpec:
         return sorted({round(self.steps * i / count) for i in range(count + 1)})
 
 
-SECTIONS = ("dataset", "model", "method", "privacy", "training", "seed")
+REQUIRED = ("dataset", "model", "method", "training", "seed")
+SECTIONS = (*REQUIRED, "privacy", "public")
 
 
 def to_mapping(spec: RunSpec) -> dict[str, Any]:
-    """Turn a spec into plain data, defaults written out, in the order of the sections."""
+    """Turn a spec into plain data, defaults written out, in the order of the sections.
+
+    A section that came later is left out where it is not used: runs keep the hash they had before.
+    """
+    public = {} if spec.public is None else {"public": _with_id(spec.public)}
     return {
-        "dataset": {"id": spec.dataset.id, **to_plain(spec.dataset)},
-        "model": {"id": spec.model.id, **to_plain(spec.model)},
-        "method": {"id": spec.method.id, **to_plain(spec.method)},
+        "dataset": _with_id(spec.dataset),
+        "model": _with_id(spec.model),
+        "method": _with_id(spec.method),
         "privacy": None if spec.privacy is None else _privacy(spec.privacy),
         "training": to_plain(spec.training),
         "seed": spec.seed,
+        **public,
     }
+
+
+def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
+    return {"id": plugin.id, **to_plain(plugin)}
 
 
 def _privacy(privacy: Privacy) -> dict[str, Any]:
@@ -249,7 +296,8 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
     """Build a spec from plain data.
 
     Args:
-        values: the sections dataset, model, method, privacy, training and seed.
+        values: the sections dataset, model, method, training and seed; privacy for a method that
+            adds noise; public where another dataset is the public one.
         file: where it was read, for error messages.
 
     Returns:
@@ -261,10 +309,10 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
     for key in values:
         if key not in SECTIONS:
             raise unknown("section", str(key), SECTIONS, file=file)
-    for key in SECTIONS:
-        if key not in values and key != "privacy":
+    for key in REQUIRED:
+        if key not in values:
             raise UserError(f"{file or 'run spec'}: {key}: required, but not given.")
-    privacy = values.get("privacy")
+    privacy, public = values.get("privacy"), values.get("public")
     try:
         return RunSpec(
             dataset=_plugin(dataset_class, values["dataset"], "dataset", file),
@@ -273,6 +321,7 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
             privacy=None if privacy is None else parse(Privacy, privacy, file=file, key="privacy"),
             training=parse(Training, values["training"], file=file, key="training"),
             seed=parse(int, values["seed"], file=file, key="seed"),
+            public=None if public is None else _plugin(dataset_class, public, "public", file),
         )
     except UserError as error:
         prefix = f"{file}: " if file and not str(error).startswith(file) else ""

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.data.base import Examples, Splits
+from clipnoise.engine.ingredients import (
+    WEIGHTS,
+    build_network,
+    load_data,
+    noise_source,
+    on_device,
+    sampler,
+)
 from clipnoise.engine.memory import PeakMemory
 from clipnoise.engine.public import SIDE_INFORMATION, PublicData, public_data
 from clipnoise.engine.units import Units, private_units
@@ -20,19 +28,14 @@ from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, physical_batches
 from clipnoise.methods.base import Public, State, step
-from clipnoise.privacy.correlation import Noise
-from clipnoise.privacy.cyclic import CyclicPoissonSampler
-from clipnoise.privacy.fixed_size import FixedSizeSampler
 from clipnoise.privacy.noise import NoiseSource
-from clipnoise.privacy.sampling import PoissonSampler, Sampler
-from clipnoise.privacy.shuffling import ShuffledSampler
-from clipnoise.seeds import generator
+from clipnoise.privacy.sampling import Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.data.tasks import Task
     from clipnoise.engine.spec import RunSpec
-    from clipnoise.models.base import Model
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.privacy.queries import Clipping, Unreleased
 
@@ -103,6 +106,7 @@ def train(
     *,
     cache: Path,
     calibration: Calibration | None,
+    weights: Path = WEIGHTS,
     device: str = "cpu",
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
 ) -> Outcome:
@@ -112,6 +116,7 @@ def train(
         spec: everything that can change the result.
         cache: the folder of prepared datasets.
         calibration: σ and the ε spent at each evaluation step; None for a non-private run.
+        weights: the folder of pretrained weights.
         device: a torch device name.
         on_metrics: called at each evaluation, in order.
 
@@ -121,7 +126,7 @@ def train(
     Raises:
         UserError: the dataset is not prepared, or the model mixes examples.
     """
-    run = Run.prepare(spec, cache, device)
+    run = Run.prepare(spec, cache, device, weights)
     outcome = Outcome(
         provenance=run.provenance(), engine=run.engine_name, parameters=run.theta.numel()
     )
@@ -197,7 +202,7 @@ class Run:
     units: Units
     engine: GradientEngine
     engine_name: str
-    model: Model
+    goal: Task
     theta: Tensor
     state: State
     noise: NoiseSource
@@ -209,21 +214,23 @@ class Run:
     sums: Callable[..., Unreleased] = physical_batches
 
     @classmethod
-    def prepare(cls, spec: RunSpec, cache: Path, device: str) -> Run:
+    def prepare(cls, spec: RunSpec, cache: Path, device: str, weights: Path = WEIGHTS) -> Run:
         """Load the data, build the network and start every random stream.
 
         Args:
             spec: the run.
             cache: the folder of prepared datasets.
             device: a torch device name.
+            weights: the folder of pretrained weights.
 
         Raises:
             UserError: the dataset is not prepared, or the model mixes examples.
         """
-        splits = _to_device(spec.dataset.load(cache), device)
-        network = build_network(spec).to(device)
-        check_model(network, splits.train.inputs[:2])
-        choice = choose_engine(network.train(), spec.model.losses, splits.train)
+        splits = on_device(load_data(spec, cache), device)
+        goal = spec.dataset.signature.goal
+        network = build_network(spec, weights).to(device)
+        check_model(network, splits.train.take(slice(2))[0])
+        choice = choose_engine(network.train(), goal.losses, splits.train)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side_information = None
@@ -237,7 +244,7 @@ class Run:
             units=private_units(spec, splits, choice.engine, side_information),
             engine=choice.engine,
             engine_name=f"{choice.name}: {choice.reason}",
-            model=spec.model,
+            goal=goal,
             theta=theta,
             state=State(like=theta),
             noise=noise_source(spec, theta, device),
@@ -303,7 +310,7 @@ class Run:
         """Measure losses and accuracies on every split at the current parameters."""
         self.engine.flat.load(self.theta)
         train, validation, test = (
-            evaluate(self.engine.network, self.model, examples)
+            evaluate(self.engine.network, self.goal, examples)
             for examples in (self.splits.train, self.splits.validation, self.splits.test)
         )
         return Metrics(
@@ -321,60 +328,22 @@ class Run:
         )
 
 
-def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
-    """Start the run's stream of noise, independent or correlated across steps."""
-    noise = Noise() if spec.privacy is None else spec.privacy.noise
-    return noise.source(spec.steps, generator("noise", spec.seed, device), theta)
-
-
-def sampler(spec: RunSpec) -> Sampler:
-    """Start the run's stream of batches; the same for every method at the same seed."""
-    turns, draws = spec.participation(), generator("sampling", spec.seed)
-    name = "poisson" if spec.privacy is None else spec.privacy.sampler
-    if name == "fixed-size":
-        return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)
-    if name == "shuffled":
-        return ShuffledSampler(spec.examples, spec.training.expected_batch_size, draws)
-    if turns.groups == 1:
-        return PoissonSampler(spec.examples, turns.sampling_rate, draws)
-    return CyclicPoissonSampler(spec.examples, turns.groups, turns.sampling_rate, draws)
-
-
-def build_network(spec: RunSpec) -> nn.Module:
-    """Build the run's network with initial values that depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator("initialisation", spec.seed).initial_seed())
-        return spec.model.build(spec.dataset.example_shape, spec.dataset.classes)
-
-
 @torch.no_grad()
-def evaluate(network: nn.Module, model: Model, examples: Examples) -> tuple[float, float]:
-    """Return the mean loss and the accuracy over a split; (nan, nan) for an empty one."""
-    loss, correct = 0.0, 0
+def evaluate(network: nn.Module, goal: Task, examples: Examples) -> tuple[float, float]:
+    """Return the mean loss and the mean score over a split; nan for an empty one.
+
+    The score is nan, too, for a task that has only a loss.
+    """
+    loss, score = 0.0, 0.0
     network.eval()
     for start in range(0, len(examples), EVALUATION_BATCH):
-        chosen = slice(start, start + EVALUATION_BATCH)
-        outputs = network(examples.inputs[chosen])
-        loss += float(model.losses(outputs, examples.targets[chosen]).double().sum())
-        correct += int(model.correct(outputs, examples.targets[chosen]).sum())
+        inputs, targets = examples.take(slice(start, start + EVALUATION_BATCH))
+        outputs = network(inputs)
+        loss += float(goal.losses(outputs, targets).double().sum())
+        if goal.score is not None:
+            score += float(goal.scores(outputs, targets).double().sum())
     network.train()
     count = len(examples)
-    return (loss / count, correct / count) if count else (math.nan, math.nan)
-
-
-def _to_device(splits: Splits, device: str) -> Splits:
-    """Move the data to the device once, when it is not the CPU."""
-    if device == "cpu":
-        return splits
-
-    def move(examples: Examples) -> Examples:
-        return Examples(examples.inputs.to(device), examples.targets.to(device))
-
-    return Splits(
-        train=move(splits.train),
-        validation=move(splits.validation),
-        test=move(splits.test),
-        public=None if splits.public is None else move(splits.public),
-        provenance=splits.provenance,
-        users=splits.users,
-    )
+    if goal.score is None:
+        score = math.nan
+    return (loss / count, score / count) if count else (math.nan, math.nan)

@@ -45,8 +45,8 @@ def choose_engine(network: nn.Module, losses: Losses, examples: Examples) -> Cho
     Raises:
         UserError: no engine can take the network's per-example gradients; says why for each.
     """
-    inputs = made_up(examples.inputs, 2)
-    targets = examples.targets.new_zeros(2, *examples.targets.shape[1:])
+    first, target = examples.take(slice(1))
+    inputs, targets = made_up(first, 2), target.new_zeros(2, *target.shape[1:])
     problems: list[str] = []
     for kind in (FactoredEngine, VmapEngine, HooksEngine):
         try:

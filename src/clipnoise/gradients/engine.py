@@ -196,6 +196,6 @@ def physical_batches(
     """
     total = torch.zeros_like(iterates[0])
     for chosen, part in parts(plan, len(batch), size):
-        inputs, targets = examples.inputs[batch[chosen]], examples.targets[batch[chosen]]
+        inputs, targets = examples.take(batch[chosen])
         total += engine.clipped_sum(inputs, targets, iterates, part)
     return total  # type: ignore[return-value]

@@ -70,9 +70,7 @@ class UserEngine(GradientEngine):
         local, rows = theta.clone(), self._rows[user]
         for _ in range(self._epochs):
             for chosen in pieces(len(rows), self._batch_size):
-                inputs, targets = (
-                    part[rows[chosen]] for part in (self._examples.inputs, self._examples.targets)
-                )
+                inputs, targets = self._examples.take(rows[chosen])
                 gradient = self._engine.mean_gradient(inputs, targets, local)
                 scaled = gradient if self._scale is None else self._scale * gradient
                 local = local - self._learning_rate * scaled

@@ -210,6 +210,16 @@ class Method:
         """Return the family: the name of the folder that the method's file is in."""
         return cls.__module__.split(".")[2].replace("_", "-")
 
+    @classmethod
+    def warms_up(cls) -> bool:
+        """Return whether training on public examples precedes the run."""
+        return cls.warm_start is not Method.warm_start
+
+    @classmethod
+    def uses_public_data(cls) -> bool:
+        """Return whether the method asks for public examples in any way."""
+        return cls.uses_public_gradient or cls.uses_side_information or cls.warms_up()
+
     def warm_start(self) -> WarmStart | None:
         """Return the training on public examples that precedes the run, or None."""
         return None

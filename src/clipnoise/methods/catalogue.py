@@ -79,7 +79,7 @@ def _needs(kind: type[Method]) -> str:
         "public gradients": kind.uses_public_gradient,
         "side information": kind.uses_side_information,
         "clean gradients": kind.uses_clean_gradient,
-        "a public warm start": kind.warm_start is not Method.warm_start,
+        "a public warm start": kind.warms_up(),
         "past iterates": kind.iterates is not Method.iterates,
     }
     return ", ".join(name for name, wanted in wants.items() if wanted) or "–"

@@ -1,8 +1,9 @@
-"""The contract of a model: build a network for a dataset's shapes; give a loss per example."""
+"""The contract of a model: build a network for what a dataset's examples look like."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.errors import UserError
@@ -10,7 +11,9 @@ from clipnoise.fields import STRICT
 from clipnoise.plugins import lookup, plugins
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
+
+    from clipnoise.data.signature import Signature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,52 +23,47 @@ class Model:
     Attributes:
         pretrained: the file below the weights folder that the network starts from, or None for one
             that starts from random values.
-        shapes: the inputs that the model takes, in words; `takes` decides.
+        accepts: the examples that the model takes, in words; `takes` decides.
     """
 
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
     pretrained: ClassVar[str | None] = None
-    shapes: ClassVar[str] = "any shape"
+    accepts: ClassVar[str]
 
     @classmethod
-    def takes(cls, example_shape: tuple[int, ...]) -> bool:
-        """Return whether the model takes inputs of a shape."""
-        return True
+    def takes(cls, signature: Signature) -> bool:
+        """Return whether the model takes such examples."""
+        raise NotImplementedError
 
     @classmethod
-    def require(cls, example_shape: tuple[int, ...]) -> None:
-        """Raise UserError, naming the models that fit, unless the model takes inputs of a shape."""
-        if not cls.takes(example_shape):
+    def require(cls, signature: Signature) -> None:
+        """Raise UserError, naming the models that fit, unless the model takes such examples."""
+        if not cls.takes(signature):
             known = plugins("clipnoise.models", Model)
-            fitting = [name for name, model in known.items() if model.takes(example_shape)]
+            fitting = [name for name, model in known.items() if model.takes(signature)]
             raise UserError(
-                f"model.id: {cls.id} takes {cls.shapes}, but the dataset's examples have shape "
-                f"{example_shape}. Models that take it: {', '.join(fitting) or 'none'}."
+                f"model.id: {cls.id} takes {cls.accepts}, but the dataset's examples are "
+                f"{signature}. Models that take them: {', '.join(fitting) or 'none'}."
             )
 
-    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
         """Build the network; its initial values are drawn from torch's default generator.
 
         Args:
-            example_shape: shape of one input, without the batch axis.
-            classes: number of outputs.
+            signature: what an example looks like, and what is asked about it.
+            weights: the folder of pretrained weights; only models with `pretrained` look into it.
+
+        Returns:
+            A network from inputs of shape (b, …) to outputs of shape (b, outputs), or
+            (b, length, outputs) where every token is asked about.
 
         Raises:
-            UserError: the model does not take inputs of this shape; says which models do.
+            UserError: the model does not take such examples, and which models do; or its weights
+                are not there, and how to get them.
         """
         raise NotImplementedError
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, shape (b,). Default: cross entropy."""
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(outputs, targets, reduction="none")
-
-    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return for each example whether the prediction is right, bool of shape (b,)."""
-        return outputs.argmax(dim=-1) == targets
 
 
 def model_class(name: str, *, file: str | None = None) -> type[Model]:

@@ -10,7 +10,11 @@ from clipnoise.fields import Count
 from clipnoise.models.base import Model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
+
+    from clipnoise.data.signature import Signature
 
 Pooling = Literal["max", "average"]
 GROUPS = 4
@@ -32,7 +36,7 @@ class SmallCNN(Model):
 
     id: ClassVar[str] = "cnn-small"
     title: ClassVar[str] = "Small CNN"
-    shapes: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels a side"
 
     width: Count = 16
     pooling: Pooling = "max"
@@ -43,14 +47,14 @@ class SmallCNN(Model):
             raise ValueError(f"width must be a multiple of {GROUPS} with group_norm")
 
     @classmethod
-    def takes(cls, example_shape: tuple[int, ...]) -> bool:
-        return is_image(example_shape, 8, 64)
+    def takes(cls, signature: Signature) -> bool:
+        return is_image(signature, 8, 64)
 
-    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
 
-        self.require(example_shape)
-        channels, height, width = example_shape
+        self.require(signature)
+        channels, height, width = signature.shape
         layers: list[nn.Module] = []
         for before, after in ((channels, self.width), (self.width, 2 * self.width)):
             layers.append(nn.Conv2d(before, after, kernel_size=3, padding=1))
@@ -58,7 +62,7 @@ class SmallCNN(Model):
                 layers.append(nn.GroupNorm(GROUPS, after))
             layers += [nn.Tanh(), nn.MaxPool2d(2) if self.pooling == "max" else nn.AvgPool2d(2)]
         features = 2 * self.width * (height // 4) * (width // 4)
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, signature.outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +79,19 @@ class FiveLayerCNN(Model):
 
     id: ClassVar[str] = "cnn-5"
     title: ClassVar[str] = "CNN-5"
-    shapes: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
 
     widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
 
     @classmethod
-    def takes(cls, example_shape: tuple[int, ...]) -> bool:
-        return is_image(example_shape, 17, 64)
+    def takes(cls, signature: Signature) -> bool:
+        return is_image(signature, 17, 64)
 
-    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
 
-        self.require(example_shape)
-        channels, height, width = example_shape
+        self.require(signature)
+        channels, height, width = signature.shape
         layers: list[nn.Module] = []
         for before, after in zip((channels, *self.widths), self.widths, strict=False):
             layers += [
@@ -96,7 +100,7 @@ class FiveLayerCNN(Model):
                 nn.MaxPool2d(2, ceil_mode=True),
             ]
         features = self.widths[-1] * math.ceil(height / 32) * math.ceil(width / 32)
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, signature.outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,18 +113,18 @@ class AveragedCNN(Model):
 
     id: ClassVar[str] = "cnn-5-averaged"
     title: ClassVar[str] = "CNN-5 (averaged)"
-    shapes: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
 
     @classmethod
-    def takes(cls, example_shape: tuple[int, ...]) -> bool:
-        return is_image(example_shape, 17, 64)
+    def takes(cls, signature: Signature) -> bool:
+        return is_image(signature, 17, 64)
 
-    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
 
-        self.require(example_shape)
+        self.require(signature)
         return nn.Sequential(
-            nn.Conv2d(example_shape[0], 32, kernel_size=3),
+            nn.Conv2d(signature.shape[0], 32, kernel_size=3),
             nn.Tanh(),
             nn.MaxPool2d(2),
             nn.Conv2d(32, 64, kernel_size=3, padding=1),
@@ -131,12 +135,16 @@ class AveragedCNN(Model):
             nn.MaxPool2d(2),
             nn.Conv2d(128, 256, kernel_size=3, padding=1),
             nn.Tanh(),
-            nn.Conv2d(256, classes, kernel_size=3, padding=1),
+            nn.Conv2d(256, signature.outputs, kernel_size=3, padding=1),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
 
 
-def is_image(shape: tuple[int, ...], smallest: int, largest: int) -> bool:
-    """Return whether a shape is (channels, height, width) with sides in a range of pixels."""
-    return len(shape) == 3 and all(smallest <= side <= largest for side in shape[1:])
+def is_image(signature: Signature, smallest: int, largest: int) -> bool:
+    """Return whether examples are images to classify, with sides in a range of pixels."""
+    return (
+        signature.kind == "image"
+        and signature.task == "classification"
+        and all(smallest <= side <= largest for side in signature.shape[1:])
+    )

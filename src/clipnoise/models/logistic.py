@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 from clipnoise.models.base import Model
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
+
+    from clipnoise.data.signature import Signature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +23,14 @@ class Logistic(Model):
     id: ClassVar[str] = "logistic"
     title: ClassVar[str] = "Logistic regression"
 
-    def build(self, example_shape: tuple[int, ...], classes: int) -> nn.Module:
+    accepts: ClassVar[str] = "vectors and images, one output per class or tag"
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return signature.kind in ("features", "image") and signature.task == "classification"
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
 
-        self.require(example_shape)
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(example_shape), classes))
+        self.require(signature)
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(signature.shape), signature.outputs))

@@ -39,6 +39,7 @@ class Config:
         results: folder of result files.
         reports: folder in which the reports appear.
         cache: folder of prepared datasets, shared by all runs.
+        weights: folder of pretrained weights.
         tracking: when MLflow is told of a run: "live" during it, "after" at its end, "sync" once
             for all runs of a study, "off" never.
         device: "auto" takes a GPU when there is one.
@@ -51,6 +52,7 @@ class Config:
     results: str = "results"
     reports: str = "reports"
     cache: str = "data"
+    weights: str = "weights"
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     resources: Resources = field(default_factory=Resources)

@@ -7,14 +7,17 @@ logic of its own.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from clipnoise.data.base import Dataset
 from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.spec import RunSpec, to_mapping
 from clipnoise.errors import UserError
+from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
 from clipnoise.studies.config import Config, parse_config
 from clipnoise.studies.study import Study, find_study
@@ -40,6 +43,7 @@ class Plan:
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
     _targets: dict[str, Target] = field(default_factory=dict)
+    _datasets: dict[str, Dataset] = field(default_factory=dict)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], folder: Path) -> Plan:
@@ -63,6 +67,7 @@ class Plan:
         self._studies[study.name] = study
         for run in study.runs:
             self._runs[run.spec.hash] = run.spec
+            self._datasets.update((one.prepared, one) for one in run.spec.datasets)
             target = calibration_target(run.spec)
             if target is not None:
                 self._targets[target.key] = target
@@ -111,9 +116,23 @@ class Plan:
         target = calibration_target(self.run(run_hash))
         return [] if target is None else [f"{self.config.results}/calibration/{target.key}.json"]
 
-    def dataset_file(self, run_hash: str) -> str:
-        """Return the manifest of the prepared dataset that a run reads."""
-        return f"{self.config.cache}/{self.run(run_hash).dataset.id}/manifest.json"
+    def dataset_files(self, run_hash: str) -> list[str]:
+        """Return the manifests of the prepared datasets that a run reads."""
+        names = [dataset.prepared for dataset in self.run(run_hash).datasets]
+        return [f"{self.config.cache}/{name}/manifest.json" for name in dict.fromkeys(names)]
+
+    def preparation(self, prepared: str) -> str:
+        """Return what `clipnoise data prepare` is called with for a folder of the cache.
+
+        Raises:
+            UserError: no study needs the folder, and it is no dataset's own.
+        """
+        known = plugins("clipnoise.data", Dataset)
+        if prepared in known and not known[prepared]().preparation():
+            return prepared
+        dataset = self._find(self._datasets, prepared, "prepared dataset")
+        options = json.dumps(dataset.preparation(), separators=(",", ":"))
+        return f"{dataset.id} --options {shlex.quote(options)}"
 
     def study_file(self, study: str) -> str:
         """Return the file that a study was read from."""
@@ -138,7 +157,7 @@ class Plan:
         """Return the figures of a study's report; a file's name is the item's number."""
         items = enumerate(self.study(study).report)
         folder = f"{self.config.reports}/{study}/figures"
-        return [f"{folder}/{number}.svg" for number, item in items if item.kind != "table"]
+        return [f"{folder}/{number}.svg" for number, item in items if item.drawn]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report."""

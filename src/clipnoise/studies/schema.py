@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.spec import Privacy, Training
+from clipnoise.engine.spec import REQUIRED, Privacy, Training
 from clipnoise.fields import adapter
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
@@ -71,12 +71,12 @@ def _run() -> dict[str, Any]:
         "privacy": {"anyOf": [_of(Privacy), {"type": "null"}]},
         "training": _of(Training),
         "seed": {"type": "integer", "minimum": 0},
+        "public": {"anyOf": [_either(plugins("clipnoise.data", Dataset)), {"type": "null"}]},
     }
-    required = [name for name in properties if name != "privacy"]
     return {
         "type": "object",
         "properties": properties,
-        "required": required,
+        "required": list(REQUIRED),
         "additionalProperties": False,
     }
 
@@ -87,6 +87,7 @@ def _study() -> dict[str, Any]:
     part = schema["$defs"]["Part"]["properties"]
     part["datasets"]["items"] = _either(plugins("clipnoise.data", Dataset))
     part["models"]["items"] = _either(plugins("clipnoise.models", Model))
+    part["public"] = {"anyOf": [part["datasets"]["items"], {"type": "null"}]}
     part["methods"]["items"] = {
         "anyOf": [_study_method(name, kind) for name, kind in methods().items()]
     }

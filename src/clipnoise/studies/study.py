@@ -13,7 +13,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
 from clipnoise.methods.registry import method_class
 
-Kind = Literal["table", "accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"]
+Kind = Literal["table", "published", "accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"]
 MATCHES = ("dataset", "model", "epsilon")
 
 
@@ -26,6 +26,8 @@ class ReportItem:
         part: the part of the study it shows.
         title: heading; empty takes the part's name.
         caption: what the reader should see.
+        published: the published table of an item of that kind: its name, or a path that ends in
+            `.csv`; empty takes the table that has the study's name.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -34,6 +36,12 @@ class ReportItem:
     part: str
     title: str = ""
     caption: str = ""
+    published: str = ""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it is a figure."""
+        return self.kind not in ("table", "published")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,8 @@ class Part:
         seeds: one run each.
         training: what differs from the study's defaults.
         privacy: what differs from the study's defaults.
+        public: the dataset that methods with public data take it from; None leaves it to the
+            public examples that a private dataset sets aside itself.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -60,6 +70,7 @@ class Part:
     epsilons: tuple[Positive, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
+    public: str | dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +187,8 @@ class Study:
         where: str,
     ) -> Iterator[PlannedRun]:
         values, label = _resolve(method, _id(dataset), _id(model), epsilon, f"{self.path}: {where}")
-        noisy = method_class(values["id"]).query.draws > 0
+        kind = method_class(values["id"])
+        noisy = kind.query.draws > 0
         privacy = {**self.file.defaults.privacy, **part.privacy}
         if epsilon is not None:
             privacy["epsilon"] = epsilon
@@ -188,6 +200,7 @@ class Study:
                 "privacy": privacy if noisy else None,
                 "training": {**self.file.defaults.training, **part.training},
                 "seed": part.seeds[0],
+                "public": part.public if kind.uses_public_data() else None,
             },
             file=f"{self.path} ({where})",
         )

@@ -13,7 +13,7 @@ from clipnoise.gradients.engine import physical_batches
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.data.base import Examples
+    from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.queries import Clipping
 
@@ -23,7 +23,7 @@ GAMMA = 1e-3
 
 def clip_each_pass(
     engine: GradientEngine,
-    examples: Examples,
+    examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
     plan: Clipping,
@@ -39,7 +39,7 @@ def clip_each_pass(
 
 def clip_microbatches(
     engine: GradientEngine,
-    examples: Examples,
+    examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
     plan: Clipping,
@@ -60,7 +60,7 @@ def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]
 
     def form(
         engine: GradientEngine,
-        examples: Examples,
+        examples: DenseExamples,
         batch: Tensor,
         iterates: Sequence[Tensor],
         plan: Clipping,
@@ -74,7 +74,7 @@ def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]
 
 def scale_by_private_statistics(
     engine: GradientEngine,
-    examples: Examples,
+    examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
     plan: Clipping,

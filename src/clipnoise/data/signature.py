@@ -1,0 +1,40 @@
+"""What goes into a model and what comes out of it: public, known before any data is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clipnoise.data.tasks import Task, TaskName, task
+
+Kind = Literal["features", "image", "tokens", "nodes"]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The contract between a dataset and a model.
+
+    Attributes:
+        kind: what an input is. "features": a vector; "image": (channels, height, width);
+            "tokens": token ids, 0 for padding; "nodes": a node's features and those of its
+            neighbours, (1 + K, features + 1), see `clipnoise.data.graphs`.
+        shape: of one input, without the batch axis; of tokens the longest.
+        outputs: numbers per example (or per token) that a network gives: classes, tags, pixels.
+        task: what the outputs are compared with, and how.
+        vocabulary: how many token ids there are; None where inputs are not tokens.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    outputs: int
+    task: TaskName = "classification"
+    vocabulary: int | None = None
+
+    @property
+    def goal(self) -> Task:
+        """The losses and scores of the task."""
+        return task(self.task)
+
+    def __str__(self) -> str:
+        words = "" if self.vocabulary is None else f" from a vocabulary of {self.vocabulary}"
+        return f"{self.kind} of shape {self.shape}{words} for {self.task}"

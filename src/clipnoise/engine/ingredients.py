@@ -1,0 +1,79 @@
+"""What a run starts from: its data, its network, its random streams of batches and of noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from clipnoise.data.base import Splits
+from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.cyclic import CyclicPoissonSampler
+from clipnoise.privacy.fixed_size import FixedSizeSampler
+from clipnoise.privacy.noise import NoiseSource
+from clipnoise.privacy.sampling import PoissonSampler, Sampler
+from clipnoise.privacy.shuffling import ShuffledSampler
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clipnoise.engine.spec import RunSpec
+
+WEIGHTS = Path("weights")
+
+
+def load_data(spec: RunSpec, cache: Path) -> Splits:
+    """Load what a run trains and is measured on; public examples may be another dataset's.
+
+    Raises:
+        UserError: a dataset is not prepared.
+    """
+    splits = spec.dataset.load(cache)
+    if spec.public is None:
+        return splits
+    other = spec.public.load(cache)
+    told = {f"public {name}": value for name, value in other.provenance.items()}
+    provenance = {**splits.provenance, "public dataset": spec.public.id, **told}
+    return replace(splits, public=other.train, provenance=provenance)
+
+
+def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
+    """Start the run's stream of noise, independent or correlated across steps."""
+    noise = Noise() if spec.privacy is None else spec.privacy.noise
+    return noise.source(spec.steps, generator("noise", spec.seed, device), theta)
+
+
+def sampler(spec: RunSpec) -> Sampler:
+    """Start the run's stream of batches; the same for every method at the same seed."""
+    turns, draws = spec.participation(), generator("sampling", spec.seed)
+    name = "poisson" if spec.privacy is None else spec.privacy.sampler
+    if name == "fixed-size":
+        return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)
+    if name == "shuffled":
+        return ShuffledSampler(spec.examples, spec.training.expected_batch_size, draws)
+    if turns.groups == 1:
+        return PoissonSampler(spec.examples, turns.sampling_rate, draws)
+    return CyclicPoissonSampler(spec.examples, turns.groups, turns.sampling_rate, draws)
+
+
+def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
+    """Build the run's network with initial values that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator("initialisation", spec.seed).initial_seed())
+        return spec.model.build(spec.dataset.signature, weights)
+
+
+def on_device(splits: Splits, device: str) -> Splits:
+    """Move the data to the device once, when it is not the CPU."""
+    if device == "cpu":
+        return splits
+    return replace(
+        splits,
+        train=splits.train.to(device),
+        validation=splits.validation.to(device),
+        test=splits.test.to(device),
+        public=None if splits.public is None else splits.public.to(device),
+    )

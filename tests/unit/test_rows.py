@@ -1,0 +1,73 @@
+"""Rows kept in a file or sparse are the rows of the dense tensor that they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from clipnoise.data.base import Examples
+from clipnoise.data.rows import Rows, SparseRows, StoredRows
+
+N, WIDTH = 12, 7
+DENSE = np.random.default_rng(0).poisson(0.4, (N, WIDTH)).astype("float32")
+CHOSEN = torch.tensor([7, 2, 9, 2, 0])
+
+
+def stored(folder: Path) -> tuple[Rows, torch.Tensor]:
+    np.save(folder / "a.npy", (10 * DENSE).astype("uint8"))
+    array = np.load(folder / "a.npy", mmap_mode="r")
+    return StoredRows(array, CHOSEN, lambda taken: taken / 10), torch.from_numpy(DENSE)[CHOSEN]
+
+
+def sparse(folder: Path) -> tuple[Rows, torch.Tensor]:
+    matrix = csr_array(DENSE)
+    rows = SparseRows(
+        matrix.indptr.astype("int64"),
+        matrix.indices.astype("uint16"),
+        matrix.data.astype("uint8"),
+        WIDTH,
+        CHOSEN,
+        torch.float32,
+    )
+    return rows, torch.from_numpy(DENSE)[CHOSEN]
+
+
+@pytest.mark.parametrize("make", [stored, sparse])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        slice(None),
+        slice(1, 3),
+        slice(0),
+        torch.tensor([4, 4, 0]),
+        torch.tensor([], dtype=torch.int64),
+    ],
+    ids=str,
+)
+def test_taken_rows_are_those_of_the_dense_tensor(
+    make: object, asked: slice | torch.Tensor, tmp_path: Path
+) -> None:
+    rows, dense = make(tmp_path)  # type: ignore[operator]
+    assert len(rows) == len(dense)
+    assert torch.equal(rows[asked], dense[asked])
+    assert torch.equal(rows.to("cpu")[asked], dense[asked])
+
+
+@pytest.mark.parametrize("make", [stored, sparse])
+def test_what_is_taken_is_a_copy(make: object, tmp_path: Path) -> None:
+    rows, dense = make(tmp_path)  # type: ignore[operator]
+    rows[slice(None)].zero_()
+    assert torch.equal(rows[slice(None)], dense)
+
+
+def test_examples_of_rows_become_dense_tensors(tmp_path: Path) -> None:
+    rows, dense = sparse(tmp_path)
+    examples = Examples(rows, torch.arange(len(CHOSEN)))
+    inputs, targets = examples.take(torch.tensor([1, 3]))
+    assert torch.equal(inputs, dense[[1, 3]])
+    assert targets.tolist() == [1, 3]
+    assert torch.equal(examples.dense().inputs, dense)
