@@ -1,6 +1,5 @@
 from clipnoise.studies.comparisons import published_tables
 
-
 TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
 PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 

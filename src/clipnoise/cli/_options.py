@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, adapter
 from clipnoise.privacy.accountants import ACCOUNTANTS, Delta, Rate, epsilon
+from clipnoise.studies.comparisons import PUBLISHED
 
 
 def ranged(kind: Any) -> Callable[[str], Any]:
@@ -65,6 +67,16 @@ def check_mechanism(arguments: argparse.Namespace) -> None:
 def sensitivity_in_clip_norms(arguments: argparse.Namespace) -> float:
     """Return how far one example moves the clipped sum, in units of C."""
     return 2.0 if arguments.microbatch > 1 else 1.0
+
+
+def add_published(parser: argparse.ArgumentParser) -> None:
+    """Add the folder of published tables."""
+    parser.add_argument(
+        "--published",
+        type=Path,
+        default=PUBLISHED,
+        help="folder of published tables (default: %(default)s)",
+    )
 
 
 def print_epsilons(mechanism: Mapping[str, Any]) -> None:

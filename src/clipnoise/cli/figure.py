@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.study import load_study
 
     items = load_study(arguments.study).report
-    figures = [number for number, item in enumerate(items) if item.kind != "table"]
+    figures = [number for number, item in enumerate(items) if item.drawn]
     if arguments.item not in figures:
         raise UserError(
             f"{arguments.study}: report: item {arguments.item} is not a figure. "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from clipnoise.cli._options import add_published
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -18,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--template", type=Path, default=Path("reports/templates/report.typ"), help="Typst file"
     )
+    add_published(parser)
     parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
 
 
@@ -38,10 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
             (folder / f"{file}.csv").write_text(text)
         runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
         for number, item in enumerate(study.report):
-            if item.kind != "table":
+            if item.drawn:
                 figure = draw_figure(item.kind, item.part, runs, curves)
                 (folder / f"{number}.svg").write_bytes(figure)
-        write_atomically(arguments.out, build_report(study, runs, folder, arguments.template))
+        report = build_report(study, runs, folder, arguments.template, arguments.published)
+        write_atomically(arguments.out, report)
     done = int((runs["status"] == "completed").sum())
     print(f"{arguments.out}: {done} of {len(runs)} planned runs completed")
     return 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from clipnoise.cli._options import add_published
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, required=True, help="study file")
@@ -22,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("reports/templates/report.typ"),
         help="Typst file with the layout (default: %(default)s)",
     )
+    add_published(parser)
     parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
 
 
@@ -32,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.study import load_study
 
     study, runs = load_study(arguments.study), read_runs(arguments.runs)
-    write_atomically(
-        arguments.out, build_report(study, runs, arguments.figures, arguments.template)
-    )
+    report = build_report(study, runs, arguments.figures, arguments.template, arguments.published)
+    write_atomically(arguments.out, report)
     print(f"{arguments.out}: {study.title}")
     return 0

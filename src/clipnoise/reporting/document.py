@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from clipnoise.reporting.comparison import compare, comparison_data
 from clipnoise.reporting.formats import budget, count, duration, ranges, significant
 from clipnoise.reporting.notes import TEST, table_notes
 from clipnoise.reporting.privacy import headline, privacy_statement
 from clipnoise.reporting.records import STATUSES
 from clipnoise.reporting.render import panel_data
 from clipnoise.reporting.tables import build_table
+from clipnoise.studies.comparisons import PUBLISHED, comparisons
 from clipnoise.studies.study import ReportItem, Study
 
 CONFIGURATION = ["part", "dataset", "model", "label", "budget"]
@@ -34,7 +37,9 @@ READING = (
 )
 
 
-def document(study: Study, runs: pd.DataFrame, figures: Mapping[int, str]) -> dict[str, Any]:
+def document(
+    study: Study, runs: pd.DataFrame, figures: Mapping[int, str], published: Path = PUBLISHED
+) -> dict[str, Any]:
     """Return everything a report says.
 
     Args:
@@ -42,11 +47,15 @@ def document(study: Study, runs: pd.DataFrame, figures: Mapping[int, str]) -> di
         runs: runs.csv.
         figures: path of the image of a report item, by its number; one that is not there is
             reported as not drawn.
+        published: the folder of published tables.
 
     Raises:
-        UserError: two configurations of a table share a label.
+        UserError: two configurations of a table share a label, or a published table is missing
+            or wrong.
     """
     distinct = runs.drop_duplicates("hash")
+    tables = comparisons(study, published)
+    items = [*study.report, *(item for item in tables if item not in study.report)]
     return {
         "title": study.title,
         "name": study.name,
@@ -56,7 +65,10 @@ def document(study: Study, runs: pd.DataFrame, figures: Mapping[int, str]) -> di
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
         "items": [
-            _item(item, runs, figures.get(number)) for number, item in enumerate(study.report)
+            comparison_data(compare(runs, item, tables[item]))
+            if item in tables
+            else _item(item, runs, figures.get(number))
+            for number, item in enumerate(items)
         ],
         "failures": _failures(runs),
         "reading": list(READING),
@@ -96,7 +108,7 @@ def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
     title = item.title or item.part
-    if item.kind != "table":
+    if item.drawn:
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     table = build_table(runs, item.part, title=title, caption=item.caption)
     return {

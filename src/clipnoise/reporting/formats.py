@@ -41,6 +41,7 @@ class Metric:
 
 ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
 LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
+METRICS = {metric.column: metric for metric in (ACCURACY, LOSS)}
 
 
 def decimal(value: float, decimals: int) -> str:

@@ -15,7 +15,7 @@ def table_notes(table: Table) -> list[str]:
     if not cells:
         return ["No run is planned for this part."]
     notes = [_cells(table, cells), _bold(table), _unfinished(cells), _references(table)]
-    return [note for note in [*notes, *_marks(cells)] if note]
+    return [note for note in [*notes, *mark_notes(cells)] if note]
 
 
 def _cells(table: Table, cells: list[Cell]) -> str:
@@ -67,7 +67,8 @@ def _references(table: Table) -> str:
     return "Non-private references have no ε and do not compete."
 
 
-def _marks(cells: list[Cell]) -> list[str]:
+def mark_notes(cells: list[Cell]) -> list[str]:
+    """Return the notes that say what the marks beside cells mean."""
     signs = "".join(cell.mark for cell in cells)
     adjacencies = {cell.adjacency for cell in cells if REPLACE in cell.mark}
     notes = []

@@ -14,10 +14,17 @@ import typst
 
 from clipnoise.errors import UserError
 from clipnoise.reporting.document import document
+from clipnoise.studies.comparisons import PUBLISHED
 from clipnoise.studies.study import Study
 
 
-def build_report(study: Study, runs: pd.DataFrame, figures: Path, template: Path) -> bytes:
+def build_report(
+    study: Study,
+    runs: pd.DataFrame,
+    figures: Path,
+    template: Path,
+    published: Path = PUBLISHED,
+) -> bytes:
     """Make the report of a study.
 
     Args:
@@ -26,18 +33,19 @@ def build_report(study: Study, runs: pd.DataFrame, figures: Path, template: Path
         figures: folder of the drawn figures, each named by the number of its report item,
             `<number>.svg`; one that is not there is reported as not drawn.
         template: the Typst file.
+        published: the folder of published tables.
 
     Returns:
         The PDF; the same bytes for the same input.
 
     Raises:
         UserError: the template is missing or does not compile, or two configurations of a table
-            share a label.
+            share a label, or a published table is missing or wrong.
     """
     names = {number: f"{number}.svg" for number, _ in enumerate(study.report)}
     drawn = {number: name for number, name in names.items() if (figures / name).is_file()}
     images = {name: figures / name for name in drawn.values()}
-    return typeset(document(study, runs, drawn), template, images)
+    return typeset(document(study, runs, drawn, published), template, images)
 
 
 def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Path]) -> bytes:

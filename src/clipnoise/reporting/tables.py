@@ -205,12 +205,18 @@ def _rows(runs: pd.DataFrame, metric: Metric, part: str) -> list[Row]:
                     f"part {part!r}: two configurations of {method!r} share the label {label!r}. "
                     "Give each a label of its own in the study file."
                 )
-            cells[dataset, model, text] = _cell(cell_runs, metric)
+            cells[dataset, model, text] = cell_of(cell_runs, metric)
         rows.append(Row(str(method), str(label), bool(is_private(own).any()), cells))
     return rows
 
 
-def _cell(runs: pd.DataFrame, metric: Metric) -> Cell:
+def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
+    """Return the cell of one configuration in one column.
+
+    Args:
+        runs: its rows of runs.csv, one per seed.
+        metric: what the cell shows.
+    """
     claims = set(runs["claim"]) - {""}
     adjacencies = sorted(set(runs["adjacency"]) - {"", ADJACENCY})
     private = bool(is_private(runs).all())

@@ -1,0 +1,50 @@
+"""Which published tables a study is compared with: those it names, or the one that has its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from clipnoise.errors import unknown
+from clipnoise.studies.study import ReportItem, Study
+
+PUBLISHED = Path("reports/published")
+
+
+def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, Path]:
+    """Return the report items that compare with published numbers, and the CSV that each reads.
+
+    Args:
+        study: a study. Where its report has no item of the kind `published`, but the folder has a
+            CSV of the study's name, every part that the report shows as a table gets one.
+        folder: the folder of published tables.
+
+    Raises:
+        UserError: an item names a table that is not there.
+    """
+    own = [item for item in study.report if item.kind == "published"]
+    if not own and (folder / f"{study.name}.csv").is_file():
+        shown = [item for item in study.report if item.kind == "table"]
+        parts = dict.fromkeys(item.part for item in shown or study.report)
+        titles = {part: f": {part}" if len(parts) > 1 else "" for part in parts}
+        own = [
+            ReportItem(kind="published", part=part, title=f"Published and found here{title}")
+            for part, title in titles.items()
+        ]
+    return {item: _table(study, item, folder) for item in own}
+
+
+def published_tables(study: Study, folder: Path) -> list[str]:
+    """Return the CSV files that a study is compared with, once each."""
+    return list(dict.fromkeys(map(str, comparisons(study, folder).values())))
+
+
+def _table(study: Study, item: ReportItem, folder: Path) -> Path:
+    name = item.published or study.name
+    path = Path(name) if name.endswith(".csv") else folder / f"{name}.csv"
+    if not path.is_file():
+        names = [
+            one.relative_to(folder).with_suffix("").as_posix() for one in folder.rglob("*.csv")
+        ]
+        raise unknown("published table", name, names, file=str(study.path), key="report.published")
+    return path

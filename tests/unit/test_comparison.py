@@ -1,0 +1,213 @@
+"""Published numbers beside ours: which belong together, and what their difference is worth."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from reporting_data import run_row, write_csv, write_study
+
+from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.reporting.comparison import Comparison, compare, comparison_data, to_csv
+from clipnoise.reporting.document import document
+from clipnoise.reporting.records import read_runs
+from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.comparisons import comparisons
+from clipnoise.studies.study import ReportItem, load_study
+
+ITEM = ReportItem(kind="published", part="comparison")
+HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"
+STUDY: dict[str, Any] = {
+    "title": "A table of a fifth paper",
+    "parts": {"comparison": {"datasets": ["digits"], "models": ["logistic"]}},
+    "report": [{"kind": "table", "part": "comparison"}],
+}
+STUDY["parts"]["comparison"] |= {
+    "methods": [{"id": "sgd", "learning_rate": 1}],
+    "seeds": [1],
+}
+
+
+def seeds(*accuracies: float, **identity: Any) -> list[dict[str, Any]]:
+    return [
+        run_row(seed=seed, test_accuracy=value, **identity)
+        for seed, value in enumerate(accuracies, 1)
+    ]
+
+
+def joined(folder: Path, table: str, rows: list[dict[str, Any]]) -> Comparison:
+    path = folder / "paper.csv"
+    path.write_text(HEAD + table)
+    runs = read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return compare(runs, ITEM, path)
+
+
+def lines(one: Comparison) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv([one]))))
+
+
+def test_the_difference_is_ours_minus_published_with_welchs_standard_error(tmp_path: Path) -> None:
+    table = "digits,logistic,dp-sgd,,eps=1,test_accuracy,89.50,2.0,4,%,A table,\n"
+    one = joined(tmp_path, table, seeds(0.90, 0.92, 0.94))
+    (pair,) = one.pairs
+    assert pair.difference == pytest.approx(0.92 - 0.895)
+    assert pair.standard_error == pytest.approx(math.sqrt(0.02**2 / 4 + 0.02**2 / 3))
+    (row,) = comparison_data(one)["rows"]
+    assert row[4:] == ["89.50 ± 2.0", "92.00 ± 2.00", "3/3", "+2.50 ± 1.53"]
+    (line,) = lines(one)
+    assert line["published"] == "0.8950", "in the metric's own unit, with the digits printed"
+    assert float(line["difference"]) == pair.difference
+
+
+@pytest.mark.parametrize("missing", ["89.5,,4", "89.5,2.0,", "89.5,,"])
+def test_without_a_deviation_or_its_runs_the_difference_has_no_standard_error(
+    tmp_path: Path, missing: str
+) -> None:
+    table = f"digits,logistic,dp-sgd,,eps=1,test_accuracy,{missing},%,A table,\n"
+    one = joined(tmp_path, table, seeds(0.90, 0.92))
+    assert math.isnan(one.pairs[0].standard_error)
+    assert comparison_data(one)["rows"][0][-1] == "+1.50"
+    assert lines(one)[0]["standard_error"] == ""
+
+
+def test_digits_of_the_paper_are_neither_added_nor_dropped(tmp_path: Path) -> None:
+    table = (
+        "digits,logistic,dp-sgd,,eps=1,test_accuracy,0.80,,,,A table,\n"
+        "digits,logistic,dp-sgd,,eps=8,test_accuracy,1,,,,A table,\n"
+        "digits,logistic,dp-adam,,eps=1,test_loss,5.013,.001,3,1/100,A table,\n"
+    )
+    one = joined(tmp_path, table, seeds(0.9))
+    rows = comparison_data(one)["rows"]
+    assert [row[5] for row in rows] == ["80", "100", "0.05013 ± 0.00001"]
+    assert [row[0] for row in rows] == ["Test accuracy (%)", "Test accuracy (%)", "Test loss"]
+
+
+def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
+    table = (
+        "digits,logistic,dp-sgd,,eps=1,test_accuracy,90,,,%,Here,\n"
+        "digits,logistic,dp-adam,,eps=1,test_accuracy,91,,,%,Not run,\n"
+        "letters,vit,dp-sgd,,eps=1,test_accuracy,92,,,%,Another dataset,\n"
+    )
+    one = joined(tmp_path, table, [*seeds(0.9), *seeds(0.8, method="stp-adam")])
+    found = {line["source"]: (line["part"], line["ours"]) for line in lines(one)}
+    assert found == {
+        "Here": ("comparison", "0.9"),
+        "Not run": ("comparison", ""),
+        "Another dataset": ("", ""),
+        "": ("comparison", "0.8"),
+    }
+    notes = " ".join(comparison_data(one)["notes"])
+    assert "1 published cell is not among the runs" in notes
+    assert "1 more published cell: of datasets or models" in notes
+    assert "1 configuration of this part without a published number" in notes
+
+
+def test_a_variant_is_the_label_of_a_configuration(tmp_path: Path) -> None:
+    table = (
+        "digits,logistic,dp-pmlf,k = 4,eps=1,test_accuracy,90,,,%,A table,\n"
+        "digits,logistic,dp-pmlf,k = 6,eps=1,test_accuracy,91,,,%,A table,\n"
+        "digits,logistic,dp-sgd,,eps=1,test_accuracy,80,,,%,A table,\n"
+        "digits,logistic,dp-pmlf,,eps=1,test_accuracy,70,,,%,A table,\n"
+    )
+    rows = [
+        *seeds(0.90, method="dp-pmlf", label="k = 2"),
+        *seeds(0.94, method="dp-pmlf", label="k = 4"),
+        *seeds(0.85, method="dp-sgd", label="the baseline"),
+    ]
+    ours = [
+        pair.ours.sample.mean if pair.ours else None for pair in joined(tmp_path, table, rows).pairs
+    ]
+    assert ours == [0.94, None, 0.85, None], "one of two labels is never guessed"
+
+
+def test_runs_that_failed_are_counted_and_a_nominal_epsilon_is_marked(tmp_path: Path) -> None:
+    rows = [*seeds(0.9, 0.9, 0.9), *seeds(0.5, 0.6, method="dp-adam", claim="nominal")]
+    rows[2] |= {"status": "diverged", "test_accuracy": ""}
+    table = (
+        "digits,logistic,dp-sgd,,eps=1,test_accuracy,90,,,%,A table,a remark\n"
+        "digits,logistic,dp-adam,,eps=1,test_accuracy,50,,,%,A table,a remark\n"
+    )
+    one = joined(tmp_path, table, rows)
+    content = comparison_data(one)
+    assert [row[6] for row in content["rows"]] == ["2/3", "2/2"]
+    assert content["rows"][1][5].endswith("†")
+    assert any("nominal ε" in note for note in content["notes"])
+    assert content["notes"].count("The paper: a remark") == 1
+    assert [line["claim"] for line in lines(one)] == ["guarantee", "nominal"]
+
+
+def study(folder: Path, **changes: Any) -> Path:
+    path = folder / "studies" / "fifth-paper" / "table1.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({**STUDY, **changes}, sort_keys=False))
+    return path
+
+
+def publish(folder: Path, name: str) -> Path:
+    path = folder / "published" / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(HEAD + "digits,logistic,dp-sgd,,eps=1,test_accuracy,90,,,%,Table 1,\n")
+    return path
+
+
+def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
+    one = load_study(study(tmp_path))
+    folder = tmp_path / "published"
+    assert not comparisons(one, folder)
+    table = publish(tmp_path, "fifth-paper/table1")
+    (found,) = comparisons(one, folder).items()
+    assert found[1] == table
+    assert found[0].part == "comparison"
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
+    kinds = [item["kind"] for item in document(one, runs, {}, folder)["items"]]
+    assert kinds == ["table", "published"]
+
+
+def test_a_study_may_name_the_table_and_where_it_stands(tmp_path: Path) -> None:
+    publish(tmp_path, "fifth-paper/table1")
+    other = publish(tmp_path, "sixth-paper/table9")
+    item = {"kind": "published", "part": "comparison", "published": "sixth-paper/table9"}
+    one = load_study(study(tmp_path, report=[item, *STUDY["report"]]))
+    assert list(comparisons(one, tmp_path / "published").values()) == [other]
+    item["published"] = str(other)
+    one = load_study(study(tmp_path, report=[item]))
+    assert list(comparisons(one, tmp_path / "nowhere").values()) == [other]
+
+
+def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    publish(tmp_path, "fifth-paper/table2")
+    item = {"kind": "published", "part": "comparison", "published": "fifth-paper/tabel2"}
+    one = load_study(study(tmp_path, report=[item]))
+    with pytest.raises(UserError, match=r"report\.published: .* Did you mean 'fifth-paper/table2'"):
+        comparisons(one, tmp_path / "published")
+
+
+def test_the_command_writes_the_comparison_and_names_a_study_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = study(tmp_path)
+    runs = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9, 0.92))
+    words = ["compare", "--study", str(path), "--runs", str(runs)]
+    words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "out.csv")]
+    assert main(words) == 2
+    assert "no published table" in capsys.readouterr().err
+    publish(tmp_path, "fifth-paper/table1")
+    assert main(words) == 0
+    assert "1 of 1 published numbers" in capsys.readouterr().out
+    (line,) = csv.DictReader((tmp_path / "out.csv").open())
+    assert (line["published"], line["n"], line["planned"]) == ("0.90", "2", "2")
+
+
+def test_the_report_shows_the_comparison(tmp_path: Path) -> None:
+    publish(tmp_path, "quickstart")
+    path, runs, _ = write_study(tmp_path, seeds(0.9, 0.92))
+    words = ["report", "--study", str(path), "--runs", str(runs), "--figures", str(tmp_path)]
+    words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "r.pdf")]
+    assert main(words) == 0
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
