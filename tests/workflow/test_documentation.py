@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shlex
@@ -52,6 +53,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "src").symlink_to(ROOT / "src")
     study = blocks(ROOT / "docs" / "studies.md", "yaml")[0]
     (folder / "workflow" / "studies" / "mine.yaml").write_text(study)
+    (table,) = blocks(ROOT / "docs" / "studies.md", "csv")
+    (folder / "reports" / "published" / "mine.csv").write_text(table)
     return folder
 
 
@@ -104,6 +107,16 @@ def test_the_method_of_the_readme_is_one_short_file_that_passes_every_contract(
 def test_the_spec_of_the_documentation_is_the_one_that_is_run() -> None:
     shown = blocks(ROOT / "docs" / "studies.md", "yaml")[1]
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "docs" / "run.yaml").read_text())
+
+
+def test_every_number_of_the_published_table_meets_a_run_of_the_study(checkout: Path) -> None:
+    words = ["--study", "workflow/studies/mine.yaml", "--out", "mine.csv"]
+    run(["clipnoise", "collect", *words[1:2], "--out", "collected"], checkout)
+    run(["clipnoise", "compare", *words, "--runs", "collected/runs.csv"], checkout)
+    with (checkout / "mine.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["planned"] for line in lines] == ["3"] * 4
+    assert [bool(line["published"]) for line in lines] == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
