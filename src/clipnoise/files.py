@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+UNFINISHED = ".part"
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never a half.
@@ -21,7 +23,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
+    )
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -32,6 +36,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what writers that were killed half-way left in a folder."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -1,6 +1,7 @@
 """Train one run from its spec and write its result files.
 
 A run that diverges is a result too: it is recorded with its reason and the exit code is 0.
+On SIGTERM and SIGUSR1 the run is saved and the exit code is 75: the same command goes on with it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clipnoise.cli._options import ranged
 from clipnoise.errors import UserError
+from clipnoise.fields import Positive
 
 if TYPE_CHECKING:
     from clipnoise.engine.spec import RunSpec
+
+
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +35,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking", choices=("live", "after", "sync", "off"), default="off")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
+    parser.add_argument(
+        "--checkpoint-minutes",
+        type=ranged(Positive),
+        default=10.0,
+        help="how often the run is saved, to go on from there when it is stopped",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(arguments.threads)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    from clipnoise.engine.checkpoint import InterruptedRunError
     from clipnoise.engine.job import run_job
     from clipnoise.engine.memory import keep_freed_memory
     from clipnoise.privacy.calibration import read_calibration
@@ -47,15 +60,20 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     torch.set_num_threads(arguments.threads)
-    run_job(
-        spec,
-        calibration,
-        results=arguments.results,
-        cache=arguments.cache,
-        weights=arguments.weights,
-        device=arguments.device,
-        tracking=arguments.tracking,
-    )
+    try:
+        run_job(
+            spec,
+            calibration,
+            results=arguments.results,
+            cache=arguments.cache,
+            weights=arguments.weights,
+            device=arguments.device,
+            tracking=arguments.tracking,
+            checkpoint_seconds=60 * arguments.checkpoint_minutes,
+        )
+    except InterruptedRunError as reason:
+        logging.getLogger(__name__).info(reason)
+        return TRY_AGAIN
     return 0
 
 

@@ -7,14 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.engine.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import run_folder, write_run
 from clipnoise.engine.tracking import Mode, open_run
+from clipnoise.files import remove_unfinished
 
 if TYPE_CHECKING:
+    from clipnoise.engine.outcome import Metrics
     from clipnoise.engine.spec import RunSpec
-    from clipnoise.engine.training import Metrics
     from clipnoise.privacy.calibration import Calibration
+
+CHECKPOINT_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ def run_job(
     weights: Path,
     device: str,
     tracking: Mode,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
 
@@ -39,6 +44,7 @@ def run_job(
         weights: the folder of pretrained weights.
         device: "auto" or a torch device name.
         tracking: when MLflow is told of the run; see `open_run`.
+        checkpoint_seconds: how often the run is saved, so that it can go on where it stopped.
 
     Returns:
         The run's summary.
@@ -46,13 +52,17 @@ def run_job(
     Raises:
         UserError: the dataset is not prepared or the model cannot be trained privately.
         OSError: the result files cannot be written.
+        InterruptedRunError: the process was told to stop; the run goes on when called again.
     """
     from clipnoise.engine.training import train
 
     device = pick_device(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)
-    with open_run(results, spec, mode=tracking) as view:
+    remove_unfinished(folder)
+    made_by = identity(spec, calibration, device)
+    with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
+        checkpoint = Checkpoint(folder / FILE, made_by, checkpoint_seconds, stop)
 
         def on_metrics(metrics: Metrics) -> None:
             logger.info(describe(metrics, spec.steps))
@@ -66,8 +76,10 @@ def run_job(
             weights=weights,
             device=device,
             on_metrics=on_metrics,
+            checkpoint=checkpoint,
         )
         summary = write_run(folder, spec, outcome, calibration, provenance)
+        checkpoint.remove()
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
 

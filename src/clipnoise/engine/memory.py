@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import logging
 import resource
 import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class PeakMemory:
@@ -21,6 +29,55 @@ class PeakMemory:
             return torch.cuda.max_memory_allocated(self.device) / 1e6
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+class PhysicalBatch:
+    """How many examples are held in memory at once; halves for good when that many do not fit.
+
+    Attributes:
+        size: how many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def fit(self, work: Callable[[int], T]) -> T:
+        """Do some work on a batch in pieces, from its beginning again where memory runs out.
+
+        Args:
+            work: called with the most examples in a piece; changes nothing before it returns.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            RuntimeError: not even one example fits, or something else than memory is missing.
+            MemoryError: not even one example fits.
+        """
+        while True:
+            try:
+                return work(self.size)
+            except (MemoryError, RuntimeError) as error:
+                if self.size == 1 or not out_of_memory(error):
+                    raise
+                reason = str(error).strip().partition("\n")[0] or "no memory left"
+            self._halve(reason)  # here, where the error no longer holds the tensors of the step
+
+    def _halve(self, reason: str) -> None:
+        self.size //= 2
+        logger.warning("out of memory (%s): physical batches of %d from now on", reason, self.size)
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Tell whether an error says that memory ran out, on a GPU or on a CPU."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(
+        phrase in words for phrase in ("out of memory", "can't allocate memory", "bad_alloc")
+    )
 
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2  # of mallopt, from malloc.h

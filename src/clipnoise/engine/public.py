@@ -46,6 +46,14 @@ class PublicData:
         chosen = torch.randint(len(self.examples), (self.batch_size,), generator=self.draws)
         return self._mean(chosen, theta)
 
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the position in the stream of public mini-batches, for a checkpoint."""
+        return {"generator": self.draws.get_state()}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a saved position; the mini-batches that follow are the same bit for bit."""
+        self.draws.set_state(state["generator"])
+
     def side_information(self, theta: Tensor) -> Tensor:
         """Return how large each coordinate's gradient is on public examples, shape (d,)."""
         squares = torch.zeros_like(theta)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.engine.outcome import Metrics
 from clipnoise.engine.spec import RunSpec, to_mapping, write_spec
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
@@ -18,8 +19,8 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.privacy.binding import claim
 
 if TYPE_CHECKING:
+    from clipnoise.engine.outcome import Outcome
     from clipnoise.engine.provenance import Provenance
-    from clipnoise.engine.training import Metrics, Outcome
     from clipnoise.privacy.calibration import Calibration
 
 FINAL = (
@@ -58,8 +59,6 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
 
 def metrics_csv(metrics: Sequence[Metrics]) -> str:
     """Return the metrics table as CSV text: one row per evaluation, full precision."""
-    from clipnoise.engine.training import Metrics
-
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [field.name for field in fields(Metrics)], lineterminator="\n")
     writer.writeheader()
@@ -147,7 +146,9 @@ def write_run(
         "privacy": privacy_statement(spec, calibration),
         "data": outcome.provenance,
         "engine": outcome.engine,
-        "seconds": provenance.seconds,
+        "physical_batch_size": outcome.physical_batch_size,
+        "resumed": outcome.resumed,
+        "seconds": outcome.seconds_before + provenance.seconds,
         "examples_per_second": (
             outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
         ),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,8 @@ from clipnoise.engine.ingredients import (
     on_device,
     sampler,
 )
-from clipnoise.engine.memory import PeakMemory
+from clipnoise.engine.memory import PeakMemory, PhysicalBatch
+from clipnoise.engine.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.engine.public import SIDE_INFORMATION, PublicData, public_data
 from clipnoise.engine.units import Units, private_units
 from clipnoise.gradients.checks import check_model
@@ -35,70 +35,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clipnoise.data.tasks import Task
+    from clipnoise.engine.checkpoint import Checkpoint
     from clipnoise.engine.spec import RunSpec
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.privacy.queries import Clipping, Unreleased
+    from clipnoise.resumable import Resumable
 
 EVALUATION_BATCH = 1024
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """What is measured at one evaluation.
-
-    Attributes:
-        step: steps taken so far.
-        epsilon: ε spent so far; None for a non-private run.
-        train_loss, train_accuracy: over all private training examples.
-        validation_loss, validation_accuracy: over the validation split.
-        test_loss, test_accuracy: over the test split.
-        examples_per_second: processed in training since the last evaluation.
-        peak_memory_mb: the most memory the process or the GPU has held.
-        seconds: since training began, evaluations included.
-    """
-
-    step: int
-    epsilon: float | None
-    train_loss: float
-    train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
-    test_loss: float
-    test_accuracy: float
-    examples_per_second: float
-    peak_memory_mb: float
-    seconds: float
-
-
-@dataclass
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        provenance: where private, public and side information came from.
-        status: "completed", or "diverged" when parameters or losses are no longer finite.
-        reason: why it diverged, with the step.
-        steps_done: steps taken.
-        metrics: one row per evaluation.
-        engine: which gradient engine ran, and why.
-        parameters: d, the number of trained parameters.
-        processed: examples whose gradients were taken.
-        training_seconds: time in steps, evaluations excluded.
-    """
-
-    provenance: dict[str, str]
-    status: str = "completed"
-    reason: str | None = None
-    steps_done: int = 0
-    metrics: list[Metrics] = field(default_factory=list)
-    engine: str = ""
-    parameters: int = 0
-    processed: int = 0
-    training_seconds: float = 0.0
-
-
-class DivergenceError(Exception):
-    """Parameters or losses are no longer finite. A result, not a fault."""
 
 
 def train(
@@ -109,6 +52,7 @@ def train(
     weights: Path = WEIGHTS,
     device: str = "cpu",
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
     """Train one run from its spec.
 
@@ -118,74 +62,89 @@ def train(
         calibration: σ and the ε spent at each evaluation step; None for a non-private run.
         weights: the folder of pretrained weights.
         device: a torch device name.
-        on_metrics: called at each evaluation, in order.
+        on_metrics: called at each evaluation, in order; those before a checkpoint included.
+        checkpoint: where the run goes on from, and what is saved as it goes; None saves nothing.
 
     Returns:
         The outcome; a run that diverges is one too.
 
     Raises:
         UserError: the dataset is not prepared, or the model mixes examples.
+        InterruptedRunError: the process was asked to stop; the checkpoint is written.
     """
     run = Run.prepare(spec, cache, device, weights)
-    outcome = Outcome(
-        provenance=run.provenance(), engine=run.engine_name, parameters=run.theta.numel()
-    )
-    sigma = 0.0 if calibration is None else calibration.noise_multiplier
-    spent = None if calibration is None else calibration.spent
-    due = set(spec.evaluation_steps())
-    clock = _Clock()
-
-    def evaluate(t: int) -> None:
-        metrics = run.evaluate(t, None if spent is None else spent[t], clock)
-        outcome.metrics.append(metrics)
-        on_metrics(metrics)
-        if not math.isfinite(metrics.train_loss + metrics.test_loss):
-            raise DivergenceError(f"the loss is not finite after step {t}")
-
+    progress = _Progress(run, calibration, on_metrics, checkpoint)
+    outcome = progress.outcome
     try:
-        evaluate(0)
-        for t, batch in enumerate(run.batches(), start=1):
-            with clock.training(run.units.examples_in(batch)):
-                run.step(batch, sigma)
-            outcome.steps_done = t
-            if not torch.isfinite(run.theta).all():
-                raise DivergenceError(f"a parameter is not finite after step {t}")
-            if t in due:
-                evaluate(t)
+        progress.begin()
+        progress.take_steps()
     except DivergenceError as reason:
         outcome.status, outcome.reason = "diverged", str(reason)
-    outcome.processed, outcome.training_seconds = clock.processed, clock.seconds
+    outcome.processed, outcome.training_seconds = progress.clock.processed, progress.clock.seconds
+    outcome.physical_batch_size = run.held.size
     return outcome
 
 
-class _Clock:
-    """Counts examples and seconds spent in steps."""
+class _Progress:
+    """A run on its way: what it has measured, and how it is saved."""
 
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.processed = 0
-        self.seconds = 0.0
-        self._mark = (0, 0.0)
-        self._entered = 0.0
-        self._entering = 0
+    def __init__(
+        self,
+        run: Run,
+        calibration: Calibration | None,
+        on_metrics: Callable[[Metrics], None],
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self.outcome = Outcome(
+            provenance=run.provenance(), engine=run.engine_name, parameters=run.theta.numel()
+        )
+        self.clock = Clock()
+        self._run = run
+        self._sigma = 0.0 if calibration is None else calibration.noise_multiplier
+        self._spent = None if calibration is None else calibration.spent
+        self._on_metrics = on_metrics
+        self._checkpoint = checkpoint
 
-    def training(self, examples: int) -> _Clock:
-        """Count what the `with` block does as training on this many examples."""
-        self._entering = examples
-        return self
+    def begin(self) -> None:
+        """Go to where the checkpoint is, or measure the parameters before the first step."""
+        saved = None if self._checkpoint is None else self._checkpoint.load()
+        if saved is None:
+            self._evaluate(0)
+            return
+        self._run.set_state(saved.tensors)
+        self.outcome.set_state(saved.notes["outcome"])
+        self.clock.set_state(saved.notes["clock"])
+        self.outcome.seconds_before = self.clock.elapsed
+        for metrics in self.outcome.metrics:
+            self._on_metrics(metrics)
 
-    def __enter__(self) -> None:
-        self._entered = time.perf_counter()
+    def take_steps(self) -> None:
+        """Take the steps that are left."""
+        run, done = self._run, self.outcome.steps_done
+        due = set(run.spec.evaluation_steps())
+        for t, batch in enumerate(run.batches(after=done), start=done + 1):
+            with self.clock.training(run.units.examples_in(batch)):
+                run.step(batch, self._sigma)
+            self.outcome.steps_done = t
+            if not torch.isfinite(run.theta).all():
+                raise DivergenceError(f"a parameter is not finite after step {t}")
+            if t in due:
+                self._evaluate(t)
+            if t < run.spec.steps:
+                self._save()
 
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._entered
-        self.processed += self._entering
+    def _evaluate(self, t: int) -> None:
+        spent = None if self._spent is None else self._spent[t]
+        metrics = self._run.evaluate(t, spent, self.clock)
+        self.outcome.metrics.append(metrics)
+        self._on_metrics(metrics)
+        if not math.isfinite(metrics.train_loss + metrics.test_loss):
+            raise DivergenceError(f"the loss is not finite after step {t}")
 
-    def speed_since_last(self) -> float:
-        """Return examples per second since the last call; 0 before the first step."""
-        examples, seconds = self.processed - self._mark[0], self.seconds - self._mark[1]
-        self._mark = (self.processed, self.seconds)
-        return examples / seconds if seconds > 0 else 0.0
+    def _save(self) -> None:
+        if self._checkpoint is not None and self._checkpoint.due():
+            notes = {"outcome": self.outcome.get_state(), "clock": self.clock.get_state()}
+            self._checkpoint.save(self._run.get_state(), notes)
 
 
 @dataclass
@@ -195,6 +154,7 @@ class Run:
     Attributes:
         sums: how a logical batch becomes a clipped sum; another one only where an audit tries what
             a mistake would do.
+        held: how many examples are in memory at once.
     """
 
     spec: RunSpec
@@ -211,6 +171,7 @@ class Run:
     side_information: Tensor | None
     past: deque[Tensor]
     memory: PeakMemory
+    held: PhysicalBatch
     sums: Callable[..., Unreleased] = physical_batches
 
     @classmethod
@@ -253,12 +214,52 @@ class Run:
             side_information=side_information,
             past=deque(maxlen=spec.method.iterates()),
             memory=PeakMemory(device),
+            held=PhysicalBatch(spec.training.physical_batch_size),
         )
 
-    def batches(self) -> Iterator[Tensor]:
-        """Yield the examples (or users) drawn for each of the T steps, as indices."""
-        for _ in range(self.spec.steps):
+    def batches(self, after: int = 0) -> Iterator[Tensor]:
+        """Yield the examples (or users) drawn for each of the T steps, as indices.
+
+        Args:
+            after: steps that were taken already.
+        """
+        for _ in range(after, self.spec.steps):
             yield self.sampler.sample()
+
+    def _parts(self) -> dict[str, Resumable]:
+        parts: dict[str, Resumable | None] = {
+            "state": self.state,
+            "noise": self.noise,
+            "sampler": self.sampler,
+            "public": self.public,
+            "micro-batches": self.units.assignment,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return all that changes from step to step, for a checkpoint."""
+        tensors = {"theta": self.theta, "held": torch.tensor(self.held.size)}
+        tensors.update((f"past {age}", iterate) for age, iterate in enumerate(self.past))
+        for name, part in self._parts().items():
+            tensors.update((f"{name}/{key}", value) for key, value in part.get_state().items())
+        return tensors
+
+    def set_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go to a saved position; the steps that follow are the same bit for bit."""
+        device = self.theta.device
+        self.theta = tensors["theta"].to(device)
+        self.held.size = int(tensors["held"])
+        ages = sum(name.startswith("past ") for name in tensors)
+        self.past.extend(tensors[f"past {age}"].to(device) for age in range(ages))
+        for name, part in self._parts().items():
+            prefix = f"{name}/"
+            part.set_state(
+                {
+                    key.removeprefix(prefix): t
+                    for key, t in tensors.items()
+                    if key.startswith(prefix)
+                }
+            )
 
     def step(self, batch: Tensor, sigma: float) -> None:
         """Take one step on a logical batch."""
@@ -266,13 +267,10 @@ class Run:
         batch, groups = self.units.arrange(batch)
 
         def form(plan: Clipping) -> Unreleased:
-            return self.sums(
-                self.units.engine,
-                self.units.population,
-                batch,
-                list(self.past)[: len(plan.weights)],
-                self.units.plan(plan, groups),
-                self.spec.training.physical_batch_size,
+            iterates = list(self.past)[: len(plan.weights)]
+            whole, population = self.units.plan(plan, groups), self.units.population
+            return self.held.fit(
+                lambda size: self.sums(self.units.engine, population, batch, iterates, whole, size)
             )
 
         draws, microbatches = self.spec.method.query.draws, self.spec.microbatches
@@ -306,7 +304,7 @@ class Run:
             return self.splits.provenance
         return {**self.splits.provenance, "side_information": SIDE_INFORMATION}
 
-    def evaluate(self, t: int, epsilon: float | None, clock: _Clock) -> Metrics:
+    def evaluate(self, t: int, epsilon: float | None, clock: Clock) -> Metrics:
         """Measure losses and accuracies on every split at the current parameters."""
         self.engine.flat.load(self.theta)
         train, validation, test = (
@@ -324,7 +322,7 @@ class Run:
             test_accuracy=test[1],
             examples_per_second=clock.speed_since_last(),
             peak_memory_mb=self.memory.megabytes(),
-            seconds=time.perf_counter() - clock.start,
+            seconds=clock.elapsed,
         )
 
 

@@ -92,6 +92,22 @@ class State:
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.buffers[name] = value
 
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the step number and the buffers, for a checkpoint."""
+        import torch
+
+        held = {f"buffer {name}": value for name, value in self.buffers.items()}
+        return {"step": torch.tensor(self.step), **held}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a saved step; those that follow are the same bit for bit."""
+        self.step = int(state["step"])
+        self.buffers = {
+            name.removeprefix("buffer "): value.to(self.like.device)
+            for name, value in state.items()
+            if name != "step"
+        }
+
     def decay(self, name: str, value: Tensor, beta: float) -> Tensor:
         """Update the running average x ← βx + (1−β)·value in place and return it.
 

@@ -6,8 +6,10 @@ from typing import Protocol
 
 import torch
 
+from clipnoise.resumable import Resumable
 
-class NoiseSource(Protocol):
+
+class NoiseSource(Resumable, Protocol):
     """A stream of noise, one entry per step, in order.
 
     What a source returns at step t is row t of C⁻¹z for its strategy matrix C: z_t itself for
@@ -21,14 +23,6 @@ class NoiseSource(Protocol):
 
     def row_norm_squared(self, step: int) -> float:
         """Return ‖row t of C⁻¹‖², the variance of each coordinate at step t (counted from 1)."""
-        ...
-
-    def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position in the stream, for a checkpoint."""
-        ...
-
-    def set_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go to a saved position."""
         ...
 
 

@@ -9,20 +9,14 @@ from typing import Protocol
 
 import torch
 
+from clipnoise.resumable import Resumable
 
-class Sampler(Protocol):
+
+class Sampler(Resumable, Protocol):
     """A stream of batches that can be saved and resumed."""
 
     def sample(self) -> torch.Tensor:
         """Draw the next batch: indices of examples, int64, shape (b,)."""
-        ...
-
-    def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position in the stream, for a checkpoint."""
-        ...
-
-    def set_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go to a saved position."""
         ...
 
 

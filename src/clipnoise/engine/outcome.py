@@ -1,0 +1,141 @@
+"""What a run measures, how long it took, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What is measured at one evaluation.
+
+    Attributes:
+        step: steps taken so far.
+        epsilon: ε spent so far; None for a non-private run.
+        train_loss, train_accuracy: over all private training examples.
+        validation_loss, validation_accuracy: over the validation split.
+        test_loss, test_accuracy: over the test split.
+        examples_per_second: processed in training since the last evaluation.
+        peak_memory_mb: the most memory the process or the GPU has held.
+        seconds: since training began, evaluations included, the time between stopping and going on
+            left out.
+    """
+
+    step: int
+    epsilon: float | None
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    examples_per_second: float
+    peak_memory_mb: float
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        provenance: where private, public and side information came from.
+        status: "completed", or "diverged" when parameters or losses are no longer finite.
+        reason: why it diverged, with the step.
+        steps_done: steps taken.
+        metrics: one row per evaluation.
+        engine: which gradient engine ran, and why.
+        parameters: d, the number of trained parameters.
+        physical_batch_size: examples held in memory at once; below what the spec says where that
+            many did not fit.
+        resumed: the steps after which the run went on from a checkpoint.
+        processed: examples whose gradients were taken.
+        training_seconds: time in steps, evaluations excluded.
+        seconds_before: time that the run took before it last went on from a checkpoint.
+    """
+
+    provenance: dict[str, str]
+    status: str = "completed"
+    reason: str | None = None
+    steps_done: int = 0
+    metrics: list[Metrics] = field(default_factory=list)
+    engine: str = ""
+    parameters: int = 0
+    physical_batch_size: int = 0
+    resumed: list[int] = field(default_factory=list)
+    processed: int = 0
+    training_seconds: float = 0.0
+    seconds_before: float = 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the progress so far as plain data, for a checkpoint."""
+        rows = [asdict(row) for row in self.metrics]
+        return {"steps_done": self.steps_done, "metrics": rows, "resumed": self.resumed}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take saved progress over."""
+        self.steps_done = state["steps_done"]
+        self.metrics = [Metrics(**row) for row in state["metrics"]]
+        self.resumed = [*state["resumed"], self.steps_done]
+
+
+class DivergenceError(Exception):
+    """Parameters or losses are no longer finite. A result, not a fault."""
+
+
+class Clock:
+    """Counts examples and seconds spent in steps.
+
+    Attributes:
+        processed: examples so far.
+        seconds: time in steps so far.
+    """
+
+    def __init__(self) -> None:
+        self.processed = 0
+        self.seconds = 0.0
+        self._start = time.perf_counter()
+        self._mark = (0, 0.0)
+        self._entered = 0.0
+        self._entering = 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since training began, evaluations included."""
+        return time.perf_counter() - self._start
+
+    def training(self, examples: int) -> Clock:
+        """Count what the `with` block does as training on this many examples."""
+        self._entering = examples
+        return self
+
+    def __enter__(self) -> None:
+        self._entered = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._entered
+        self.processed += self._entering
+
+    def speed_since_last(self) -> float:
+        """Return examples per second since the last call; 0 before the first step."""
+        examples, seconds = self.processed - self._mark[0], self.seconds - self._mark[1]
+        self._mark = (self.processed, self.seconds)
+        return examples / seconds if seconds > 0 else 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the counts so far as plain data, for a checkpoint."""
+        return {
+            "processed": self.processed,
+            "seconds": self.seconds,
+            "mark": list(self._mark),
+            "elapsed": self.elapsed,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved counts, as if no time had passed since."""
+        self.processed, self.seconds = state["processed"], state["seconds"]
+        self._mark = (state["mark"][0], state["mark"][1])
+        self._start = time.perf_counter() - state["elapsed"]

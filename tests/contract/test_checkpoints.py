@@ -1,0 +1,246 @@
+"""A run that is stopped and goes on ends as one that never stopped, bit for bit, every one."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from every_method import VARIANTS, required
+
+from clipnoise.data.base import dataset_class
+from clipnoise.engine.checkpoint import (
+    Checkpoint,
+    InterruptedRunError,
+    StopRequest,
+    identity,
+    stop_requests,
+)
+from clipnoise.engine.outcome import Outcome
+from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.training import Run, train
+from clipnoise.methods.registry import method_class
+from clipnoise.privacy.calibration import Calibration, calibrate
+from clipnoise.studies.plan import calibration_target
+
+STEPS = 6
+TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
+
+
+def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy: Any) -> RunSpec:
+    kind = method_class(name)
+    public = {"public_examples": 60} if kind.uses_public_data() else {}
+    users = name in ("dp-fedavg", "dp-fedadam", "adadps-fed")
+    return from_mapping(
+        {
+            "dataset": {"id": "digits-users" if users else "digits", **public},
+            "model": "logistic",
+            "method": {"id": name, **required(name), **(options or {})},
+            "privacy": {"noise_multiplier": 1, **privacy} if kind.query.draws else None,
+            "training": {
+                "expected_batch_size": 20,
+                "steps": STEPS,
+                "evaluations": STEPS,
+                "physical_batch_size": 16,
+            },
+            "seed": 3,
+        }
+    )
+
+
+def budget(run: RunSpec) -> Calibration | None:
+    target = calibration_target(run)
+    return None if target is None else calibrate(target)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    for name in ("digits", "digits-users"):
+        dataset_class(name)().prepare(folder)
+    return folder
+
+
+class StopAfter(Checkpoint):
+    """A checkpoint for a run that is told to stop after some steps."""
+
+    def stop_after(self, steps: int) -> Checkpoint:
+        self.left = steps
+        return self
+
+    def due(self) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            self.stop.signal = "SIGTERM"
+        return super().due()
+
+
+def keeping(run: RunSpec, path: Path, **settings: Any) -> dict[str, Any]:
+    return {"path": path, "identity": identity(run, budget(run), "cpu"), "every": 1e9, **settings}
+
+
+def interrupted(run: RunSpec, cache: Path, path: Path, steps: int) -> None:
+    stopping = StopAfter(**keeping(run, path)).stop_after(steps)
+    with pytest.raises(InterruptedRunError, match="stopped by SIGTERM, checkpoint after step"):
+        train(run, cache=cache, calibration=budget(run), checkpoint=stopping)
+
+
+def resumed(run: RunSpec, cache: Path, path: Path) -> Outcome:
+    going_on = Checkpoint(**keeping(run, path))
+    return train(run, cache=cache, calibration=budget(run), checkpoint=going_on)
+
+
+def measured(outcome: Outcome) -> list[str]:
+    rows = [{k: v for k, v in asdict(row).items() if k not in TIMES} for row in outcome.metrics]
+    return [json.dumps(row) for row in rows]  # as text NaN equals itself
+
+
+def check(run: RunSpec, cache: Path, path: Path, stops: tuple[int, ...]) -> None:
+    whole = train(run, cache=cache, calibration=budget(run))
+    assert whole.steps_done == STEPS, whole.reason
+    for steps in stops:
+        interrupted(run, cache, path, steps)
+    last = resumed(run, cache, path)
+    assert last.resumed == [sum(stops[: n + 1]) for n in range(len(stops))]
+    assert measured(last) == measured(whole)
+    assert (last.status, last.processed) == (whole.status, whole.processed)
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_every_method(name: str, options: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    """Two runs, one three steps ahead: the other takes its checkpoint over, and then its steps."""
+    run = spec(name, options)
+    checkpoint = Checkpoint(**keeping(run, tmp_path / "checkpoint"))
+    ahead, behind = Run.prepare(run, cache, "cpu"), Run.prepare(run, cache, "cpu")
+    stream = ahead.batches()
+    for _ in range(3):
+        ahead.step(next(stream), 1.0)
+    checkpoint.save(ahead.get_state(), {"outcome": {"steps_done": 3}})
+    saved = checkpoint.load()
+    assert saved is not None
+    behind.set_state(saved.tensors)
+    rest = behind.batches(after=3)
+    for _ in range(3):
+        ahead.step(next(stream), 1.0)
+        behind.step(next(rest), 1.0)
+    left, right = ahead.get_state(), behind.get_state()
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[key], right[key]) for key in left)
+
+
+@pytest.mark.parametrize(
+    ("name", "privacy"),
+    [
+        ("sgd", {}),
+        ("adadps-fed", {}),
+        ("dp-sgd-warm", {}),
+        ("dp-sgd", {"sampler": "shuffled"}),
+        ("dp-sgd", {"sampler": "fixed-size"}),
+        ("dp-sgd", {"sampler": "cyclic"}),
+        ("dp-sgd", {"sampler": "cyclic-poisson", "noise": {"kind": "banded", "bands": 3}}),
+        ("stp-adam", {"sampler": "cyclic", "noise": {"kind": "dense"}}),
+        ("jme-adam", {"sampler": "cyclic-poisson", "noise": {"kind": "banded", "bands": 2}}),
+        ("dp-pmlf", {"microbatch_size": 4}),
+        ("adadps-adam", {"microbatch_size": 2}),
+    ],
+)
+def test_a_whole_run_with_every_sampler_kind_of_noise_and_micro_batches(
+    name: str, privacy: dict[str, Any], cache: Path, tmp_path: Path
+) -> None:
+    check(spec(name, **privacy), cache, tmp_path / "checkpoint", stops=(1, 1, 3))
+
+
+def test_saving_on_the_way_changes_nothing(cache: Path, tmp_path: Path) -> None:
+    run, path = spec("dp-pmlf"), tmp_path / "checkpoint"
+    saving = Checkpoint(**keeping(run, path, every=0.0))
+    outcome = train(run, cache=cache, calibration=budget(run), checkpoint=saving)
+    assert measured(outcome) == measured(train(run, cache=cache, calibration=budget(run)))
+    made = saving.load()
+    assert made is not None
+    assert made.notes["outcome"]["steps_done"] == STEPS - 1  # after the last there are results
+
+
+def test_a_checkpoint_holds_every_random_stream_and_no_code(cache: Path, tmp_path: Path) -> None:
+    run, path = spec("dp-adam-pub", microbatch_size=2), tmp_path / "checkpoint"
+    interrupted(run, cache, path, 2)
+    saved = Checkpoint(**keeping(run, path)).load()
+    assert saved is not None
+    streams = {name.partition("/")[0] for name in saved.tensors if name.endswith("/generator")}
+    assert streams == {"sampler", "noise", "public", "micro-batches"}
+    assert b"pickle" not in path.read_bytes()
+    header = int.from_bytes(path.read_bytes()[:8], "little")
+    json.loads(path.read_bytes()[8 : 8 + header])  # the rest is numbers
+
+
+@pytest.mark.parametrize("harm", ["spec", "code", "noise multiplier", "torch", "device"])
+def test_what_was_made_by_something_else_is_refused_and_training_starts_anew(
+    harm: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, path = spec(), tmp_path / "checkpoint"
+    settings = keeping(run, path)
+    other = {**settings, "identity": {**settings["identity"], harm: "other"}}
+    train(run, cache=cache, calibration=budget(run), checkpoint=Checkpoint(**other | {"every": 0}))
+    outcome = resumed(run, cache, path)
+    assert outcome.resumed == []
+    assert f"is not used: its {harm} is other, this run's is" in caplog.text
+    assert "Training starts anew" in caplog.text
+    assert measured(outcome) == measured(train(run, cache=cache, calibration=budget(run)))
+
+
+@pytest.mark.parametrize("harm", ["truncate", "empty", "one bit", "text"])
+def test_a_damaged_checkpoint_is_refused(
+    harm: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, path = spec(), tmp_path / "checkpoint"
+    interrupted(run, cache, path, 3)
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1
+    broken = {
+        "truncate": content[: len(content) // 2],
+        "empty": b"",
+        "one bit": content,
+        "text": b"x" * 100,
+    }
+    path.write_bytes(broken[harm])
+    assert resumed(run, cache, path).resumed == []
+    assert "it is damaged" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    run, path = spec(), tmp_path / "file" / "checkpoint"
+    saving = Checkpoint(**keeping(run, path, every=0.0))
+    with caplog.at_level("INFO"), pytest.raises(NotADirectoryError):
+        saving.load()
+    saving.path = tmp_path / "file" / "deeper" / "checkpoint"
+    saving.load = lambda: None  # type: ignore[method-assign]
+    with caplog.at_level("INFO"):
+        outcome = train(run, cache=cache, calibration=budget(run), checkpoint=saving)
+    assert outcome.status == "completed"
+    assert "no checkpoint after step 1" in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_noted_and_handled_as_before_afterwards(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stop_requests() as stop:
+        assert stop.signal is None
+        signal.raise_signal(number)
+        assert stop.signal == number.name
+    assert signal.getsignal(number) is before
+
+
+def test_saving_is_due_after_its_interval_and_at_once_on_a_request(tmp_path: Path) -> None:
+    stop = StopRequest()
+    seldom = Checkpoint(tmp_path / "x", {}, math.inf, stop)
+    assert not seldom.due()
+    stop.signal = "SIGTERM"
+    assert seldom.due()
+    assert Checkpoint(tmp_path / "x", {}, 0.0).due()
