@@ -18,7 +18,7 @@ from clipnoise.privacy.fixed_size import (
     truncation_delta,
 )
 from clipnoise.privacy.participation import gaussian_epsilon, participation
-from clipnoise.privacy.shuffling import ShuffledSampler
+from clipnoise.privacy.shuffling import ShuffledSampler, shuffled_epsilon_at_least
 
 
 def draw(seed: int = 0) -> torch.Generator:
@@ -102,7 +102,12 @@ def test_smaller_batches_of_fixed_size_cost_less() -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize(
     ("sampler", "expected"),
-    [("full", "guarantee"), ("shuffled", "nominal"), ("fixed-size", "nominal")],
+    [
+        ("full", "guarantee"),
+        ("truncated-poisson", "guarantee"),
+        ("shuffled", "nominal"),
+        ("fixed-size", "nominal"),
+    ],
 )
 def test_only_what_is_analysed_is_a_guarantee(sampler: str, expected: str, accountant: str) -> None:
     found = claim(private=True, sampler=sampler, accountant=accountant, adjacency="add-remove")
@@ -121,3 +126,69 @@ def test_full_participation_is_every_example_in_every_step() -> None:
 def test_banded_noise_needs_turns(sampler: str) -> None:
     with pytest.raises(UserError, match="bands"):
         participation(sampler, examples=100, expected_batch_size=100, steps=4, bands=2)
+
+
+MECHANISM = {"noise_multiplier": 1.0, "delta": 1e-5}
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_a_cut_of_batches_is_paid_for(accountant: str) -> None:
+    def spent(largest: int) -> float:
+        sampler, sizes = "truncated-poisson", {"examples": 1000, "expected_batch_size": 100}
+        turns = participation(sampler, **sizes, steps=20, largest_batch=largest)
+        return turns.epsilon(accountant, **MECHANISM)
+
+    poisson = epsilon(accountant, sampling_rate=0.1, steps=20, **MECHANISM)
+    values = [spent(largest) for largest in (500, 175, 170)]
+    assert values[0] == pytest.approx(poisson, rel=1e-6)
+    assert poisson <= values[0] <= values[1] < values[2]
+
+
+def test_what_a_cut_costs_leaves_room_for_it_in_delta() -> None:
+    turns = participation(
+        "truncated-poisson",
+        examples=1000,
+        expected_batch_size=100,
+        steps=20,
+        largest_batch=170,
+    )
+    found = turns.epsilon("rdp", **MECHANISM)
+    added = truncation_delta(found, examples=1000, sampling_rate=0.1, largest=170, steps=20)
+    without = epsilon("rdp", sampling_rate=0.1, steps=20, noise_multiplier=1.0, delta=1e-5 - added)
+    assert without <= found < without * (1 + 1e-6)
+
+
+def test_a_cut_that_costs_more_than_delta_is_refused() -> None:
+    turns = participation(
+        "truncated-poisson", examples=1000, expected_batch_size=100, steps=20, largest_batch=110
+    )
+    with pytest.raises(UserError, match="largest_batch: batches are cut so often"):
+        turns.epsilon("rdp", **MECHANISM)
+
+
+@pytest.mark.parametrize(("sampler", "largest"), [("truncated-poisson", None), ("poisson", 200)])
+def test_a_largest_batch_goes_with_its_sampler(sampler: str, largest: int | None) -> None:
+    with pytest.raises(UserError, match="largest_batch: goes with the sampler"):
+        participation(
+            sampler, examples=1000, expected_batch_size=100, steps=20, largest_batch=largest
+        )
+
+
+def test_shuffled_epochs_have_a_bound_of_their_own() -> None:
+    turns = participation(
+        "shuffled", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
+    )
+    found = turns.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5)
+    assert found == pytest.approx(gaussian_epsilon(2.0 / 2**0.5, 1e-5))  # two epochs
+    epoch = turns.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5, steps=10)
+    assert epoch >= shuffled_epsilon_at_least(2.0, 10, 1e-5)
+    assert claim(
+        private=True, sampler="shuffled", accountant="per-epoch", adjacency="add-remove"
+    ) == ("guarantee")
+
+
+def test_epochs_are_counted_only_where_there_are_some() -> None:
+    with pytest.raises(UserError, match="'poisson' has no epochs"):
+        participation(
+            "poisson", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
+        )

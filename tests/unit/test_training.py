@@ -173,3 +173,22 @@ def test_a_method_that_needs_public_data_says_how_to_give_it(cache: Path) -> Non
     method = {"id": "dp-r-pub", "learning_rate": 0.1, "clip_norm": 1}
     with pytest.raises(UserError, match="public_examples"):
         go(spec(method), cache)
+
+
+@pytest.mark.parametrize(
+    "budget_of_run",
+    [
+        {"sampler": "truncated-poisson", "largest_batch": 100},
+        {"sampler": "shuffled", "accountant": "per-epoch"},
+    ],
+    ids=lambda changes: changes["sampler"],
+)
+def test_samplers_with_a_bound_of_their_own_give_a_guarantee(
+    budget_of_run: dict[str, Any], cache: Path, tmp_path: Path
+) -> None:
+    run = spec(privacy={"epsilon": 8, **budget_of_run})
+    spent = budget(run)
+    summary = write_run(tmp_path, run, go(run, cache), spent, Provenance("cpu"))
+    assert summary["privacy"]["claim"] == "guarantee"
+    assert 7.99 < summary["privacy"]["epsilon"] <= 8
+    assert len(sampler(run).sample()) <= 100

@@ -22,10 +22,11 @@ from clipnoise.cli._options import (
 )
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, Positive, parse
-from clipnoise.privacy.accountants import ACCOUNTANTS
 from clipnoise.privacy.calibration import Calibration, Target, calibrate
 from clipnoise.privacy.participation import (
+    ANALYSES,
     SAMPLERS,
+    Overflow,
     gaussian_epsilon,
     gaussian_noise_multiplier,
 )
@@ -36,9 +37,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     budget.add_argument("--epsilon", type=ranged(Positive), help="the target ε, above 0")
     budget.add_argument("--noise-multiplier", type=ranged(Positive), help="σ itself, above 0")
     add_mechanism(parser)
-    parser.add_argument("--accountant", choices=ACCOUNTANTS, default="rdp")
+    parser.add_argument("--accountant", choices=ANALYSES, default="rdp")
     parser.add_argument(
         "--groups", type=ranged(Count), default=1, help="groups that take turns; 1 is everyone"
+    )
+    parser.add_argument(
+        "--overflow",
+        type=ranged(Overflow),
+        default=0.0,
+        help="probability that a step of truncated-poisson leaves examples out",
     )
     parser.add_argument("--sampler", choices=SAMPLERS, default="poisson")
     parser.add_argument(

@@ -11,7 +11,7 @@ import torch
 from clipnoise.data.base import Splits
 from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.cyclic import CyclicPoissonSampler
-from clipnoise.privacy.fixed_size import FixedSizeSampler
+from clipnoise.privacy.fixed_size import FixedSizeSampler, TruncatedPoissonSampler
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.sampling import PoissonSampler, Sampler
 from clipnoise.privacy.shuffling import ShuffledSampler
@@ -52,6 +52,9 @@ def sampler(spec: RunSpec) -> Sampler:
     name = "poisson" if spec.privacy is None else spec.privacy.sampler
     if name == "fixed-size":
         return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)
+    if spec.privacy is not None and spec.privacy.largest_batch is not None:
+        largest = spec.privacy.largest_batch
+        return TruncatedPoissonSampler(spec.examples, turns.sampling_rate, largest, draws)
     if name == "shuffled":
         return ShuffledSampler(spec.examples, spec.training.expected_batch_size, draws)
     if turns.groups == 1:

@@ -18,10 +18,9 @@ from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
 from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
-from clipnoise.privacy.accountants import Accountant
 from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
-from clipnoise.privacy.participation import Participation, Sampler, participation
+from clipnoise.privacy.participation import Analysis, Participation, Sampler, participation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,7 @@ class Privacy:
         delta: a number, or the rule "1/n".
         accountant: whose mathematics turns σ, q and T into ε.
         sampler: how batches are drawn.
+        largest_batch: most examples in a batch of the sampler truncated-poisson.
         noise: how noise is correlated across steps; independent unless it says otherwise.
         microbatch_size: m, how many examples (on average) are averaged before clipping.
         microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
@@ -44,8 +44,9 @@ class Privacy:
     epsilon: Positive | None = None
     noise_multiplier: Positive | None = None
     delta: Positive | Literal["1/n"] = "1/n"
-    accountant: Accountant = "rdp"
+    accountant: Analysis = "rdp"
     sampler: Sampler = "poisson"
+    largest_batch: Count | None = None
     noise: Noise = field(default_factory=Noise)
     microbatch_size: Count = 1
     microbatch_accounting: Accounting = "corrected"
@@ -222,6 +223,8 @@ class RunSpec:
             expected_batch_size=self.training.expected_batch_size,
             steps=self.steps,
             bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
+            accountant="rdp" if privacy is None else privacy.accountant,
+            largest_batch=None if privacy is None else privacy.largest_batch,
         )
 
     @property
@@ -285,8 +288,10 @@ def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
 
 
 def _privacy(privacy: Privacy) -> dict[str, Any]:
-    """Leave out micro-batches where there are none: runs keep the hash they had before."""
+    """Leave out what came later where it is not used: runs keep the hash they had before."""
     values: dict[str, Any] = to_plain(privacy)
+    if privacy.largest_batch is None:
+        del values["largest_batch"]
     if privacy.microbatch_size == 1:
         del values["microbatch_size"], values["microbatch_accounting"]
     return values

@@ -12,9 +12,11 @@ Claim = Literal["guarantee", "nominal", "non-private"]
 # example in a Poisson sample moves the mixture differently, and none of them covers that.
 PROVEN = {
     "poisson": frozenset({"rdp", "prv", "pld"}),
+    "truncated-poisson": frozenset({"rdp", "prv", "pld"}),
     "cyclic-poisson": frozenset({"rdp", "prv", "pld"}),
-    "cyclic": frozenset({"rdp", "prv", "pld"}),
-    "full": frozenset({"rdp", "prv", "pld"}),
+    "cyclic": frozenset({"rdp", "prv", "pld", "per-epoch"}),
+    "full": frozenset({"rdp", "prv", "pld", "per-epoch"}),
+    "shuffled": frozenset({"per-epoch"}),
 }
 
 

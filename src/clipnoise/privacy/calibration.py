@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, NonNegative, Positive, parse, to_plain
 from clipnoise.files import write_json
-from clipnoise.privacy.accountants import Accountant, AccountantError, Delta, Rate
-from clipnoise.privacy.participation import Participation, Sampler
+from clipnoise.privacy.accountants import AccountantError, Delta, Rate
+from clipnoise.privacy.participation import Analysis, Overflow, Participation, Sampler
 
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1
 LARGEST_SIGMA = 2.0**20
@@ -33,6 +33,7 @@ class Target:
         sampling_rate: q; for groups that take turns, the probability within a group.
         steps: T.
         groups: how many groups take turns; 1 where everyone can take part in every step.
+        overflow: probability that a step draws more examples than its batch may have.
         accountant: whose mathematics turns σ, q and T into ε.
         sampler: how batches are drawn.
         evaluation_steps: the steps at which the ε spent so far is wanted.
@@ -46,7 +47,8 @@ class Target:
     sampling_rate: Rate
     steps: Natural
     groups: Count = 1
-    accountant: Accountant = "rdp"
+    overflow: Overflow = 0.0
+    accountant: Analysis = "rdp"
     sampler: Sampler = "poisson"
     evaluation_steps: tuple[Natural, ...] = ()
 
@@ -70,6 +72,7 @@ class Target:
         words = [f"--{name} {float(x)!r}" for name, x in numbers.items() if x is not None]
         words += [f"--steps {int(self.steps)}"]
         words += [f"--groups {self.groups}"] if self.groups > 1 else []
+        words += [f"--overflow {self.overflow!r}"] if self.overflow else []
         words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
         if self.evaluation_steps:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
@@ -90,7 +93,7 @@ class Calibration:
 
     Attributes:
         epsilon_target: the ε asked for; None when σ was given.
-        delta, sampling_rate, steps, groups, accountant, sampler: as in `Target`.
+        delta, sampling_rate, steps, groups, overflow, accountant, sampler: as in `Target`.
         noise_multiplier: σ.
         epsilon: what T steps at σ spend; never above the target.
         spent: ε by evaluation step.
@@ -104,12 +107,13 @@ class Calibration:
     sampling_rate: Rate
     steps: Natural
     groups: Count
-    accountant: Accountant
+    accountant: Analysis
     sampler: Sampler
     noise_multiplier: Positive
     epsilon: NonNegative
     spent: dict[Natural, NonNegative]
     adjacency: Literal["add-remove"]
+    overflow: Overflow = 0.0
 
     def write(self, path: Path) -> None:
         """Write the file atomically, the inverse of `read_calibration`."""
@@ -146,7 +150,10 @@ def calibrate(target: Target) -> Calibration:
     """
 
     turns = Participation(
-        groups=target.groups, sampling_rate=target.sampling_rate, steps=target.steps
+        groups=target.groups,
+        sampling_rate=target.sampling_rate,
+        steps=target.steps,
+        overflow=target.overflow,
     )
 
     def spent(sigma: float, steps: int) -> float:
@@ -169,6 +176,7 @@ def calibrate(target: Target) -> Calibration:
         epsilon=spent(sigma, target.steps),
         spent={step: spent(sigma, step) for step in sorted(set(target.evaluation_steps))},
         adjacency="add-remove",
+        overflow=target.overflow,
     )
 
 

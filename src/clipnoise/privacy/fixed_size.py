@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from clipnoise.privacy.participation import overflow_rate
 from clipnoise.privacy.sampling import PoissonSampler
 
 
@@ -98,9 +99,7 @@ def truncation_delta(
 
     Source: Chua et al. 2024, "Scalable DP-SGD: Shuffling vs. Poisson Subsampling".
     """
-    from scipy.stats import binom
-
-    return (1 + math.exp(epsilon)) * steps * float(binom.sf(largest, examples, sampling_rate))
+    return (1 + math.exp(epsilon)) * steps * overflow_rate(examples, sampling_rate, largest)
 
 
 def fixed_size_epsilon(

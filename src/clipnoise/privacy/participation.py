@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
+
+from annotated_types import Ge, Le
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse
 from clipnoise.privacy.accountants import Delta, Rate, epsilon
 
-Sampler = Literal["poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"]
+Sampler = Literal[
+    "poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"
+]
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
+Analysis = Literal["rdp", "prv", "pld", "per-epoch"]
+ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
+Overflow = Annotated[float, Ge(0), Le(1)]
+IN_EPOCHS = ("cyclic", "full", "shuffled")  # each example once an epoch, whatever the order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,7 @@ class Participation:
         groups: how many groups take turns.
         sampling_rate: the probability within the group; q·groups for an expected batch of q·n.
         steps: T.
+        overflow: probability that a step draws more examples than its batch may have.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", theorem 4.
     """
@@ -36,6 +46,7 @@ class Participation:
     groups: Count
     sampling_rate: Rate
     steps: Natural
+    overflow: Overflow = 0.0
 
     def releases(self, steps: int | None = None) -> int:
         """Return how many turns the first `steps` steps (all T by default) give an example."""
@@ -59,37 +70,53 @@ class Participation:
             UserError: as `accountants.epsilon`.
         """
         releases = self.releases(steps)
-        if self.sampling_rate < 1 or releases == 0:
-            return epsilon(
-                accountant,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=self.sampling_rate,
-                steps=releases,
-                delta=delta,
-            )
-        return gaussian_epsilon(noise_multiplier / math.sqrt(releases), delta)
+
+        def spent(delta: float) -> float:
+            if self.sampling_rate < 1 or releases == 0:
+                return epsilon(
+                    accountant,
+                    noise_multiplier=noise_multiplier,
+                    sampling_rate=self.sampling_rate,
+                    steps=releases,
+                    delta=delta,
+                )
+            return gaussian_epsilon(noise_multiplier / math.sqrt(releases), delta)
+
+        return truncated_epsilon(spent, delta, releases * self.overflow)
 
 
 def participation(
-    sampler: str, *, examples: int, expected_batch_size: float, steps: int, bands: int = 1
+    sampler: str,
+    *,
+    examples: int,
+    expected_batch_size: float,
+    steps: int,
+    bands: int = 1,
+    accountant: str = "rdp",
+    largest_batch: int | None = None,
 ) -> Participation:
     """Work out the turns that a sampler gives, and check that the noise fits them.
 
     Args:
         sampler: "poisson" (everyone, every step), "cyclic-poisson" (as many groups as bands),
             "cyclic" (⌈n/B⌉ groups, each whole in its turn: epochs in one fixed order), "full"
-            (B = n), or "fixed-size" and "shuffled", whose turns are taken for those of Poisson
-            sampling and whose ε is nominal.
+            (B = n), "truncated-poisson" (Poisson, of too many examples some are left out), or
+            "fixed-size" and "shuffled", whose turns are taken for those of Poisson sampling and
+            whose ε is nominal then.
         examples: n.
         expected_batch_size: B ≤ n.
         steps: T.
         bands: b of the noise; 1 for independent noise, T for dense noise.
+        accountant: "per-epoch" counts one turn of each example an epoch and no amplification, which
+            covers "shuffled", too: an order that depends on no example can be thought of as public.
+        largest_batch: K of "truncated-poisson".
 
     Returns:
         The participation.
 
     Raises:
-        UserError: the sampler is unknown, or an example can take part again within b steps.
+        UserError: the sampler is unknown, an example can take part again within b steps, or the
+            accountant or the largest batch belongs to another sampler.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", algorithm 2
     (cyclic-poisson); On Design Principles for Private Adaptive Optimizers, section 5.2 (cyclic).
@@ -97,6 +124,16 @@ def participation(
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, key="sampler")
     rate = expected_batch_size / examples
+    if accountant == "per-epoch" and sampler not in IN_EPOCHS:
+        raise UserError(
+            f"accountant: 'per-epoch' counts one turn of each example an epoch, but the sampler "
+            f"{sampler!r} has no epochs. Allowed: {', '.join(IN_EPOCHS)}."
+        )
+    if (largest_batch is None) == (sampler == "truncated-poisson"):
+        raise UserError(
+            "largest_batch: goes with the sampler 'truncated-poisson', and only with it; "
+            f"got {largest_batch} with {sampler!r}."
+        )
     if sampler == "cyclic":
         turns = math.ceil(examples / expected_batch_size)
         if bands > turns:
@@ -118,7 +155,11 @@ def participation(
                 f"noise with {bands} bands needs {bands} steps between them. "
                 "Allowed: cyclic-poisson, cyclic."
             )
-        return Participation(groups=1, sampling_rate=rate, steps=steps)
+        if sampler == "shuffled" and accountant == "per-epoch":
+            turns = math.ceil(examples / expected_batch_size)
+            return Participation(groups=turns, sampling_rate=1.0, steps=steps)
+        overflow = 0.0 if largest_batch is None else overflow_rate(examples, rate, largest_batch)
+        return Participation(groups=1, sampling_rate=rate, steps=steps, overflow=overflow)
     if bands * expected_batch_size > examples:
         most = int(examples // expected_batch_size)
         raise UserError(
@@ -128,6 +169,56 @@ def participation(
         )
     return Participation(
         groups=bands, sampling_rate=bands * expected_batch_size / examples, steps=steps
+    )
+
+
+def overflow_rate(examples: int, sampling_rate: float, largest: int) -> float:
+    """Return the probability that Poisson sampling draws more than K examples.
+
+    Args:
+        examples: n.
+        sampling_rate: q.
+        largest: K.
+    """
+    from scipy.stats import binom
+
+    return float(binom.sf(largest, examples, sampling_rate))
+
+
+def truncated_epsilon(spent: Callable[[float], float], delta: float, overflow: float) -> float:
+    """Bound ε when steps that draw too many examples leave some out.
+
+    The steps are (ε, δ′)-DP without truncation; with it they are (ε, δ′ + (1 + e^ε) T P)-DP, where
+    P is the probability that a step draws too many. The smallest ε that keeps the sum at δ is
+    approached from below, so the last step is rounded up.
+
+    Args:
+        spent: ε without truncation, by δ′.
+        delta: δ.
+        overflow: T·P.
+
+    Returns:
+        ε ≥ 0.
+
+    Raises:
+        UserError: truncation alone costs more than δ.
+
+    Source: Chua et al. 2024, "Scalable DP-SGD: Shuffling vs. Poisson Subsampling".
+    """
+    value = spent(delta)
+    if overflow == 0:
+        return value
+    for _ in range(100):
+        left = delta - (1 + math.exp(min(value, 700.0))) * overflow
+        if left <= 0:
+            break
+        following = spent(left)
+        if following <= value:
+            return value
+        value = following * (1 + 1e-9)
+    raise UserError(
+        f"largest_batch: batches are cut so often ({overflow:.2g} expected times in all steps) "
+        f"that this alone costs more than delta {delta:g}. Give a larger one."
     )
 
 

@@ -181,6 +181,7 @@ def calibration_target(spec: RunSpec) -> Target | None:
         sampling_rate=turns.sampling_rate,
         steps=spec.steps,
         groups=turns.groups,
+        overflow=turns.overflow,
         accountant=spec.privacy.accountant,
         sampler=spec.privacy.sampler,
         evaluation_steps=tuple(spec.evaluation_steps()),
