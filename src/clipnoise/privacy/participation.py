@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse
-from clipnoise.privacy.accountants import Delta, Rate, epsilon
+from clipnoise.privacy.accountants import AccountantError, Delta, Rate, epsilon
 
 Sampler = Literal[
     "poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"
@@ -72,7 +72,9 @@ class Participation:
         releases = self.releases(steps)
 
         def spent(delta: float) -> float:
-            if self.sampling_rate < 1 or releases == 0:
+            if releases == 0:
+                return 0.0
+            if self.sampling_rate < 1:
                 return epsilon(
                     accountant,
                     noise_multiplier=noise_multiplier,
@@ -201,7 +203,7 @@ def truncated_epsilon(spent: Callable[[float], float], delta: float, overflow: f
         ε ≥ 0.
 
     Raises:
-        UserError: truncation alone costs more than δ.
+        AccountantError: truncation alone costs more than δ.
 
     Source: Chua et al. 2024, "Scalable DP-SGD: Shuffling vs. Poisson Subsampling".
     """
@@ -216,7 +218,7 @@ def truncated_epsilon(spent: Callable[[float], float], delta: float, overflow: f
         if following <= value:
             return value
         value = following * (1 + 1e-9)
-    raise UserError(
+    raise AccountantError(
         f"largest_batch: batches are cut so often ({overflow:.2g} expected times in all steps) "
         f"that this alone costs more than delta {delta:g}. Give a larger one."
     )
