@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from real_files import DATASETS, prepare, small, small_with_public, write_raw
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import DenseExamples, Splits
 from clipnoise.data.cache import MANIFEST
+from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
-from clipnoise.fields import parse, to_plain
-from clipnoise.plugins import plugins
+from clipnoise.fields import parse
 
-DATASETS = plugins("clipnoise.data", Dataset)
 pytestmark = pytest.mark.parametrize("name", DATASETS)
 
 
@@ -23,81 +25,110 @@ pytestmark = pytest.mark.parametrize("name", DATASETS)
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache in which every dataset is prepared; nobody writes into it."""
     cache = tmp_path_factory.mktemp("cache")
-    for dataset in DATASETS.values():
-        dataset().prepare(cache)
+    for name in DATASETS:
+        prepare(cache, name)
     return cache
 
 
-def with_public(name: str) -> Dataset:
-    """Build a dataset with public examples where it offers them."""
-    kind = DATASETS[name]
-    return parse(kind, {"public_examples": 50} if "public_examples" in to_plain(kind()) else {})
-
-
-def parts(splits: Splits) -> dict[str, Examples]:
+def parts(splits: Splits) -> dict[str, DenseExamples]:
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    return named if splits.public is None else {**named, "public": splits.public}
+    named = named if splits.public is None else {**named, "public": splits.public}
+    return {part: examples.dense() for part, examples in named.items()}
 
 
-def rows(examples: Examples) -> set[bytes]:
+def rows(examples: DenseExamples) -> set[bytes]:
     return {row.numpy().tobytes() for row in examples.inputs}
 
 
 def test_sizes_are_known_before_loading_and_true(name: str, prepared: Path) -> None:
-    for dataset in (DATASETS[name](), with_public(name)):
+    for dataset in (small(name), small_with_public(name)):
         loaded = {part: len(examples) for part, examples in parts(dataset.load(prepared)).items()}
         assert loaded == {part: count for part, count in dataset.sizes().items() if count}
 
 
-def test_shapes_types_and_labels_are_as_declared(name: str, prepared: Path) -> None:
-    dataset = with_public(name)
+def test_the_sizes_of_the_real_files_are_known_without_them(name: str) -> None:
+    assert DATASETS[name]().sizes()["train"] > 0
+
+
+def test_inputs_are_as_declared(name: str, prepared: Path) -> None:
+    dataset = small_with_public(name)
+    signature = dataset.signature
     for examples in parts(dataset.load(prepared)).values():
-        assert examples.inputs.shape[1:] == dataset.signature.shape
-        assert examples.targets.dtype == torch.int64
-        assert examples.targets.shape == (len(examples),)
-        assert int(examples.targets.min()) >= 0
-        assert int(examples.targets.max()) < dataset.signature.outputs
-        assert examples.inputs.isfinite().all()
+        inputs = examples.inputs
+        if signature.kind != "tokens":
+            assert inputs.shape[1:] == signature.shape
+            assert inputs.dtype == torch.float32
+            assert inputs.isfinite().all()
+            continue
+        assert signature.vocabulary is not None
+        assert inputs.dtype == torch.int64
+        assert inputs.shape[1:] <= signature.shape
+        assert 0 <= int(inputs.min()) <= int(inputs.max()) < signature.vocabulary
+
+
+def test_targets_are_as_the_task_declares(name: str, prepared: Path) -> None:
+    dataset = small_with_public(name)
+    for examples in parts(dataset.load(prepared)).values():
+        check_targets(examples, dataset.signature)
+
+
+def check_targets(examples: DenseExamples, signature: Signature) -> None:
+    targets = examples.targets
+    if signature.task == "classification":
+        assert targets.dtype == torch.int64
+        assert targets.shape == (len(examples),)
+        assert 0 <= int(targets.min()) <= int(targets.max()) < signature.outputs
+    elif signature.task == "masked-tokens":
+        asked = targets[targets != -100]
+        assert targets.dtype == torch.int64
+        assert targets.shape == examples.inputs.shape
+        assert 0 <= int(asked.min()) <= int(asked.max()) < signature.outputs
+    else:
+        assert targets.shape == (len(examples), signature.outputs)
+        assert targets.dtype == torch.float32
+        assert targets.isfinite().all()
 
 
 def test_every_class_is_there_to_train_on(name: str, prepared: Path) -> None:
-    dataset = DATASETS[name]()
-    assert len(dataset.load(prepared).train.targets.unique()) == dataset.signature.outputs
+    dataset = small(name)
+    if dataset.signature.task == "classification":
+        targets = dataset.load(prepared).train.dense().targets
+        assert len(targets.unique()) == dataset.signature.outputs
 
 
 def test_no_example_is_in_two_parts(name: str, prepared: Path) -> None:
-    found = [rows(examples) for examples in parts(with_public(name).load(prepared)).values()]
+    found = [rows(examples) for examples in parts(small_with_public(name).load(prepared)).values()]
     assert len(set.union(*found)) == sum(len(part) for part in found)
 
 
 def test_the_split_follows_from_its_seed_alone(name: str, prepared: Path) -> None:
-    kind = DATASETS[name]
     torch.manual_seed(1)
-    first = kind().load(prepared)
+    first = small(name).load(prepared)
     torch.manual_seed(2)
-    again, other = kind().load(prepared), kind(split_seed=1).load(prepared)
-    assert torch.equal(first.train.inputs, again.train.inputs)
-    assert torch.equal(first.test.targets, again.test.targets)
-    assert not torch.equal(first.train.inputs, other.train.inputs)
+    again, other = small(name).load(prepared), small(name, split_seed=1).load(prepared)
+    train = first.train.dense().inputs
+    assert torch.equal(train, again.train.dense().inputs)
+    assert torch.equal(first.test.dense().targets, again.test.dense().targets)
+    assert not torch.equal(train, other.train.dense().inputs)
 
 
 def test_loading_leaves_the_random_stream_alone(name: str, prepared: Path) -> None:
     state = torch.random.get_rng_state()
-    DATASETS[name]().load(prepared)
+    small(name).load(prepared).train.take(torch.tensor([0, 1]))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_what_is_loaded_can_be_changed_without_touching_the_cache(
     name: str, prepared: Path
 ) -> None:
-    first = DATASETS[name]().load(prepared)
-    before = first.train.inputs.clone()
-    first.train.inputs.zero_()
-    assert torch.equal(DATASETS[name]().load(prepared).train.inputs, before)
+    first = small(name).load(prepared).train.dense()
+    before = first.inputs.clone()
+    first.inputs.zero_()
+    assert torch.equal(small(name).load(prepared).train.dense().inputs, before)
 
 
 def test_provenance_is_plain_text_with_source_and_licence(name: str, prepared: Path) -> None:
-    dataset = DATASETS[name]()
+    dataset = small(name)
     provenance = dataset.load(prepared).provenance
     assert provenance["source"] == dataset.source
     assert provenance["licence"] == dataset.licence
@@ -111,20 +142,40 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_preparing_gives_the_same_bytes_every_time(
     name: str, prepared: Path, tmp_path: Path
 ) -> None:
-    dataset = DATASETS[name]()
+    dataset = prepare(tmp_path, name)
+    once = contents(tmp_path / dataset.prepared)
     dataset.prepare(tmp_path)
-    once = contents(tmp_path / name)
-    dataset.prepare(tmp_path)
-    assert contents(tmp_path / name) == once == contents(prepared / name)
+    assert contents(tmp_path / dataset.prepared) == once == contents(prepared / dataset.prepared)
 
 
 def test_an_unprepared_dataset_says_how_to_prepare_it(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"clipnoise data prepare {name} --cache {tmp_path}"):
-        DATASETS[name]().load(tmp_path)
+    with pytest.raises(UserError, match=f"clipnoise data prepare {name} .*--cache {tmp_path}"):
+        small(name).load(tmp_path)
 
 
-def break_manifest(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:20])
+def test_missing_raw_files_are_named_with_the_way_to_get_them(name: str, tmp_path: Path) -> None:
+    dataset = small(name)
+    if dataset.files:
+        with pytest.raises(UserError, match=f"clipnoise data fetch {name} --cache") as caught:
+            dataset.prepare(tmp_path)
+        for file in dataset.files:
+            assert file.name in str(caught.value)
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_truncated_raw_file_is_named_and_the_cache_stays_as_it_was(
+    name: str, tmp_path: Path
+) -> None:
+    dataset = write_raw(tmp_path, name)
+    if not dataset.files:
+        return
+    dataset.prepare(tmp_path)
+    before = contents(tmp_path / dataset.prepared)
+    path = tmp_path / "raw" / (dataset.raw or name) / dataset.files[0].name
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=re.escape(path.name)):
+        dataset.prepare(tmp_path)
+    assert contents(tmp_path / dataset.prepared) == before
 
 
 def truncate(path: Path) -> None:
@@ -137,50 +188,59 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.fixture
+def copy(name: str, prepared: Path, tmp_path: Path) -> Path:
+    """Return a prepared folder to damage."""
+    folder = tmp_path / small(name).prepared
+    shutil.copytree(prepared / folder.name, folder)
+    return folder
+
+
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
 def test_a_damaged_file_is_noticed(
-    name: str, damage: object, prepared: Path, tmp_path: Path
+    name: str, damage: Callable[[Path], None], copy: Path, prepared: Path, tmp_path: Path
 ) -> None:
-    for file in (path.name for path in (prepared / name).iterdir() if path.name != MANIFEST):
-        shutil.copytree(prepared, tmp_path / file)
-        damage(tmp_path / file / name / file)  # type: ignore[operator]
-        with pytest.raises(UserError, match=f"{file} .*clipnoise data prepare {name}"):
-            DATASETS[name]().load(tmp_path / file)
+    for path in [path for path in copy.iterdir() if path.name != MANIFEST]:
+        damage(path)
+        with pytest.raises(UserError, match=f"{path.name} .*clipnoise data prepare {name}"):
+            small(name).load(tmp_path)
+        shutil.copy(prepared / copy.name / path.name, path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"files": {"inputs.npy": {}}}'])
-def test_a_damaged_manifest_is_noticed(
-    name: str, content: str, prepared: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(prepared / name, tmp_path / name)
-    (tmp_path / name / MANIFEST).write_text(content)
+def test_a_damaged_manifest_is_noticed(name: str, content: str, copy: Path, tmp_path: Path) -> None:
+    (copy / MANIFEST).write_text(content)
     with pytest.raises(UserError, match=f"clipnoise data prepare {name}"):
-        DATASETS[name]().load(tmp_path)
+        small(name).load(tmp_path)
 
 
-def test_preparing_again_mends_a_damaged_cache(name: str, prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared / name, tmp_path / name)
-    for path in (tmp_path / name).iterdir():
+def test_preparing_again_mends_a_damaged_cache(
+    name: str, copy: Path, prepared: Path, tmp_path: Path
+) -> None:
+    for path in copy.iterdir():
         truncate(path)
-    DATASETS[name]().prepare(tmp_path)
-    assert contents(tmp_path / name) == contents(prepared / name)
+    prepare(tmp_path, name)
+    assert contents(copy) == contents(prepared / copy.name)
 
 
-def test_a_cache_that_only_can_be_read_loads(name: str, prepared: Path, tmp_path: Path) -> None:
-    shutil.copytree(prepared / name, tmp_path / name)
-    for path in (tmp_path / name).iterdir():
+def test_a_cache_that_only_can_be_read_loads(name: str, copy: Path, tmp_path: Path) -> None:
+    for path in copy.iterdir():
         path.chmod(0o444)
-    (tmp_path / name).chmod(0o555)
+    copy.chmod(0o555)
     try:
-        assert len(DATASETS[name]().load(tmp_path).train) == DATASETS[name]().sizes()["train"]
+        assert len(small(name).load(tmp_path).train) == small(name).sizes()["train"]
     finally:
-        (tmp_path / name).chmod(0o755)
+        copy.chmod(0o755)
 
 
-def test_a_cache_that_cannot_be_written_is_named(name: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
+def test_a_cache_that_cannot_be_written_is_named_and_leaves_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    dataset = write_raw(tmp_path, name)
+    (tmp_path / dataset.prepared).write_text("not a folder")
     with pytest.raises(UserError, match="cannot be written"):
-        DATASETS[name]().prepare(tmp_path / "file")
+        dataset.prepare(tmp_path)
+    assert (tmp_path / dataset.prepared).read_text() == "not a folder"
 
 
 def test_a_mistyped_option_is_named(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,21 @@ def listing(cache: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def states(shown: str) -> dict[str, str]:
+    """Read what a listing says of each dataset, by id."""
+    lines = [re.split(r"  +", line) for line in shown.splitlines() if not line.startswith(" ")]
+    return {line[0]: line[1] for line in lines if len(line) > 1}
+
+
 def test_a_dataset_is_absent_until_it_is_prepared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "digits        absent" in listing(tmp_path, capsys)
+    assert states(listing(tmp_path, capsys))["digits"] == "absent"
     assert main(["data", "prepare", "digits", "--cache", str(tmp_path)]) == 0
     assert len(Digits().load(tmp_path).test) == 360
     shown = listing(tmp_path, capsys)
-    assert "digits        present" in shown
-    assert "train 1300, validation 137, test 360" in shown
+    assert states(shown)["digits"] == "present"
+    assert "train 1,300, validation 137, test 360" in shown
     assert Digits.licence in shown
     assert Digits.source in shown
 

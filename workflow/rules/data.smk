@@ -1,3 +1,30 @@
+# Nothing depends on it: what is prepared needs no network. `snakemake fetch_all` fetches what the
+# configured studies read; on a cluster it runs where Snakemake does.
+localrules:
+    fetch,
+    fetch_all,
+
+
+rule fetch:
+    output:
+        touch(f"{CACHE}/raw/{{dataset}}/fetched"),
+    log:
+        f"{RESULTS}/logs/fetch/{{dataset}}.log",
+    benchmark:
+        f"{RESULTS}/logs/fetch/{{dataset}}.jsonl"
+    conda:
+        LOCK
+    params:
+        cache=lambda wildcards: CACHE,
+    shell:
+        "clipnoise data fetch {wildcards.dataset} --cache {params.cache:q} > {log:q} 2>&1"
+
+
+rule fetch_all:
+    input:
+        plan.fetched(),
+
+
 rule prepare:
     output:
         f"{CACHE}/{{prepared}}/manifest.json",

@@ -1,20 +1,39 @@
-"""Prepare datasets into a folder, or list which there are."""
+"""Fetch, verify and prepare datasets, or list which there are."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clipnoise.data.base import Dataset
+
+ACTIONS = {
+    "fetch": "download a dataset's raw files; says how to get them by hand where that fails",
+    "verify": "compare raw files with their checksums, and what is prepared with its manifest",
+    "prepare": "write a dataset into the cache, from its raw files",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    prepare = actions.add_parser("prepare", help="write a dataset into the cache")
-    prepare.add_argument("name", help="its id, as `clipnoise data list` shows it")
-    prepare.add_argument(
-        "--options", default="{}", help="what decides what is prepared, as JSON: {tokenizer: …}"
+    parsers = {name: actions.add_parser(name, help=text) for name, text in ACTIONS.items()}
+    for action in parsers.values():
+        action.add_argument("name", help="its id, as `clipnoise data list` shows it")
+    for name in ("verify", "prepare"):
+        parsers[name].add_argument(
+            "--options",
+            default="{}",
+            help="what decides what is prepared, as JSON or YAML: {tokenizer: …}",
+        )
+    parsers["prepare"].add_argument(
+        "--unverified",
+        action="store_true",
+        help="take the raw files as they are, and from now on: a mirror or a version of your own",
     )
-    listing = actions.add_parser("list", help="show every dataset and whether it is prepared")
-    for action in (prepare, listing):
+    listing = actions.add_parser("list", help="show every dataset and what of it is there")
+    for action in (*parsers.values(), listing):
         action.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
 
 
@@ -27,26 +46,91 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         show(arguments.cache)
         return 0
-    kind = dataset_class(arguments.name)
-    dataset = parse(kind, yaml.safe_load(arguments.options), file="--options")
-    dataset.prepare(arguments.cache)
-    print(f"{arguments.name}: prepared in {arguments.cache / dataset.prepared}")
+    options = yaml.safe_load(getattr(arguments, "options", "{}"))
+    dataset = parse(dataset_class(arguments.name), options, file="--options")
+    if arguments.action == "fetch":
+        _fetch(arguments.cache, dataset)
+    elif arguments.action == "verify":
+        _verify(arguments.cache, dataset)
+    else:
+        _prepare(arguments.cache, dataset, arguments.unverified)
     return 0
 
 
 def show(cache: Path) -> None:
-    """Print every dataset: whether it is prepared, its sizes, its licence and its source.
+    """Print every dataset: what of it is there, its sizes, its licence and its source.
 
     Args:
         cache: folder of prepared datasets.
     """
     from clipnoise.data.base import Dataset
-    from clipnoise.data.cache import MANIFEST
     from clipnoise.plugins import plugins
 
-    for name, kind in plugins("clipnoise.data", Dataset).items():
+    known = plugins("clipnoise.data", Dataset)
+    width = max(map(len, known)) + 2
+    for name, kind in known.items():
         dataset = kind()
-        present = (cache / name / MANIFEST).is_file()
-        sizes = ", ".join(f"{part} {count}" for part, count in dataset.sizes().items() if count)
-        print(f"{name:<14}{'present' if present else 'absent':<9}{dataset.title}: {sizes}")
-        print(f"{'':<23}licence: {dataset.licence}; source: {dataset.source}")
+        sizes = ", ".join(f"{part} {count:,}" for part, count in dataset.sizes().items() if count)
+        print(f"{name:<{width}}{_state(cache, dataset):<22}{dataset.title}: {sizes}")
+        print(f"{'':<{width + 22}}licence: {dataset.licence}; source: {dataset.source}")
+
+
+def _state(cache: Path, dataset: Dataset) -> str:
+    """Say what of a dataset is there: prepared in some form, or its raw files at least."""
+    from clipnoise.data.cache import MANIFEST
+    from clipnoise.data.fetch import require_raw
+    from clipnoise.errors import UserError
+
+    forms = [cache / dataset.prepared, *cache.glob(f"{dataset.id}@*")]
+    if any((folder / MANIFEST).is_file() for folder in forms):
+        return "present"
+    if not dataset.files:
+        return "absent"
+    try:
+        require_raw(cache, dataset)
+    except UserError:
+        return "absent"
+    return "absent, raw files here"
+
+
+def _fetch(cache: Path, dataset: Dataset) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from clipnoise.data.fetch import fetch
+
+    if not dataset.files:
+        print(f"{dataset.id}: nothing to fetch. {dataset.manual}".rstrip())
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
+        bars = {file.name: progress.add_task(file.name, total=None) for file in dataset.files}
+
+        def report(name: str, done: int, total: int | None) -> None:
+            progress.update(bars[name], completed=done, total=total)
+
+        folder = fetch(cache, dataset, report)
+    print(f"{dataset.id}: fetched into {folder}")
+
+
+def _verify(cache: Path, dataset: Dataset) -> None:
+    from clipnoise.data.cache import MANIFEST, read_arrays
+    from clipnoise.data.fetch import verify
+
+    for name, raw in verify(cache, dataset).items():
+        print(f"{name}: sha256 {raw.sha256}, checked against {raw.checked}")
+    folder = cache / dataset.prepared
+    if (folder / MANIFEST).is_file():
+        for name in read_arrays(folder, dataset.id):
+            print(f"{folder / name}.npy: as it was prepared")
+
+
+def _prepare(cache: Path, dataset: Dataset, unverified: bool) -> None:
+    from clipnoise.data.fetch import accept, verify
+
+    if unverified:
+        accept(cache, dataset)
+    elif dataset.files:
+        verify(cache, dataset)
+    dataset.prepare(cache)
+    print(f"{dataset.id}: prepared in {cache / dataset.prepared}")

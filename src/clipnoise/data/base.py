@@ -13,6 +13,7 @@ from clipnoise.plugins import lookup, plugins
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.data.fetch import RemoteFile
     from clipnoise.data.rows import Rows
     from clipnoise.data.signature import Signature
 
@@ -77,13 +78,26 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Base of every dataset: a frozen dataclass with an `id` and its split options as fields."""
+    """Base of every dataset: a frozen dataclass with an `id` and its split options as fields.
+
+    Attributes:
+        split: how the parts are cut, in words.
+        preprocessing: what becomes of an example on its way into a model, in words.
+        files: what is downloaded, or put there by hand; none where the data come with a package.
+        manual: what to do by hand before the files can be had: a licence, a login.
+        raw: the folder of raw files, where datasets share one; empty for the id.
+    """
 
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
     licence: ClassVar[str]
     source: ClassVar[str]
+    split: ClassVar[str]
+    preprocessing: ClassVar[str]
+    files: ClassVar[tuple[RemoteFile, ...]] = ()
+    manual: ClassVar[str] = ""
+    raw: ClassVar[str] = ""
 
     split_seed: Natural = 0
 

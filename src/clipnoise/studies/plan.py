@@ -121,6 +121,11 @@ class Plan:
         names = [dataset.prepared for dataset in self.run(run_hash).datasets]
         return [f"{self.config.cache}/{name}/manifest.json" for name in dict.fromkeys(names)]
 
+    def fetched(self) -> list[str]:
+        """Return what marks the raw files of every planned dataset as downloaded."""
+        names = sorted({dataset.id for dataset in self._datasets.values() if dataset.files})
+        return [f"{self.config.cache}/raw/{name}/fetched" for name in names]
+
     def preparation(self, prepared: str) -> str:
         """Return what `clipnoise data prepare` is called with for a folder of the cache.
 
