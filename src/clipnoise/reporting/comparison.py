@@ -242,7 +242,8 @@ def _notes(one: Comparison, metrics: Sequence[str]) -> list[str]:
         "is the standard error, known where both sides say their deviation and number of runs."
         if metrics
         else "No published number is at a dataset and model of this part.",
-        f"Published numbers: {one.table.as_posix().rpartition('published/')[2]}.",
+        f"Published numbers: {one.table.as_posix().rpartition('published/')[2]}. Their ε is what "
+        "the paper says; nothing here vouches for it.",
         f"{count(lost, 'published cell')} {verb} not among the runs of this part." if lost else "",
         f"{count(len(one.elsewhere), 'more published cell')}: of datasets or models that this part "
         "does not have."
