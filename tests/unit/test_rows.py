@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 
 from clipnoise.data.base import Examples
-from clipnoise.data.rows import Rows, SparseRows, StoredRows
+from clipnoise.data.rows import RaggedRows, Rows, SparseRows, StoredRows
 
 N, WIDTH = 12, 7
 DENSE = np.random.default_rng(0).poisson(0.4, (N, WIDTH)).astype("float32")
@@ -71,3 +71,28 @@ def test_examples_of_rows_become_dense_tensors(tmp_path: Path) -> None:
     assert torch.equal(inputs, dense[[1, 3]])
     assert targets.tolist() == [1, 3]
     assert torch.equal(examples.dense().inputs, dense)
+
+
+WORDS = [[5, 6], [7] * 40, [8], [9] * 70]
+
+
+def ragged(chosen: list[int], length: int = 64) -> RaggedRows:
+    starts = np.cumsum([0, *map(len, WORDS)])
+    values = np.concatenate([np.array(row, dtype="uint16") for row in WORDS])
+    return RaggedRows(starts, values, torch.tensor(chosen), length, padding=1)
+
+
+def test_ragged_rows_are_filled_up_to_a_bucket_and_never_beyond_the_length() -> None:
+    rows = ragged([2, 0, 1, 3])
+    assert rows[slice(0, 2)].shape == (2, 32)
+    assert rows[torch.tensor([0, 2])].shape == (2, 64)
+    assert rows[torch.tensor([3])].shape == (1, 64)
+    assert ragged([1], length=35)[slice(None)].shape == (1, 35)
+    assert rows[slice(0)].shape == (0, 32)
+
+
+def test_ragged_rows_hold_their_tokens_and_then_padding() -> None:
+    taken = ragged([1, 0])[slice(None)]
+    assert taken.dtype == torch.int64
+    assert taken[0].tolist() == [7] * 40 + [1] * 24
+    assert taken[1].tolist() == [5, 6] + [1] * 62

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from clipnoise.errors import UserError
 from clipnoise.fields import adapter
-from clipnoise.files import write_atomically, write_json
+from clipnoise.files import write_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,9 +23,9 @@ MANIFEST = "manifest.json"
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Write arrays as .npy files and then the manifest, each atomically.
+    """Write arrays as .npy files, then the manifest; they appear when all are written.
 
-    The same arrays and facts give the same bytes.
+    The same arrays and facts give the same bytes. Memory-mapped arrays are written in pieces.
 
     Args:
         folder: the dataset's folder in the cache; made when missing.
@@ -32,25 +33,41 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
         facts: what else the manifest says: source, licence, preprocessing, versions, …
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written; it stays as it was.
     """
-    import numpy as np
-
-    files = {}
     try:
-        for name, array in arrays.items():
-            stream = io.BytesIO()
-            np.save(stream, np.ascontiguousarray(array), allow_pickle=False)
-            content = stream.getvalue()
-            write_atomically(folder / f"{name}.npy", content)
-            files[f"{name}.npy"] = {
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "shape": list(array.shape),
-                "dtype": str(array.dtype),
-            }
-        write_json(folder / MANIFEST, {**facts, "files": files})
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
+            staging = Path(staged)
+            files = {f"{name}.npy": _write(staging / name, one) for name, one in arrays.items()}
+            write_json(staging / MANIFEST, {**facts, "files": files})
+            folder.mkdir(exist_ok=True)
+            for name in (*files, MANIFEST):
+                (staging / name).replace(folder / name)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
+def _write(path: Path, array: np.ndarray) -> dict[str, Any]:
+    """Write an array to `<path>.npy` and return what the manifest says of it."""
+    from numpy.lib.format import write_array
+
+    with path.with_name(f"{path.name}.npy").open("wb") as file:
+        stream = _Hashed(file)
+        write_array(stream, array, allow_pickle=False)
+    digest = stream.digest.hexdigest()
+    return {"sha256": digest, "shape": list(array.shape), "dtype": str(array.dtype)}
+
+
+class _Hashed(io.RawIOBase):
+    """A stream whose checksum is taken on the way."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.digest = stream, hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return self.stream.write(content)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+BUCKET = 32  # ragged rows are filled up to a multiple of it
+
 
 class Rows(ABC):
     """What stands for a tensor of shape (n, …) where only its rows are asked for.
@@ -110,6 +112,54 @@ class SparseRows(Rows):
         return dense.scatter_(0, places.to(self.device), values).view(-1, self.width)
 
     def to(self, device: str) -> SparseRows:
+        return replace(self, device=device)
+
+
+@dataclass(frozen=True)
+class RaggedRows(Rows):
+    """Rows of different lengths, one after the other in one array, filled up when taken.
+
+    What is taken is as long as its longest row, rounded up to a bucket, so that few shapes occur;
+    rows beyond `length` are cut off.
+
+    Attributes:
+        starts: where each row begins in `values`, int64 of shape (N + 1,).
+        values: the entries of all rows, integers of shape (entries,); memory-mapped, or in memory.
+        chosen: which of its rows these are, int64 of shape (n,).
+        length: the longest that is handed out.
+        padding: what fills a row up.
+    """
+
+    starts: np.ndarray
+    values: np.ndarray
+    chosen: Tensor
+    length: int
+    padding: int = 0
+    device: str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Tensor:
+        import torch
+
+        padded = self._padded(_positions(self.chosen, chosen))
+        return torch.from_numpy(padded).to(self.device)
+
+    def _padded(self, rows: np.ndarray) -> np.ndarray:
+        """Return some rows of the array, int64 of shape (b, width)."""
+        import numpy as np
+
+        begins = self.starts[rows]
+        counts = np.minimum(self.starts[rows + 1] - begins, self.length)
+        longest = int(counts.max(initial=1))
+        width = min(self.length, -(-longest // BUCKET) * BUCKET)
+        padded = np.full((len(rows), width), self.padding, dtype="int64")
+        real = np.arange(width) < counts[:, None]
+        padded[real] = self.values[(begins[:, None] + np.arange(width))[real]]
+        return padded
+
+    def to(self, device: str) -> RaggedRows:
         return replace(self, device=device)
 
 

@@ -1,0 +1,71 @@
+"""Losses and scores per example, against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.func import grad, vmap
+
+from clipnoise.data.tasks import NOT_ASKED, TaskName, task
+
+OUTPUTS = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+SEQUENCES = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
+ASKED = torch.tensor([[NOT_ASKED, 2, NOT_ASKED, 0, NOT_ASKED], [NOT_ASKED] * 5, [1, 2, 3, 4, 5]])
+TAGS = torch.tensor([[1.0, 0, 1, 0, 0, 0], [0.0] * 6, [1.0] * 6])
+CASES: dict[TaskName, tuple[torch.Tensor, torch.Tensor]] = {
+    "classification": (OUTPUTS, torch.tensor([0, 5, 2])),
+    "multi-label": (OUTPUTS, TAGS),
+    "regression": (OUTPUTS, TAGS),
+    "masked-tokens": (SEQUENCES, ASKED),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loss_of_an_example_depends_on_no_other(name: TaskName) -> None:
+    outputs, targets = CASES[name]
+    together = task(name).losses(outputs, targets)
+    alone = [task(name).losses(outputs[i : i + 1], targets[i : i + 1]) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_can_be_differentiated_example_by_example(name: TaskName) -> None:
+    outputs, targets = CASES[name]
+
+    def loss(one: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return task(name).losses(one[None], target[None])[0]
+
+    rows = vmap(grad(loss))(outputs, targets)
+    leaf = outputs.clone().requires_grad_()
+    task(name).losses(leaf, targets).sum().backward()
+    torch.testing.assert_close(rows, leaf.grad)
+
+
+def test_tags_cost_the_sum_of_their_cross_entropies() -> None:
+    goal, zeros = task("multi-label"), torch.zeros(1, 4)
+    tags = torch.tensor([[1.0, 0, 0, 1]])
+    assert float(goal.losses(zeros, tags)) == pytest.approx(4 * math.log(2))
+
+
+def test_the_most_likely_tag_counts_when_it_is_one_of_the_examples() -> None:
+    outputs = torch.tensor([[0.0, 3, 1], [2, 0, 0], [0, 0, 1]])
+    tags = torch.tensor([[1.0, 1, 0], [0, 1, 1], [0, 0, 0]])
+    assert task("multi-label").scores(outputs, tags).tolist() == [1, 0, 0]
+
+
+def test_masked_tokens_are_averaged_over_those_asked() -> None:
+    goal, even = task("masked-tokens"), torch.zeros(3, 5, 6)
+    assert goal.losses(even, ASKED).tolist() == pytest.approx([math.log(6), 0, math.log(6)])
+    right = torch.nn.functional.one_hot(ASKED.clamp(min=0), 6).float()
+    right[2, :2] = 0
+    right[2, :2, 0] = 1
+    assert goal.scores(right, ASKED).tolist() == pytest.approx([1, 0, 0.6])
+
+
+def test_a_regression_has_a_loss_and_no_score() -> None:
+    goal = task("regression")
+    assert goal.score is None
+    loss = goal.losses(torch.tensor([[3.0, 1]]), torch.tensor([[1.0, 1]]))
+    assert float(loss) == pytest.approx(2)
