@@ -18,6 +18,7 @@ CASES: dict[TaskName, tuple[torch.Tensor, torch.Tensor]] = {
     "classification": (OUTPUTS, torch.tensor([0, 5, 2])),
     "multi-label": (OUTPUTS, TAGS),
     "regression": (OUTPUTS, TAGS),
+    "reconstruction": (OUTPUTS, TAGS),
     "masked-tokens": (SEQUENCES, ASKED),
 }
 
@@ -69,3 +70,10 @@ def test_a_regression_has_a_loss_and_no_score() -> None:
     assert goal.score is None
     loss = goal.losses(torch.tensor([[3.0, 1]]), torch.tensor([[1.0, 1]]))
     assert float(loss) == pytest.approx(2)
+
+
+def test_a_reconstruction_costs_the_squared_distance_of_a_pixel_on_average() -> None:
+    goal = task("reconstruction")
+    assert goal.score is None
+    loss = goal.losses(torch.tensor([[3.0, 1, 0, 0]]), torch.tensor([[1.0, 1, 0, 0]]))
+    assert float(loss) == pytest.approx(1)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-TaskName = Literal["classification", "multi-label", "regression", "masked-tokens"]
+TaskName = Literal[
+    "classification", "multi-label", "regression", "reconstruction", "masked-tokens"
+]
 
 NOT_ASKED = -100  # as a target: this token is not asked about
 
@@ -76,6 +78,19 @@ class Regression(Task):
         return 0.5 * (outputs - targets).square().sum(dim=-1)
 
 
+class Reconstruction(Task):
+    """The input itself, flattened; outputs and targets float32 of shape (b, pixels).
+
+    Source: AdaDPS, Appendix B: the mean squared distance in the pixel space.
+    """
+
+    score: ClassVar[str | None] = None
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the squared distance of each example, averaged over its pixels."""
+        return (outputs - targets).square().mean(dim=-1)
+
+
 class MaskedTokens(Task):
     """Tokens to guess; outputs of shape (b, length, vocabulary), targets int64 of (b, length).
 
@@ -112,6 +127,7 @@ def task(name: TaskName) -> Task:
         "classification": Classification(),
         "multi-label": MultiLabel(),
         "regression": Regression(),
+        "reconstruction": Reconstruction(),
         "masked-tokens": MaskedTokens(),
     }
     return tasks[name]
