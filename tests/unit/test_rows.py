@@ -79,7 +79,7 @@ WORDS = [[5, 6], [7] * 40, [8], [9] * 70]
 def ragged(chosen: list[int], length: int = 64) -> RaggedRows:
     starts = np.cumsum([0, *map(len, WORDS)])
     values = np.concatenate([np.array(row, dtype="uint16") for row in WORDS])
-    return RaggedRows(starts, values, torch.tensor(chosen), length, padding=1)
+    return RaggedRows(starts, values, torch.tensor(chosen), length)
 
 
 def test_ragged_rows_are_filled_up_to_a_bucket_and_never_beyond_the_length() -> None:
@@ -94,5 +94,5 @@ def test_ragged_rows_are_filled_up_to_a_bucket_and_never_beyond_the_length() -> 
 def test_ragged_rows_hold_their_tokens_and_then_padding() -> None:
     taken = ragged([1, 0])[slice(None)]
     assert taken.dtype == torch.int64
-    assert taken[0].tolist() == [7] * 40 + [1] * 24
-    assert taken[1].tolist() == [5, 6] + [1] * 62
+    assert taken[0].tolist() == [7] * 40 + [0] * 24
+    assert taken[1].tolist() == [5, 6] + [0] * 62

@@ -117,7 +117,7 @@ class SparseRows(Rows):
 
 @dataclass(frozen=True)
 class RaggedRows(Rows):
-    """Rows of different lengths, one after the other in one array, filled up when taken.
+    """Rows of different lengths, one after the other in one array, filled up with 0 when taken.
 
     What is taken is as long as its longest row, rounded up to a bucket, so that few shapes occur;
     rows beyond `length` are cut off.
@@ -127,14 +127,12 @@ class RaggedRows(Rows):
         values: the entries of all rows, integers of shape (entries,); memory-mapped, or in memory.
         chosen: which of its rows these are, int64 of shape (n,).
         length: the longest that is handed out.
-        padding: what fills a row up.
     """
 
     starts: np.ndarray
     values: np.ndarray
     chosen: Tensor
     length: int
-    padding: int = 0
     device: str = "cpu"
 
     def __len__(self) -> int:
@@ -154,7 +152,7 @@ class RaggedRows(Rows):
         counts = np.minimum(self.starts[rows + 1] - begins, self.length)
         longest = int(counts.max(initial=1))
         width = min(self.length, -(-longest // BUCKET) * BUCKET)
-        padded = np.full((len(rows), width), self.padding, dtype="int64")
+        padded = np.zeros((len(rows), width), dtype="int64")
         real = np.arange(width) < counts[:, None]
         padded[real] = self.values[(begins[:, None] + np.arange(width))[real]]
         return padded

@@ -16,14 +16,12 @@ class Signature:
 
     Attributes:
         kind: what an input is. "features": a vector; "image": (channels, height, width);
-            "tokens": token ids, filled up with padding at the end; "nodes": a node's features and
+            "tokens": token ids, filled up with 0 at the end; "nodes": a node's features and
             those of its neighbours, (1 + K, features + 1), see `clipnoise.data.graphs`.
         shape: of one input, without the batch axis; of tokens the longest.
         outputs: numbers per example (or per token) that a network gives: classes, tags, pixels.
         task: what the outputs are compared with, and how.
         vocabulary: how many token ids there are; None where inputs are not tokens.
-        padding: the token id that stands for no token.
-        separator: the token id that ends each sentence; None where it says nothing to a model.
     """
 
     kind: Kind
@@ -31,8 +29,6 @@ class Signature:
     outputs: int
     task: TaskName = "classification"
     vocabulary: int | None = None
-    padding: int = 0
-    separator: int | None = None
 
     @property
     def goal(self) -> Task:
