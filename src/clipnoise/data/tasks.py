@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-TaskName = Literal[
-    "classification", "multi-label", "regression", "reconstruction", "masked-tokens"
-]
+TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
 
 NOT_ASKED = -100  # as a target: this token is not asked about
 
