@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from gradient_networks import CLASSES, losses
+from gradient_networks import CLASSES, OneByOne, losses
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.queries import Clipping
@@ -71,6 +73,46 @@ class Twice(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.pool(torch.tanh(self.conv(x)))
         return self.last(self.conv(x).mean(dim=(2, 3)))
+
+
+class Memory(nn.Module):
+    """LSTM layers, of which the states and what is left at the end count."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(4, 3, **options)
+        directions = 2 if self.memory.bidirectional else 1
+        self.last = nn.Linear(3 * directions, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = 0 if self.memory.batch_first else 1
+        states, (h, c) = self.memory(x.transpose(0, first))
+        mean = states.transpose(0, first).mean(dim=1)
+        return self.last(mean) + h[-1] * c[0]  # as many as classes
+
+
+class Attending(nn.Module):
+    """Attention with a mask of pairs, one of keys, and weights that count."""
+
+    def __init__(self, *, batch_first: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=batch_first)
+        self.last = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = 0 if self.attention.batch_first else 1
+        later = torch.ones(5, 5, dtype=torch.bool).triu(diagonal=1)
+        hidden = (x[..., 0] > 1) & (torch.arange(5) > 0)
+        rows = x.transpose(0, first)
+        mixed, weights = self.attention(
+            rows, rows, rows.tanh(), key_padding_mask=hidden, attn_mask=later
+        )
+        return self.last(mixed.transpose(0, first).mean(dim=1)) + weights[:, 2, :CLASSES]
+
+
+def encoder() -> nn.Module:
+    block = nn.TransformerEncoderLayer(6, 2, 8, dropout=0, batch_first=True)
+    return averaged(block, features=6)
 
 
 def bottom_frozen() -> nn.Module:
@@ -138,6 +180,13 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "tied weights over positions": (MaskedTokens, (5,)),
     "in-place activations": (InPlace, (2, 5, 5)),
     "a convolution used twice": (Twice, (2, 6, 6)),
+    "lstm": (lambda: Memory(batch_first=True), (4, 4)),
+    "lstm without biases, time first": (lambda: Memory(bias=False), (5, 4)),
+    "lstm of two layers": (lambda: Memory(num_layers=2, batch_first=True), (4, 4)),
+    "lstm in both directions": (lambda: Memory(num_layers=2, bidirectional=True), (4, 4)),
+    "attention": (lambda: Attending(batch_first=True), (5, 6)),
+    "attention, time first": (lambda: Attending(batch_first=False), (5, 6)),
+    "transformer encoder layer": (encoder, (5, 6)),
     "frozen layers": (bottom_frozen, (4,)),
     "only biases": (bias_only, (4,)),
 }  # fmt: skip
@@ -171,10 +220,15 @@ def examples(name: str, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     return torch.randn(shape, generator=draws, dtype=torch.float64).to(dtype), targets
 
 
+def reference(name: str, dtype: torch.dtype) -> GradientEngine:
+    """Return vmap's engine, or for an LSTM, which vmap takes in no dtype but float32, another."""
+    return (OneByOne if "lstm" in name else VmapEngine)(build(name, dtype), losses)
+
+
 def difference(name: str, plan_name: str, dtype: torch.dtype, count: int = EXAMPLES) -> float:
     """Return how far the two engines' clipped sums are apart, relative to the larger entry."""
     factored = FactoredEngine(build(name, dtype), losses)
-    vmap = VmapEngine(build(name, dtype), losses)
+    expecting = reference(name, dtype)
     theta = factored.flat.theta.clone()
     draws = torch.Generator().manual_seed(2)
     u = torch.rand(theta.shape, generator=draws, dtype=torch.float64).to(dtype)
@@ -183,7 +237,7 @@ def difference(name: str, plan_name: str, dtype: torch.dtype, count: int = EXAMP
         plan = replace(plan, groups=MICRO_BATCHES[:count])
     thetas = [theta, theta * (1 + 0.2 * u)][: len(plan.weights)]
     inputs, targets = examples(name, count, dtype)
-    expected = vmap.clipped_sum(inputs, targets, thetas, plan)
+    expected = expecting.clipped_sum(inputs, targets, thetas, plan)
     assert expected.any()
     actual = factored.clipped_sum(inputs, targets, thetas, plan)
     assert actual.dtype == dtype
@@ -211,8 +265,8 @@ def test_a_batch_as_large_as_an_axis_of_the_examples_is_not_mistaken_for_it(name
 @every_network
 def test_per_example_gradients_are_those_of_vmap(name: str) -> None:
     factored = FactoredEngine(build(name, torch.float64), losses)
-    vmap = VmapEngine(build(name, torch.float64), losses)
+    expecting = reference(name, torch.float64)
     theta = factored.flat.theta.clone()
     data = examples(name, 4, torch.float64)
-    expected = vmap.per_example_gradients(*data, theta)
+    expected = expecting.per_example_gradients(*data, theta)
     torch.testing.assert_close(factored.per_example_gradients(*data, theta), expected)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored import tokens
+from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
 from clipnoise.gradients.factored.embedding import record_embedding
 from clipnoise.gradients.factored.groups import Groups
@@ -22,6 +23,7 @@ from clipnoise.gradients.factored.normalisation import (
 )
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.recording import Recording, layout_of
+from clipnoise.gradients.factored.recurrent import record_lstm
 from clipnoise.gradients.factored.uses import Constant
 from clipnoise.gradients.per_example import clip_factors
 from clipnoise.gradients.probes import made_up
@@ -46,6 +48,8 @@ def rules() -> dict[Any, Rule]:
         functional.layer_norm: record_layer_norm,
         functional.rms_norm: record_rms_norm,
         functional.group_norm: record_group_norm,
+        functional.multi_head_attention_forward: record_attention,
+        torch.lstm: record_lstm,
     }
 
 
