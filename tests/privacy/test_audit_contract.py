@@ -18,6 +18,7 @@ from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.microbatches import MicroBatches
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,21 @@ def test_every_method_has_moments_to_attack(name: str) -> None:
         release = moment.release(audited, bench.engines["vmap"], bench.pool)
         assert len(release.values) == len(audited.method.query.parts(1.0, 4.0))
         assert plan.clip_norm == audited.method.clip_norm_at(moment.state.step + 1)
+
+
+@pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "dp-pmlf", "jme-adam"])
+def test_microbatches_keep_to_twice_the_clip_norm_and_use_it(name: str) -> None:
+    audited = subject(name, microbatches=MicroBatches(2))
+    result = check_contract(audited, attacked=(1, 2))
+    assert result["verdict"] == "kept", result["broken"]
+    assert 0.7 < result["measured"]["joint"] <= 1 + 1e-6
+
+
+def test_microbatches_accounted_as_published_break_the_contract() -> None:
+    audited = subject("dp-sgd", microbatches=MicroBatches(2, "as-published"))
+    result = check_contract(audited, attacked=(1,))
+    assert result["verdict"] == "broken"
+    assert result["measured"]["joint"] > 1.5
 
 
 def test_a_method_without_a_clip_claims_nothing() -> None:

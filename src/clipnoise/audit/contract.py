@@ -11,6 +11,7 @@ from clipnoise.audit.constants import Finding, check_denominator
 from clipnoise.audit.moments import life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.noise import check_noise
+from clipnoise.audit.subject import in_microbatches
 from clipnoise.privacy.sensitivity import joint_change, largest_changes
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def check_contract(
         Plain data: what is declared, what was measured, on which paths, the noise, and a verdict:
         "kept", "broken" or "no claim".
     """
+    if subject.microbatches.size > 1:
+        subject = in_microbatches(subject, EXPECTED_BATCH_SIZE)
     query = subject.method.query
     if subject.method.clip_norm_at(1) is None:
         return _verdict(subject, None, None, [])
@@ -153,7 +156,7 @@ def _compare(
     )
     parts = subject.method.query.parts(here.clip_norm, here.expected_batch_size)
     moved = [
-        float((a - b).norm()) / part.sensitivity
+        float((a - b).norm()) / (part.sensitivity * subject.sensitivity_factor)
         for a, b, part in zip(here.values, there.values, parts, strict=True)
     ]
     return moved, joint_change(moved, parts)
@@ -175,15 +178,21 @@ def _verdict(
         broken.append(noise["said"])
     verdict = "broken" if broken else "kept"
     clip_norm = method.clip_norm_at(1)
-    parts = () if clip_norm is None else method.query.parts(clip_norm, EXPECTED_BATCH_SIZE)
+    denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
+    parts = () if clip_norm is None else method.query.parts(clip_norm, denominator)
     return {
         "kind": "contract",
         "method": method.id,
         "private": method.query.private,
         "adjacency": method.query.adjacency,
         "declared": [
-            {"sensitivity": part.sensitivity, "noise_factor": part.noise_factor} for part in parts
+            {
+                "sensitivity": part.sensitivity * subject.sensitivity_factor,
+                "noise_factor": part.noise_factor,
+            }
+            for part in parts
         ],
+        "microbatch_size": subject.microbatches.size,
         "declared_at": {"clip_norm": clip_norm, "expected_batch_size": EXPECTED_BATCH_SIZE},
         "measured": None if largest is None else vars(largest),
         "noise": noise,

@@ -115,7 +115,8 @@ def life(
     for t in range(1, STEPS + 1):
         public = Public(
             noise_multiplier=SIGMA,
-            expected_batch_size=expected_batch_size,
+            expected_batch_size=subject.microbatches.count(expected_batch_size),
+            sensitivity_factor=subject.sensitivity_factor,
             total_steps=STEPS,
             gradient=normal() * 10.0 ** (t % 3 - 1) if method.uses_public_gradient else None,
             side_information=side,

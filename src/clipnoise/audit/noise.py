@@ -79,13 +79,13 @@ def _stream(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Tensor
     total = subject.form(engine, bench.pool, torch.arange(8), *_sum_arguments(subject, moment))
     subject = replace(subject, form=lambda *_: total)  # the same batch each time: sum it once
     clean = moment.release(subject, engine, bench.pool).values
-    steps = []
+    steps, factor = [], subject.sensitivity_factor
     for _ in range(LENGTH):
         noise = source.next(query.draws)
         release = moment.release(subject, engine, bench.pool, noise=noise, sigma=SIGMA)
         parts = query.parts(release.clip_norm, release.expected_batch_size)
         numbers = [
-            (noisy - value) / (SIGMA * part.noise_factor * part.sensitivity)
+            (noisy - value) / (SIGMA * part.noise_factor * part.sensitivity * factor)
             for noisy, value, part in zip(release.values, clean, parts, strict=True)
             if part.noise_factor > 0
         ]

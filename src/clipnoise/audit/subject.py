@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import physical_batches
 from clipnoise.methods.registry import method_class
 from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.sampling import MicroBatchAssignment
+from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.data.base import DenseExamples
+    from clipnoise.gradients.engine import GradientEngine
     from clipnoise.methods.base import Method
-    from clipnoise.privacy.queries import Query, Released, Unreleased
+    from clipnoise.privacy.queries import Clipping, Query, Released, Unreleased
+
+PLACES = 1000  # more than any dataset under attack has examples
 
 Form = Callable[..., Any]  # as `physical_batches`
 
@@ -42,6 +49,7 @@ class Subject:
         noise: how noise is correlated across steps.
         sampler: how batches are drawn.
         batches: "as declared", or another stream of batches in a deliberately broken variant.
+        microbatches: how examples are averaged before clipping.
     """
 
     method: Method
@@ -49,6 +57,12 @@ class Subject:
     noise: Noise = field(default_factory=Noise)
     sampler: str = "poisson"
     batches: Literal["as declared", "shuffled"] = "as declared"
+    microbatches: MicroBatches = field(default_factory=MicroBatches)
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """What noise is scaled to, relative to the sensitivity that the query declares."""
+        return self.microbatches.sensitivity_factor(self.method.query)
 
 
 def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Subject:
@@ -69,6 +83,34 @@ def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any
         if option.default is MISSING and option.name in SETTINGS
     }
     return Subject(parse(kind, {**chosen, **(options or {})}, key=name), **settings)
+
+
+def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
+    """Return a subject whose sums are formed in micro-batches, as the training loop forms them.
+
+    Every place in a dataset keeps its micro-batch, so that neighbouring datasets share them.
+
+    Args:
+        subject: with micro-batches of more than one example, and the real code as its form.
+        expected_batch_size: B.
+    """
+    size = subject.microbatches.size
+    count = round(subject.microbatches.count(expected_batch_size))
+
+    def microbatched(
+        engine: GradientEngine,
+        examples: DenseExamples,
+        batch: Tensor,
+        iterates: Sequence[Tensor],
+        plan: Clipping,
+        physical: int,
+    ) -> Unreleased:
+        draws = generator("micro-batches", 0)
+        arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch)
+        grouped = replace(plan, group_size=size, groups=groups)
+        return physical_batches(engine, examples, arranged, iterates, grouped, physical)
+
+    return replace(subject, form=microbatched)
 
 
 @dataclass(frozen=True)

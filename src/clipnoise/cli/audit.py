@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "--hyperparameters", default="{}", help="JSON object by the names of the run spec"
         )
     control.add_argument("name", help="name of the control, e.g. half-noise")
+    contract.add_argument(
+        "--microbatch",
+        type=ranged(Count),
+        default=1,
+        help="examples whose mean is clipped; the declared sensitivity is 2C then",
+    )
     for command in (contract, empirical, control):
         command.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
         command.add_argument("--out", type=Path, help="JSON file to write")
@@ -82,8 +89,10 @@ def _contract(arguments: argparse.Namespace) -> dict[str, Any]:
     from clipnoise.audit.runs import check_sampler, check_steps
     from clipnoise.data.digits import Digits
     from clipnoise.models.logistic import Logistic
+    from clipnoise.privacy.microbatches import MicroBatches
 
     audited, digits = _subject(arguments), Digits()
+    audited = replace(audited, microbatches=MicroBatches(arguments.microbatch))
     real = real_data(digits, Logistic(), digits.load(arguments.cache).train.dense())
     findings = (check_steps(audited, arguments.cache), check_sampler(audited))
     return check_contract(audited, real, findings=findings)
