@@ -15,6 +15,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
+COLLECTED = plan.collected
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
 
@@ -34,10 +35,12 @@ wildcard_constraints:
 include: "workflow/rules/data.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/tune.smk"
 include: "workflow/rules/track.smk"
 include: "workflow/rules/aggregate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/reproduce.smk"
+include: "workflow/rules/bundle.smk"
 include: "workflow/rules/audit.smk"
 
 
@@ -45,4 +48,4 @@ rule all:
     default_target: True
     input:
         plan.reports(),
-        expand(f"{RESULTS}/studies/{{study}}/tracked.json", study=plan.configured),
+        expand(f"{COLLECTED}/{{study}}/tracked.json", study=plan.configured),

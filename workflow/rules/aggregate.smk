@@ -1,10 +1,11 @@
 rule collect:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
         runs=lambda wildcards: plan.summaries(wildcards.study),
     output:
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
-        curves=f"{RESULTS}/studies/{{study}}/curves.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        curves=f"{COLLECTED}/{{study}}/curves.csv",
     log:
         f"{RESULTS}/logs/collect/{{study}}.log",
     benchmark:
@@ -14,5 +15,5 @@ rule collect:
     params:
         results=lambda wildcards: RESULTS,
     shell:
-        "clipnoise collect {input.study:q} --results {params.results:q}"
+        "clipnoise collect {input.study:q} --scale {input.scale:q} --results {params.results:q}"
         " --out $(dirname {output.runs:q}) > {log:q} 2>&1"

@@ -4,14 +4,16 @@ TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
 PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 
 
-# A reproduction writes its own comparison.
+# A reproduction writes its own comparison, and is an artefact of its own.
 ruleorder: reproduction_report > compare
+ruleorder: reproduction_report > artefact
 
 
 rule table:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
     output:
         csv=report(
             f"{REPORTS}/{{study}}/tables/{{part}}.csv",
@@ -29,15 +31,16 @@ rule table:
     conda:
         LOCK
     shell:
-        "clipnoise table --study {input.study:q} --part {wildcards.part} --runs {input.runs:q}"
-        " --out $(dirname {output.csv:q})/{wildcards.part} > {log:q} 2>&1"
+        "clipnoise table --study {input.study:q} --scale {input.scale:q}"
+        " --part {wildcards.part} --runs {input.runs:q} --out $(dirname {output.csv:q})/{wildcards.part} > {log:q} 2>&1"
 
 
 rule figure:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
-        curves=f"{RESULTS}/studies/{{study}}/curves.csv",
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        curves=f"{COLLECTED}/{{study}}/curves.csv",
     output:
         report(
             f"{REPORTS}/{{study}}/figures/{{number}}.svg",
@@ -55,14 +58,15 @@ rule figure:
     conda:
         LOCK
     shell:
-        "clipnoise figure --study {input.study:q} --item {wildcards.number} --runs {input.runs:q}"
-        " --curves {input.curves:q} --out {output:q} > {log:q} 2>&1"
+        "clipnoise figure --study {input.study:q} --scale {input.scale:q}"
+        " --item {wildcards.number} --runs {input.runs:q} --curves {input.curves:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule compare:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
         tables=lambda wildcards: published_tables(
             plan.study(wildcards.study), PUBLISHED
         ),
@@ -83,14 +87,15 @@ rule compare:
     params:
         published=str(PUBLISHED),
     shell:
-        "clipnoise compare --study {input.study:q} --runs {input.runs:q}"
+        "clipnoise compare --study {input.study:q} --scale {input.scale:q} --runs {input.runs:q}"
         " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule report:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
         template=TEMPLATE,
         tables=lambda wildcards: plan.tables(wildcards.study),
         figures=lambda wildcards: plan.figures(wildcards.study),
@@ -111,20 +116,41 @@ rule report:
         f"{RESULTS}/logs/report/{{study}}.log",
     benchmark:
         f"{RESULTS}/logs/report/{{study}}.jsonl"
+    wildcard_constraints:
+        study="[A-Za-z0-9_-]+",
     conda:
         LOCK
     params:
         published=str(PUBLISHED),
+        figures=lambda wildcards: f"{REPORTS}/{wildcards.study}/figures",
     shell:
-        "clipnoise report --study {input.study:q} --runs {input.runs:q}"
-        " --figures $(dirname {output:q})/figures --template {input.template:q}"
+        "clipnoise report --study {input.study:q} --scale {input.scale:q} --runs {input.runs:q}"
+        " --figures {params.figures:q} --template {input.template:q}"
         " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
+
+
+use rule report as artefact with:
+    output:
+        report(
+            f"{REPORTS}/{{study}}.pdf",
+            caption="../report/report.rst",
+            category="{study}",
+            subcategory="Report",
+            labels={"report": "PDF"},
+        ),
+    log:
+        f"{RESULTS}/logs/artefact/{{study}}.log",
+    benchmark:
+        f"{RESULTS}/logs/artefact/{{study}}.jsonl"
+    wildcard_constraints:
+        study=r"[A-Za-z0-9_-]+/(?!(report|partial)\.)[A-Za-z0-9_-]+",
 
 
 # Takes what is there: no run is an input, so a failed job cannot hold it up.
 rule partial_report:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
         template=TEMPLATE,
     output:
         f"{REPORTS}/{{study}}/partial.pdf",
@@ -138,6 +164,6 @@ rule partial_report:
         results=lambda wildcards: RESULTS,
         published=str(PUBLISHED),
     shell:
-        "clipnoise partial-report {input.study:q} --results {params.results:q}"
-        " --template {input.template:q} --published {params.published:q}"
+        "clipnoise partial-report {input.study:q} --scale {input.scale:q}"
+        " --results {params.results:q} --template {input.template:q} --published {params.published:q}"
         " --out {output:q} > {log:q} 2>&1"

@@ -1,7 +1,8 @@
 # A fresh store that many jobs open at once breaks: one job makes it before any other runs.
 rule open_store:
     input:
-        [plan.study_file(study) for study in plan.configured],
+        studies=[plan.study_file(study) for study in plan.configured],
+        scale=plan.scale or [],
     output:
         f"{RESULTS}/mlflow.json",
     log:
@@ -14,7 +15,7 @@ rule open_store:
         results=lambda wildcards: RESULTS,
         tracking=plan.config.tracking,
     shell:
-        "clipnoise mlflow-init {input:q} --results {params.results:q}"
+        "clipnoise mlflow-init {input.studies:q} --scale {input.scale:q} --results {params.results:q}"
         " --tracking {params.tracking} > {log:q} 2>&1"
 
 
@@ -22,9 +23,10 @@ rule track:
     input:
         store=f"{RESULTS}/mlflow.json",
         study=lambda wildcards: plan.study_file(wildcards.study),
-        runs=f"{RESULTS}/studies/{{study}}/runs.csv",
+        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
     output:
-        f"{RESULTS}/studies/{{study}}/tracked.json",
+        f"{COLLECTED}/{{study}}/tracked.json",
     log:
         f"{RESULTS}/logs/track/{{study}}.log",
     benchmark:
@@ -35,5 +37,5 @@ rule track:
         results=lambda wildcards: RESULTS,
         tracking=plan.config.tracking,
     shell:
-        "clipnoise mlflow-sync --study {input.study:q} --results {params.results:q}"
+        "clipnoise mlflow-sync --study {input.study:q} --scale {input.scale:q} --results {params.results:q}"
         " --tracking {params.tracking} --out {output:q} > {log:q} 2>&1"

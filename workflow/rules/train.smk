@@ -4,6 +4,7 @@ rule train:
     input:
         data=lambda wildcards: plan.dataset_files(wildcards.hash),
         calibration=lambda wildcards: plan.calibration_file(wildcards.hash),
+        choice=lambda wildcards: plan.choice_file(wildcards.hash),
         store=ancient(f"{RESULTS}/mlflow.json"),
     output:
         summary=f"{RESULTS}/runs/{RUN}/summary.json",
@@ -31,5 +32,6 @@ rule train:
         results=lambda wildcards: RESULTS,
     shell:
         "clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
+        " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
         " --device {resources.device} --threads {resources.cpus_per_task} > {log:q} 2>&1"

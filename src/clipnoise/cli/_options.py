@@ -33,6 +33,16 @@ def ranged(kind: Any) -> Callable[[str], Any]:
     return convert
 
 
+def add_scale(parser: argparse.ArgumentParser) -> None:
+    """Add the file that makes a study smaller."""
+    parser.add_argument(
+        "--scale",
+        type=Path,
+        nargs="?",
+        help="rules that make the study smaller, e.g. workflow/scales/smoke.yaml",
+    )
+
+
 def add_mechanism(parser: argparse.ArgumentParser) -> None:
     """Add δ, q and T: what every accountant needs besides σ."""
     parser.add_argument("--delta", type=ranged(Delta), required=True, help="δ, above 0 and below 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from clipnoise.cli._options import add_published
+from clipnoise.cli._options import add_published, add_scale
 from clipnoise.errors import UserError
 
 
@@ -16,6 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, required=True, help="study file")
     parser.add_argument("--runs", type=Path, required=True, help="runs.csv of the study")
     add_published(parser)
+    add_scale(parser)
     parser.add_argument("--out", type=Path, required=True, help=".csv to write")
 
 
@@ -26,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.comparisons import comparisons
     from clipnoise.studies.study import load_study
 
-    study, runs = load_study(arguments.study), read_runs(arguments.runs)
+    study, runs = load_study(arguments.study, arguments.scale), read_runs(arguments.runs)
     tables = comparisons(study, arguments.published)
     if not tables:
         raise UserError(
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.published / study.name}.csv."
         )
     compared = [compare(runs, item, table) for item, table in tables.items()]
-    write_atomically(arguments.out, to_csv(compared))
+    write_atomically(arguments.out, to_csv(compared, study.watermark))
     pairs = [pair for one in compared for pair in one.pairs]
     found = sum(pair.ours is not None and pair.ours.sample.n > 0 for pair in pairs)
     print(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from clipnoise.cli._options import add_scale
 from clipnoise.errors import UserError
 
 
@@ -18,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=Path, required=True, help="runs.csv of the study")
     parser.add_argument("--curves", type=Path, required=True, help="curves.csv of the study")
+    add_scale(parser)
     parser.add_argument("--out", type=Path, required=True, help=".svg to write")
 
 
@@ -27,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.reporting.records import read_curves, read_runs
     from clipnoise.studies.study import load_study
 
-    items = load_study(arguments.study).report
+    study = load_study(arguments.study, arguments.scale)
+    items = study.report
     figures = [number for number, item in enumerate(items) if item.drawn]
     if arguments.item not in figures:
         raise UserError(
@@ -36,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     item = items[arguments.item]
     runs, curves = read_runs(arguments.runs), read_curves(arguments.curves)
-    write_atomically(arguments.out, draw_figure(item.kind, item.part, runs, curves))
+    figure = draw_figure(item.kind, item.part, runs, curves, study.watermark)
+    write_atomically(arguments.out, figure)
     print(f"{arguments.out}: {item.kind} of {item.part}")
     return 0

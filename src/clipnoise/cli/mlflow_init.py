@@ -11,6 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from clipnoise.cli._options import add_scale
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -23,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("workflow/studies"),
         help="where study names are looked up",
     )
+    add_scale(parser)
     parser.add_argument(
         "--tracking",
         choices=("live", "after", "sync", "off"),
@@ -34,13 +37,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.engine.tracking import init_store
     from clipnoise.studies.membership import descriptions, memberships
-    from clipnoise.studies.study import find_study, load_study
+    from clipnoise.studies.study import find_study
 
     folder = arguments.studies_folder
-    studies = [
-        load_study(Path(name)) if name.endswith(".yaml") else find_study(name, folder)
-        for name in arguments.studies
-    ]
+    studies = [find_study(name, folder, arguments.scale) for name in arguments.studies]
     stamp = init_store(
         arguments.results,
         descriptions(studies),

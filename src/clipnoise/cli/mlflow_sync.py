@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.cli._options import add_scale
+
 if TYPE_CHECKING:
     from clipnoise.studies.study import Study
 
@@ -28,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="study file: sync only the runs it plans; may be given again",
     )
+    add_scale(parser)
     parser.add_argument(
         "--tracking",
         choices=("live", "after", "sync", "off"),
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_json
     from clipnoise.studies.study import load_study
 
-    studies = [load_study(path) for path in arguments.study]
+    studies = [load_study(path, arguments.scale) for path in arguments.study]
     outcome: dict[str, Any] = {"error": None}
     if arguments.tracking == "off":
         outcome["error"] = "tracking is off"
@@ -66,7 +69,7 @@ def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
     from clipnoise.studies.membership import descriptions, memberships
 
     stamp = read_stamp(results)
-    planned = {run.spec.hash for study in studies for run in study.runs}
+    planned = set(memberships(studies))
     with _progress() as progress:
         report = sync(
             results,

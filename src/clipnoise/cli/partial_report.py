@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from clipnoise.cli._options import add_published
+from clipnoise.cli._options import add_published, add_scale
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--template", type=Path, default=Path("reports/templates/report.typ"), help="Typst file"
     )
     add_published(parser)
+    add_scale(parser)
     parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 
-    study = load_study(arguments.study)
+    study = load_study(arguments.study, arguments.scale)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in zip(("runs", "curves"), collect(study, arguments.results), strict=True):
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
         for number, item in enumerate(study.report):
             if item.drawn:
-                figure = draw_figure(item.kind, item.part, runs, curves)
+                figure = draw_figure(item.kind, item.part, runs, curves, study.watermark)
                 (folder / f"{number}.svg").write_bytes(figure)
         report = build_report(study, runs, folder, arguments.template, arguments.published)
         write_atomically(arguments.out, report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from clipnoise.cli._options import add_published
+from clipnoise.cli._options import add_published, add_scale
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="Typst file with the layout (default: %(default)s)",
     )
     add_published(parser)
+    add_scale(parser)
     parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.reporting.records import read_runs
     from clipnoise.studies.study import load_study
 
-    study, runs = load_study(arguments.study), read_runs(arguments.runs)
+    study, runs = load_study(arguments.study, arguments.scale), read_runs(arguments.runs)
     report = build_report(study, runs, arguments.figures, arguments.template, arguments.published)
     write_atomically(arguments.out, report)
     print(f"{arguments.out}: {study.title}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from clipnoise.cli._options import add_scale
 from clipnoise.errors import unknown
 
 
@@ -15,24 +16,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, required=True, help="study file")
     parser.add_argument("--part", required=True, help="part of the study to show")
     parser.add_argument("--runs", type=Path, required=True, help="runs.csv of the study")
+    add_scale(parser)
     parser.add_argument(
         "--out", type=Path, required=True, help="file name without ending; .csv, .md, .tex appear"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from clipnoise.files import write_atomically
     from clipnoise.reporting.records import read_runs
     from clipnoise.reporting.render import to_csv, to_latex, to_markdown
     from clipnoise.reporting.tables import build_table
     from clipnoise.studies.study import load_study
 
-    study = load_study(arguments.study)
+    study = load_study(arguments.study, arguments.scale)
     if arguments.part not in study.parts:
         raise unknown("part", arguments.part, study.parts, file=str(arguments.study))
     shown = [i for i in study.report if i.kind == "table" and i.part == arguments.part]
     title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
     table = build_table(read_runs(arguments.runs), arguments.part, title=title, caption=caption)
+    table = replace(table, watermark=study.watermark)
     for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_atomically(arguments.out.with_name(arguments.out.name + ending), text(table))
     print(f"{arguments.out}: .csv, .md and .tex")

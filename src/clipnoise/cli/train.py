@@ -29,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", type=Path, nargs="*", default=[], help="file written by calibrate"
     )
+    parser.add_argument(
+        "--choice", type=Path, nargs="*", default=[], help="file written by select, for a tuned run"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder")
     parser.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
     parser.add_argument("--weights", type=Path, default=Path("weights"), help="pretrained weights")
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.engine.memory import keep_freed_memory
     from clipnoise.privacy.calibration import read_calibration
 
-    spec = _spec(arguments.spec)
+    spec = _chosen(_spec(arguments.spec), arguments.choice)
     if spec.privacy is not None and len(arguments.calibration) != 1:
         raise UserError("--calibration: a private run reads exactly one calibration file.")
     calibration = read_calibration(arguments.calibration[0]) if spec.privacy else None
@@ -88,3 +91,15 @@ def _spec(text: str) -> RunSpec:
         return from_mapping(yaml.safe_load(text), file="--spec")
     except yaml.YAMLError as error:
         raise UserError(f"--spec: not valid JSON: {error}") from None
+
+
+def _chosen(spec: RunSpec, choice: list[Path]) -> RunSpec:
+    """Return the run with its tuned hyper-parameters."""
+    from clipnoise.engine.tuning import read_choice, resolve
+
+    if spec.tuning is None or (spec.tuning.chosen and not choice):
+        return spec
+    if len(choice) != 1:
+        names = ", ".join(spec.tuning.parameters)
+        raise UserError(f"--choice: {names} of this run are tuned: give the file of the choice.")
+    return resolve(spec, read_choice(choice[0]))

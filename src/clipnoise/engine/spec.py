@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.engine.tuning import Tuning
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
 from clipnoise.methods.base import Method
@@ -108,6 +109,7 @@ class RunSpec:
         training: how long and in what pieces.
         seed: of every random stream.
         public: the dataset whose training examples are public; None leaves it to `dataset`.
+        tuning: which hyper-parameters of the method earlier runs choose; None where none does.
     """
 
     dataset: Dataset
@@ -117,6 +119,7 @@ class RunSpec:
     training: Training
     seed: int
     public: Dataset | None = None
+    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         if self.method.query.draws and self.privacy is None:
@@ -238,8 +241,16 @@ class RunSpec:
 
     @cached_property
     def hash(self) -> str:
-        """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec."""
-        text = json.dumps(to_mapping(self), sort_keys=True, separators=(",", ":"))
+        """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec.
+
+        Tuned hyper-parameters count by the search that chooses them: they are not known before it.
+        """
+        values = to_mapping(self)
+        if self.tuning is not None:
+            for name in self.tuning.parameters:
+                values["method"].pop(name, None)
+            values["tuning"] = self.tuning.identity()
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -263,7 +274,7 @@ class RunSpec:
 
 
 REQUIRED = ("dataset", "model", "method", "training", "seed")
-SECTIONS = (*REQUIRED, "privacy", "public")
+SECTIONS = (*REQUIRED, "privacy", "public", "tuning")
 
 
 def to_mapping(spec: RunSpec) -> dict[str, Any]:
@@ -272,6 +283,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
     A section that came later is left out where it is not used: runs keep the hash they had before.
     """
     public = {} if spec.public is None else {"public": _with_id(spec.public)}
+    tuning = {} if spec.tuning is None else {"tuning": to_plain(spec.tuning)}
     return {
         "dataset": _with_id(spec.dataset),
         "model": _with_id(spec.model),
@@ -280,6 +292,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "training": to_plain(spec.training),
         "seed": spec.seed,
         **public,
+        **tuning,
     }
 
 
@@ -302,7 +315,8 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
 
     Args:
         values: the sections dataset, model, method, training and seed; privacy for a method that
-            adds noise; public where another dataset is the public one.
+            adds noise; public where another dataset is the public one; tuning where other runs
+            choose hyper-parameters.
         file: where it was read, for error messages.
 
     Returns:
@@ -317,7 +331,7 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
     for key in REQUIRED:
         if key not in values:
             raise UserError(f"{file or 'run spec'}: {key}: required, but not given.")
-    privacy, public = values.get("privacy"), values.get("public")
+    privacy, public, tuning = (values.get(name) for name in ("privacy", "public", "tuning"))
     try:
         return RunSpec(
             dataset=_plugin(dataset_class, values["dataset"], "dataset", file),
@@ -327,6 +341,7 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
             training=parse(Training, values["training"], file=file, key="training"),
             seed=parse(int, values["seed"], file=file, key="seed"),
             public=None if public is None else _plugin(dataset_class, public, "public", file),
+            tuning=None if tuning is None else parse(Tuning, tuning, file=file, key="tuning"),
         )
     except UserError as error:
         prefix = f"{file}: " if file and not str(error).startswith(file) else ""

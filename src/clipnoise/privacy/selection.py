@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
@@ -54,6 +55,24 @@ def selected_epsilon(
     slack = [_delta(single, orders, math.log1p(1 / (order - 1))) for order in ORDERS]
     chosen = single + expected_runs * np.array(slack) + math.log(expected_runs) / (orders - 1)
     return _epsilon(chosen, orders, delta)
+
+
+def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: float) -> float:
+    """Bound the ε of publishing everything that several runs release.
+
+    Args:
+        mechanisms: σ, q and T of each; Poisson-subsampled Gaussians.
+        delta: δ of all together.
+
+    Returns:
+        ε under adding or removing one example: Rényi divergences add up at each order.
+
+    Source: Mironov 2017, "Rényi Differential Privacy", proposition 1.
+    """
+    import numpy as np
+
+    curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
+    return _epsilon(np.sum(curves, axis=0), np.array(ORDERS), delta) if curves else 0.0
 
 
 def pure_selected_epsilon(epsilon: float) -> float:

@@ -140,20 +140,21 @@ def _match(cell: PublishedCell, found: Mapping[Place, Any]) -> Place | None:
     return places[0] if len(places) == 1 else None
 
 
-def to_csv(compared: Iterable[Comparison]) -> str:
+def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     """Return one line per pair, every number in the metric's own unit.
 
     Published cells that no part has are there once, without a part; so is what was run here
-    without a published number.
+    without a published number. A watermark is a column of its own.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    mark = (watermark,) if watermark else ()
+    writer.writerow([*COLUMNS, *("warning" for _ in mark)])
     every = list(compared)
     rows = [_line(pair) for one in every for pair in (*one.pairs, *one.extra)]
     placed = {pair.published for one in every for pair in one.pairs}
     left = (pair for one in every for pair in one.elsewhere if pair.published not in placed)
-    writer.writerows([*rows, *dict.fromkeys(map(_line, left))])
+    writer.writerows((*line, *mark) for line in [*rows, *dict.fromkeys(map(_line, left))])
     return stream.getvalue()
 
 

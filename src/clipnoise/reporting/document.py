@@ -59,6 +59,7 @@ def document(
     return {
         "title": study.title,
         "name": study.name,
+        "watermark": study.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
         "description": [text for text in study.file.description.split("\n\n") if text.strip()],
@@ -95,7 +96,7 @@ def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
         rows.append(
             {
                 "part": str(part),
-                "datasets": list(own["dataset"].drop_duplicates()),
+                "datasets": _named(own),
                 "models": list(own["model"].drop_duplicates()),
                 "methods": list(own["label"].drop_duplicates()),
                 "budgets": budgets,
@@ -104,6 +105,12 @@ def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _named(runs: pd.DataFrame) -> list[str]:
+    """Return the datasets of a part, each with what was loaded for it where that has other name."""
+    pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
+    return [str(name) if data in ("", name) else f"{name} (data: {data})" for name, data in pairs]
 
 
 def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ TEXT = frozenset(
         *("status", "reason", "claim", "accountant", "sampler", "adjacency", "engine"),
         *("unit", "caveat"),
         *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
-        *("started", "finished"),
+        *("started", "finished", "data", "tuned", "charge", "tuning_remark", "audit"),
     }
 )
 

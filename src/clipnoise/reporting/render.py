@@ -47,12 +47,13 @@ def to_csv(table: Table) -> str:
     """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    mark = {"warning": table.watermark} if table.watermark else {}
+    writer.writerow([*CSV_COLUMNS, *mark])
     for row, (dataset, model, budget), cell in table.cells():
         writer.writerow(
             [
                 *(table.part, dataset, model, row.method, row.label, budget),
-                *(cell.claim, table.metric.column, *_numbers(cell)),
+                *(cell.claim, table.metric.column, *_numbers(cell), *mark.values()),
             ]
         )
     return stream.getvalue()
@@ -69,6 +70,8 @@ def _numbers(cell: Cell) -> list[Any]:
 def to_markdown(table: Table) -> str:
     """Return the table in Markdown: heading, caption, a pipe table per panel, notes."""
     blocks = [f"### {_markdown(table.title)}"]
+    if table.watermark:
+        blocks.append(f"**{_markdown(table.watermark)}**")
     if table.caption:
         blocks.append(_markdown(table.caption))
     for panel in table.panels():
@@ -117,7 +120,7 @@ def to_latex(table: Table) -> str:
 
 
 def _caption(table: Table) -> str:
-    return ". ".join(filter(None, [table.title.rstrip("."), table.caption]))
+    return ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
 
 
 def _tabular(table: Table, panel: Sequence[Group]) -> list[str]:

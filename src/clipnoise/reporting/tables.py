@@ -118,6 +118,7 @@ class Table:
         rows: the competing methods: the private ones, or all where none is private.
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
+        watermark: what stands on everything that shows the results; empty for none.
     """
 
     part: str
@@ -128,6 +129,7 @@ class Table:
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
     verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
+    watermark: str = ""
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from clipnoise.engine.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.engine.spec import to_mapping
+from clipnoise.engine.tuning import read_choice
 from clipnoise.errors import UserError
-from clipnoise.studies.study import PlannedRun, Study
+from clipnoise.methods.base import Method
+from clipnoise.studies.grid import PlannedRun
+from clipnoise.studies.selection import epsilon_with_tuning
+from clipnoise.studies.study import Study
 
 IDENTITY = (
     "study",
@@ -46,7 +51,12 @@ PRIVACY = (
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
-RUN_COLUMNS = (*IDENTITY, "folder", "status", "reason", *PRIVACY, *FINAL, *COST, *SETTINGS, *ORIGIN)
+TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
+EXTRA = ("data", "tuned", *TUNING, "passes_per_step", "audit")
+RUN_COLUMNS = (
+    *(*IDENTITY, "folder", "status", "reason"),
+    *(*PRIVACY, *FINAL, *COST, *SETTINGS, *ORIGIN, *EXTRA),
+)
 CURVE_COLUMNS = (
     *IDENTITY,
     "step",
@@ -86,14 +96,23 @@ def _read(
     study: str, run: PlannedRun, results: Path
 ) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     identity = _identity(study, run)
-    planned = {**identity, "folder": run.spec.folder, **_settings(run)}
+    planned = {
+        **identity,
+        "folder": run.spec.folder,
+        "data": run.spec.dataset.id,
+        "passes_per_step": _passes(run.spec.method),
+        "audit": _audit(results, run.spec.method.id),
+        **_settings(run, to_mapping(run.spec)),
+    }
     try:
         files = read_run(run_folder(results, run.spec))
     except UserError as error:
         return {**planned, "status": "corrupt", "reason": str(error)}, iter(())
     if files is None:
         return {**planned, "status": "missing", "reason": "no result file yet"}, iter(())
-    return {**planned, **_finished(files)}, _points(identity, files)
+    settings = _settings(run, files.summary["spec"])
+    tuning = _tuning(run, files.summary, results)
+    return {**planned, **_finished(files), **settings, **tuning}, _points(identity, files)
 
 
 def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
@@ -101,8 +120,8 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
     return {
         "study": study,
         "part": run.part,
-        "dataset": spec.dataset.id,
-        "model": spec.model.id,
+        "dataset": run.dataset,
+        "model": run.model,
         "method": spec.method.id,
         "label": run.label,
         "budget": spec.budget,
@@ -112,14 +131,54 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def _settings(run: PlannedRun) -> dict[str, Any]:
-    values = to_mapping(run.spec)["method"]
+def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyper-parameters, but for those that are tuned and not chosen yet."""
+    tuning = spec.get("tuning") or {"parameters": (), "chosen": True}
+    values = dict(spec["method"])
+    tuned = {name: values[name] for name in tuning["parameters"]}
+    if not tuning["chosen"]:
+        values = {name: value for name, value in values.items() if name not in tuned}
     taps = {name: json.dumps(values[name]) for name in ("filter_a", "filter_b") if name in values}
+    planned = run.spec.tuning
     return {
         "learning_rate": values.get("learning_rate"),
         **taps,
         "hyperparameters": json.dumps(values),
+        "tuned": json.dumps(tuned) if tuned and tuning["chosen"] else None,
+        "configurations": planned.configurations if planned else None,
+        "tuning_runs": planned.runs if planned else None,
+        "charge": run.tune.charge if run.tune else None,
     }
+
+
+def _tuning(run: PlannedRun, summary: Mapping[str, Any], results: Path) -> dict[str, Any]:
+    """Return what the search behind a finished run cost, from the file of its choice."""
+    if run.tune is None or run.spec.tuning is None:
+        return {}
+    path = results / "tuning" / f"{run.spec.tuning.key}.json"
+    if not path.is_file():
+        return {"tuning_remark": "The file of the choice is gone."}
+    choice = read_choice(path)
+    epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
+    said = None if math.isnan(epsilon) else epsilon
+    return {"epsilon_with_tuning": said, "tuning_remark": choice.remark}
+
+
+def _passes(method: Method) -> int:
+    """Return how many gradients of an example a step takes."""
+    local = method.local_training()
+    clean = 1 if method.uses_clean_gradient else 0
+    return local.epochs if local else method.iterates() + clean
+
+
+def _audit(results: Path, method: str) -> str | None:
+    """Return what the empirical audit of a method found; None where there is none."""
+    path = results / "audit" / "empirical" / f"{method}.json"
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text())
+    bound, claimed = found["bound"]["epsilon"], found["claimed_epsilon"]
+    return f"{found['verdict']}: ε ≥ {bound:.2f} of {claimed:.2f}"
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:

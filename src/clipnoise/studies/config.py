@@ -36,6 +36,8 @@ class Config:
     Attributes:
         studies: names of study files below workflow/studies, or paths of your own that end in
             `.yaml`.
+        scale: how large the studies are: "paper" as published, "small" with reduced data, "smoke"
+            to prove that they run. Those whose file says `scales: none` are the same at each.
         results: folder of result files.
         reports: folder in which the reports appear.
         cache: folder of prepared datasets, shared by all runs.
@@ -49,6 +51,7 @@ class Config:
     __pydantic_config__: ClassVar = STRICT
 
     studies: tuple[str, ...] = ("quickstart",)
+    scale: Literal["paper", "small", "smoke"] = "paper"
     results: str = "results"
     reports: str = "reports"
     cache: str = "data"

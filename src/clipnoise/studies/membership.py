@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from clipnoise.engine.tracking.view import Membership
 from clipnoise.studies.study import Study
+
+TUNING = "tuning"  # the part that tuning runs are shown under
 
 
 def memberships(
@@ -23,20 +25,28 @@ def memberships(
     """
     found = dict(known or {})
     for study in studies:
-        for run in study.runs:
-            before = found.get(run.spec.hash)
+        name = study.experiment
+        for run_hash, label, part in _planned(study):
+            before = found.get(run_hash)
             if before is None:
-                found[run.spec.hash] = Membership(
-                    study=study.name, studies=(study.name,), label=run.label, part=run.part
-                )
-            elif study.name not in before.studies:
-                found[run.spec.hash] = replace(before, studies=(*before.studies, study.name))
+                found[run_hash] = Membership(study=name, studies=(name,), label=label, part=part)
+            elif name not in before.studies:
+                found[run_hash] = replace(before, studies=(*before.studies, name))
     return found
+
+
+def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
+    """Yield hash, label and part of every run of a study, those that tune others last."""
+    for run in study.runs:
+        yield run.spec.hash, run.label, run.part
+    for search in study.searches.values():
+        for spec in search.runs:
+            yield spec.hash, None, TUNING
 
 
 def descriptions(studies: Iterable[Study]) -> dict[str, str]:
     """Return what MLflow shows above each study's runs, by study name."""
     return {
-        study.name: "\n\n".join(filter(None, [f"**{study.title}**", study.description]))
+        study.experiment: "\n\n".join(filter(None, [f"**{study.title}**", study.description]))
         for study in studies
     }

@@ -7,6 +7,7 @@ logic of its own.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ from clipnoise.errors import UserError
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
 from clipnoise.studies.config import Config, parse_config
+from clipnoise.studies.scale import PAPER
 from clipnoise.studies.study import Study, find_study
+from clipnoise.studies.tuning import Search
 
 T = TypeVar("T")
 
@@ -34,14 +37,17 @@ class Plan:
     Attributes:
         config: config.yaml, checked.
         folder: the folder of study files.
+        scale: the file of the scale; None at the paper's own.
         configured: the studies that config.yaml names, in its order.
     """
 
     config: Config
     folder: Path
+    scale: Path | None
     configured: tuple[str, ...]
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
+    _searches: dict[str, Search] = field(default_factory=dict)
     _targets: dict[str, Target] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
 
@@ -57,25 +63,29 @@ class Plan:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
         """
         config = parse_config(values)
-        studies = [find_study(name, folder) for name in config.studies]
-        plan = cls(config, folder, tuple(study.name for study in studies))
+        paper = config.scale == PAPER
+        scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
+        studies = [find_study(name, folder, scale) for name in config.studies]
+        plan = cls(config, folder, scale, tuple(study.name for study in studies))
         for study in studies:
             plan._add(study)
         return plan
 
     def _add(self, study: Study) -> Study:
         self._studies[study.name] = study
-        for run in study.runs:
-            self._runs[run.spec.hash] = run.spec
-            self._datasets.update((one.prepared, one) for one in run.spec.datasets)
-            target = calibration_target(run.spec)
+        self._searches.update(study.searches)
+        tuning = [spec for search in study.searches.values() for spec in search.runs]
+        for spec in [*(run.spec for run in study.runs), *tuning]:
+            self._runs[spec.hash] = spec
+            self._datasets.update((one.prepared, one) for one in spec.datasets)
+            target = calibration_target(spec)
             if target is not None:
                 self._targets[target.key] = target
         return study
 
     def study(self, name: str) -> Study:
         """Return a study; one that config.yaml does not name is read now."""
-        return self._studies.get(name) or self._add(find_study(name, self.folder))
+        return self._studies.get(name) or self._add(find_study(name, self.folder, self.scale))
 
     def run(self, run_hash: str) -> RunSpec:
         """Return the spec of a run.
@@ -116,6 +126,32 @@ class Plan:
         target = calibration_target(self.run(run_hash))
         return [] if target is None else [f"{self.config.results}/calibration/{target.key}.json"]
 
+    def choice_file(self, run_hash: str) -> list[str]:
+        """Return the file that a run's tuned hyper-parameters are read from; none if not tuned."""
+        tuning = self.run(run_hash).tuning
+        return [] if tuning is None else [f"{self.config.results}/tuning/{tuning.key}.json"]
+
+    def search(self, key: str) -> Search:
+        """Return what a choice is made from.
+
+        Raises:
+            UserError: no study tunes it.
+        """
+        return self._find(self._searches, key, "search")
+
+    def search_files(self, key: str) -> list[str]:
+        """Return the summary file of every run of a search."""
+        return [self.run_file(spec, "summary.json") for spec in self.search(key).runs]
+
+    def search_options(self, key: str) -> str:
+        """Return what `clipnoise select` is called with, for a shell."""
+        search = self.search(key)
+        runs = [spec.folder for spec in search.runs]
+        common = os.path.commonpath(runs)
+        words = [f"--metric {search.metric}", "--parameters", *search.parameters]
+        words += ["--below", shlex.quote(f"{self.config.results}/runs/{common}"), "--runs"]
+        return " ".join([*words, *(os.path.relpath(run, common) for run in runs)])
+
     def dataset_files(self, run_hash: str) -> list[str]:
         """Return the manifests of the prepared datasets that a run reads."""
         names = [dataset.prepared for dataset in self.run(run_hash).datasets]
@@ -143,6 +179,17 @@ class Plan:
         """Return the file that a study was read from."""
         return str(self.study(study).path)
 
+    def scale_file(self, study: str) -> list[str]:
+        """Return the rules that make a study smaller; none where it is as its file says."""
+        smaller = self.study(study).at != PAPER
+        return [str(self.scale)] if smaller and self.scale else []
+
+    @property
+    def collected(self) -> str:
+        """The folder of collected tables: one per scale, so that results never mix."""
+        name = "studies" if self.scale is None else f"studies-{self.config.scale}"
+        return f"{self.config.results}/{name}"
+
     def run_file(self, spec: RunSpec, name: str) -> str:
         """Return the path of one of a run's files."""
         return f"{self.config.results}/runs/{spec.folder}/{name}"
@@ -169,9 +216,18 @@ class Plan:
         item = self.study(study).report[number]
         return {"figure": item.title or item.kind, "part": item.part}
 
+    def report(self, study: str) -> str:
+        """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
+        return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
+
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""
-        return [f"{self.config.reports}/{name}/report.pdf" for name in self.configured]
+        return [self.report(name) for name in self.configured]
+
+    def artefacts(self) -> list[str]:
+        """Return every study that belongs to a paper, `<paper>/<artefact>`."""
+        files = sorted(self.folder.glob("*/*.yaml"))
+        return [path.relative_to(self.folder).with_suffix("").as_posix() for path in files]
 
 
 def calibration_target(spec: RunSpec) -> Target | None:

@@ -12,13 +12,18 @@ from typing import Any
 
 from clipnoise.data.base import Dataset
 from clipnoise.engine.spec import REQUIRED, Privacy, Training
+from clipnoise.engine.tuning import Tuning
 from clipnoise.fields import adapter
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.studies.config import Config
-from clipnoise.studies.study import MATCHES, StudyFile
+from clipnoise.studies.grid import MATCHES
+from clipnoise.studies.scale import Scale
+from clipnoise.studies.study import StudyFile
+from clipnoise.studies.tuning import Tune
 
+LABEL = {"label": {"type": "string"}}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -27,6 +32,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {
         "config.schema": _head("config.yaml of clipnoise", _of(Config)),
         "study.schema": _head("A study file of clipnoise", _study()),
+        "scale.schema": _head("A scale file of clipnoise", _of(Scale)),
         "run.schema": _head("A run spec of clipnoise", _run()),
     }
 
@@ -72,6 +78,7 @@ def _run() -> dict[str, Any]:
         "training": _of(Training),
         "seed": {"type": "integer", "minimum": 0},
         "public": {"anyOf": [_either(plugins("clipnoise.data", Dataset)), {"type": "null"}]},
+        "tuning": {"anyOf": [_of(Tuning), {"type": "null"}]},
     }
     return {
         "type": "object",
@@ -82,11 +89,12 @@ def _run() -> dict[str, Any]:
 
 
 def _study() -> dict[str, Any]:
-    """Return a study's schema; a method of a study may carry a label and overrides besides."""
+    """Return a study's schema; datasets, models and methods may carry a label besides."""
     schema = _of(StudyFile)
+    schema["$defs"]["Tune"] = _of(Tune)
     part = schema["$defs"]["Part"]["properties"]
-    part["datasets"]["items"] = _either(plugins("clipnoise.data", Dataset))
-    part["models"]["items"] = _either(plugins("clipnoise.models", Model))
+    part["datasets"]["items"] = _labelled(_either(plugins("clipnoise.data", Dataset)))
+    part["models"]["items"] = _labelled(_either(plugins("clipnoise.models", Model)))
     part["public"] = {"anyOf": [part["datasets"]["items"], {"type": "null"}]}
     part["methods"]["items"] = {
         "anyOf": [_study_method(name, kind) for name, kind in methods().items()]
@@ -94,10 +102,23 @@ def _study() -> dict[str, Any]:
     return schema
 
 
+def _labelled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a plug-in section whose mappings may carry a label."""
+    for option in schema["anyOf"]:
+        if "properties" in option:
+            option["properties"] = {**option["properties"], **LABEL}
+    return schema
+
+
 def _study_method(identifier: str, kind: type[Any]) -> dict[str, Any]:
     schema = _plugin(identifier, kind)
     own = {name: value for name, value in schema["properties"].items() if name != "id"}
     matches = {name: {"type": ["string", "number"]} for name in MATCHES}
-    override = {"type": "object", "properties": {**matches, **own}, "additionalProperties": False}
-    extra = {"label": {"type": "string"}, "overrides": {"type": "array", "items": override}}
+    changed = {**matches, **own, "tune": {"$ref": "#/$defs/Tune"}}
+    override = {"type": "object", "properties": changed, "additionalProperties": False}
+    extra = {
+        **LABEL,
+        "overrides": {"type": "array", "items": override},
+        "tune": {"$ref": "#/$defs/Tune"},
+    }
     return {**schema, "properties": {**schema["properties"], **extra}, "required": ["id"]}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.engine.spec import RunSpec, from_mapping, read_yaml
-from clipnoise.errors import UserError, unknown
+from clipnoise.engine.spec import read_yaml
+from clipnoise.errors import unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
-from clipnoise.methods.registry import method_class
+from clipnoise.studies.grid import Grid, PlannedRun
+from clipnoise.studies.scale import PAPER, Scale, read_scale
+from clipnoise.studies.tuning import Search
 
 Kind = Literal["table", "published", "accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"]
-MATCHES = ("dataset", "model", "epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,17 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFile:
-    """A study as written in YAML."""
+    """A study as written in YAML, at the scale of the paper.
+
+    Attributes:
+        title: heading of its report.
+        description: what it asks; paragraphs are set apart by empty lines.
+        defaults: what its parts share.
+        parts: its grids by name.
+        report: what is shown, in order.
+        scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
+            study that is small already and is the same at every scale.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -94,6 +105,7 @@ class StudyFile:
     defaults: Defaults = Defaults()
     parts: dict[str, Part]
     report: tuple[ReportItem, ...]
+    scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for item in self.report:
@@ -105,15 +117,6 @@ class StudyFile:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """A run as a study sees it: its spec, the part it belongs to, and the label it is shown by."""
-
-    spec: RunSpec
-    part: str
-    label: str
-
-
-@dataclass(frozen=True)
 class Study:
     """A study file with its name.
 
@@ -121,11 +124,25 @@ class Study:
         name: its path below the folder of studies, without the ending, e.g. `dp-pmlf/table1`.
         path: where it was read.
         file: what it says.
+        scale: how much smaller it is made.
+        at: the name of that scale.
     """
 
     name: str
     path: Path
     file: StudyFile
+    scale: Scale = field(default_factory=Scale)
+    at: str = PAPER
+
+    @property
+    def experiment(self) -> str:
+        """What MLflow calls the study: results of two scales never stand beside each other."""
+        return self.name if self.at == PAPER else f"{self.name} ({self.at})"
+
+    @property
+    def watermark(self) -> str:
+        """What stands on everything that shows its results; empty at the paper's own scale."""
+        return self.scale.watermark
 
     @property
     def title(self) -> str:
@@ -147,93 +164,28 @@ class Study:
         """What the report shows, in order."""
         return self.file.report
 
-    @cached_property
+    @property
     def runs(self) -> tuple[PlannedRun, ...]:
-        """Every run of the study, expanded and checked."""
-        return tuple(run for name, part in self.parts.items() for run in self._expand(name, part))
+        """Every run that the report shows, expanded and checked."""
+        return self._grid.runs
 
-    def _expand(self, name: str, part: Part) -> Iterator[PlannedRun]:
-        for dataset in part.datasets:
-            for model in part.models:
-                for number, method in enumerate(part.methods):
-                    where = f"parts.{name}.methods.{number}"
-                    for epsilon in self._budgets(part, method, where):
-                        yield from self._seeds(name, part, dataset, model, method, epsilon, where)
+    @property
+    def searches(self) -> Mapping[str, Search]:
+        """What is tuned for these runs, by key; the runs of a search are planned runs too."""
+        return self._grid.searches
 
-    def _budgets(
-        self, part: Part, method: Mapping[str, Any], where: str
-    ) -> tuple[float | None, ...]:
-        """Return the ε to run a method at; (None,) where the budget is not a target ε."""
-        if "id" not in method:
-            raise UserError(f"{self.path}: {where}.id: required, but not given.")
-        if not method_class(method["id"], file=str(self.path)).query.draws:
-            return (None,)
-        if "noise_multiplier" in {**self.file.defaults.privacy, **part.privacy}:
-            return (None,)
-        if not part.epsilons:
-            raise UserError(
-                f"{self.path}: {where}: a method that adds noise needs epsilons in its part."
-            )
-        return part.epsilons
-
-    def _seeds(
-        self,
-        name: str,
-        part: Part,
-        dataset: str | dict[str, Any],
-        model: str | dict[str, Any],
-        method: Mapping[str, Any],
-        epsilon: float | None,
-        where: str,
-    ) -> Iterator[PlannedRun]:
-        values, label = _resolve(method, _id(dataset), _id(model), epsilon, f"{self.path}: {where}")
-        kind = method_class(values["id"])
-        noisy = kind.query.draws > 0
-        privacy = {**self.file.defaults.privacy, **part.privacy}
-        if epsilon is not None:
-            privacy["epsilon"] = epsilon
-        first = from_mapping(
-            {
-                "dataset": dataset,
-                "model": model,
-                "method": values,
-                "privacy": privacy if noisy else None,
-                "training": {**self.file.defaults.training, **part.training},
-                "seed": part.seeds[0],
-                "public": part.public if kind.uses_public_data() else None,
-            },
-            file=f"{self.path} ({where})",
-        )
-        for seed in part.seeds:
-            yield PlannedRun(replace(first, seed=seed), name, label)
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid(self.file, self.scale, self.path)
 
 
-def _id(value: str | Mapping[str, Any]) -> str:
-    return value if isinstance(value, str) else str(value.get("id"))
-
-
-def _resolve(
-    method: Mapping[str, Any], dataset: str, model: str, epsilon: float | None, where: str
-) -> tuple[dict[str, Any], str]:
-    """Apply the overrides that match, in order, and take out the label."""
-    values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
-    place = {"dataset": dataset, "model": model, "epsilon": epsilon}
-    overrides = method.get("overrides", [])
-    if not isinstance(overrides, list) or not all(isinstance(item, Mapping) for item in overrides):
-        raise UserError(f"{where}.overrides: expected a list of mappings, got {overrides!r}.")
-    for override in overrides:
-        matches = {k: v for k, v in override.items() if k in MATCHES}
-        if all(place[k] == v for k, v in matches.items()):
-            values.update({k: v for k, v in override.items() if k not in MATCHES})
-    return values, str(method.get("label", method["id"]))
-
-
-def load_study(path: Path) -> Study:
+def load_study(path: Path, scale: Path | None = None) -> Study:
     """Read a study file.
 
     Args:
         path: the YAML file. The study's name is its path below the nearest folder called
             `studies`, without the ending; elsewhere it is the file's name.
+        scale: the scale file; None for the paper's own scale.
 
     Returns:
         The study; its runs are expanded when first asked for.
@@ -243,10 +195,14 @@ def load_study(path: Path) -> Study:
     """
     file = parse(StudyFile, read_yaml(path), file=str(path))
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
-    return Study(name=path.relative_to(folder).with_suffix("").as_posix(), path=path, file=file)
+    name = path.relative_to(folder).with_suffix("").as_posix()
+    if scale is None or file.scales == "none":
+        return Study(name=name, path=path, file=file)
+    rules = read_scale(scale).extended(file.scales.get(scale.stem, Scale()))
+    return Study(name=name, path=path, file=file, scale=rules, at=scale.stem)
 
 
-def find_study(name: str, folder: Path) -> Study:
+def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
     """Read a study by name from the folder of studies, or from any file that ends in `.yaml`.
 
     Raises:
@@ -256,4 +212,4 @@ def find_study(name: str, folder: Path) -> Study:
     if not path.is_file():
         names = [p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")]
         raise unknown("study", name, names, key="studies")
-    return load_study(path)
+    return load_study(path, scale)

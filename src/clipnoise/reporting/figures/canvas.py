@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from clipnoise.reporting.statistics import sample
 from clipnoise.reporting.styles import Style, style
 
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
-INK, PALE = "#222222", "#777777"
+INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 
 LOOK: dict[str, Any] = {
     "font.family": "STIXGeneral",
@@ -83,11 +84,30 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
     return figure, axes
 
 
-def to_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG: the same bytes for the same figure."""
+def to_svg(figure: Figure, watermark: str = "") -> bytes:
+    """Return a figure as SVG: the same bytes for the same figure.
+
+    Args:
+        figure: what was drawn.
+        watermark: what stands across it, and in its title for a program to read; empty for none.
+    """
+    metadata: dict[str, Any] = {"Date": None}
+    if watermark:
+        _mark(figure, watermark)
+        metadata["Title"] = watermark
     stream = io.BytesIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
+    figure.savefig(stream, format="svg", metadata=metadata)
     return stream.getvalue()
+
+
+def _mark(figure: Figure, text: str) -> None:
+    """Write a watermark across a figure, over everything, as wide as the figure allows."""
+    width, height = figure.get_size_inches()
+    angle = math.degrees(math.atan2(0.6 * height, width))
+    size = min(40.0, 100.0 * math.hypot(width, 0.6 * height) / len(text))
+    place: Any = {"rotation": angle, "ha": "center", "va": "center", "zorder": 1000}
+    mark = figure.text(0.5, 0.5, text, fontsize=size, color=WARNING, alpha=0.28, **place)
+    mark.set_in_layout(False)
 
 
 def blank(message: str) -> Figure:

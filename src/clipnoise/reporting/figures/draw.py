@@ -22,7 +22,9 @@ KINDS: Mapping[str, Draw] = {
 }
 
 
-def draw_figure(kind: str, part: str, runs: pd.DataFrame, points: pd.DataFrame) -> bytes:
+def draw_figure(
+    kind: str, part: str, runs: pd.DataFrame, points: pd.DataFrame, watermark: str = ""
+) -> bytes:
     """Draw one figure of a study.
 
     Args:
@@ -30,6 +32,7 @@ def draw_figure(kind: str, part: str, runs: pd.DataFrame, points: pd.DataFrame) 
         part: the part of the study it shows.
         runs: runs.csv.
         points: curves.csv.
+        watermark: what stands across it; empty for none.
 
     Returns:
         SVG; the same bytes for the same tables. Without a completed run it says so.
@@ -44,5 +47,6 @@ def draw_figure(kind: str, part: str, runs: pd.DataFrame, points: pd.DataFrame) 
     with canvas.look():
         done = len(canvas.completed(own, metric))
         if not done:
-            return canvas.to_svg(canvas.blank(f"{part}: no completed run (0/{len(own)})"))
-        return canvas.to_svg(KINDS[kind](own, points[points["part"] == part], metric))
+            empty = canvas.blank(f"{part}: no completed run (0/{len(own)})")
+            return canvas.to_svg(empty, watermark)
+        return canvas.to_svg(KINDS[kind](own, points[points["part"] == part], metric), watermark)

@@ -1,0 +1,229 @@
+"""The grid of a study: its parts multiplied out into runs, and the runs that tune them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.tuning import Tuning
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.methods.registry import method_class
+from clipnoise.studies.scale import Scale
+from clipnoise.studies.tuning import Search, Tune
+
+if TYPE_CHECKING:
+    from clipnoise.studies.study import Part, StudyFile
+
+MATCHES = ("dataset", "model", "epsilon")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run as a study sees it.
+
+    Attributes:
+        spec: what is run; at a smaller scale other data may stand in for what the study names.
+        part: the part of the study it belongs to.
+        label: what the study calls the method.
+        dataset: what the study calls the dataset.
+        model: what the study calls the model.
+        tune: how its hyper-parameters are tuned; None where they are given.
+    """
+
+    spec: RunSpec
+    part: str
+    label: str
+    dataset: str
+    model: str
+    tune: Tune | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Everything about a run but its seed, and its hyper-parameters where they are tuned."""
+
+    number: int
+    dataset: Mapping[str, Any]
+    model: Mapping[str, Any]
+    epsilon: float | None
+    values: Mapping[str, Any]
+    label: str
+    tune: Tune | None
+    where: str
+
+    def shares(self, other: Cell, axes: tuple[str, ...]) -> bool:
+        """Whether both are of one method of one part, and equal along some axes."""
+        return self.number == other.number and all(
+            getattr(self, axis) == getattr(other, axis) for axis in axes
+        )
+
+
+class Grid:
+    """A study multiplied out at one scale.
+
+    Attributes:
+        runs: what the report shows, in the order of the file.
+        searches: what has to be tuned for them, by key.
+    """
+
+    def __init__(self, file: StudyFile, scale: Scale, path: Path) -> None:
+        self.file, self.scale, self.path = file, scale, path
+        self.searches: dict[str, Search] = {}
+        self.runs = tuple(
+            run for name, part in file.parts.items() for run in self._runs(name, part)
+        )
+
+    def _runs(self, name: str, part: Part) -> Iterator[PlannedRun]:
+        cells = list(self._cells(name, part))
+        found: dict[tuple[Any, ...], Search] = {}
+        for cell in cells:
+            first = self._spec(part, cell, {}, part.seeds[0])
+            if cell.tune is not None:
+                place = (cell.number, *(str(getattr(cell, axis)) for axis in cell.tune.per))
+                if place not in found:
+                    found[place] = self._search(part, cell.tune, cell, cells)
+                first = self._tuned(part, cell, found[place])
+            for seed in self.scale.kept_seeds(part.seeds):
+                spec = replace(first, seed=seed)
+                names = (called(cell.dataset), called(cell.model))
+                yield PlannedRun(spec, name, cell.label, *names, cell.tune)
+
+    def _cells(self, name: str, part: Part) -> Iterator[Cell]:
+        for dataset in map(_mapping, part.datasets):
+            for model in map(_mapping, part.models):
+                for number, method in enumerate(part.methods):
+                    where = f"parts.{name}.methods.{number}"
+                    for epsilon in self._budgets(part, method, where):
+                        place = {"dataset": dataset, "model": model, "epsilon": epsilon}
+                        values, label = _resolve(method, place, f"{self.path}: {where}")
+                        tune = self._tune(values.pop("tune", None), part, where)
+                        yield Cell(number, dataset, model, epsilon, values, label, tune, where)
+
+    def _tune(self, values: Any, part: Part, where: str) -> Tune | None:
+        if values is None:
+            return None
+        tune = parse(Tune, values, file=str(self.path), key=f"{where}.tune")
+        both = sorted(set(tune.seeds) & set(part.seeds))
+        if both:
+            raise UserError(
+                f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are reported too. "
+                "Tune on other seeds than those of the part."
+            )
+        return tune
+
+    def _budgets(
+        self, part: Part, method: Mapping[str, Any], where: str
+    ) -> tuple[float | None, ...]:
+        """Return the ε to run a method at; (None,) where the budget is not a target ε."""
+        if "id" not in method:
+            raise UserError(f"{self.path}: {where}.id: required, but not given.")
+        if not method_class(method["id"], file=str(self.path)).query.draws:
+            return (None,)
+        if "noise_multiplier" in self._privacy(part):
+            return (None,)
+        if not part.epsilons:
+            raise UserError(
+                f"{self.path}: {where}: a method that adds noise needs epsilons in its part."
+            )
+        return self.scale.kept_epsilons(part.epsilons)
+
+    def _privacy(self, part: Part) -> dict[str, Any]:
+        return {**self.file.defaults.privacy, **part.privacy, **self.scale.privacy}
+
+    def _spec(self, part: Part, cell: Cell, configuration: Mapping[str, Any], seed: int) -> RunSpec:
+        """Return the run of a cell at one configuration of what is tuned."""
+        if cell.tune is not None and not configuration:
+            configuration = cell.tune.configurations(1)[0]
+        kind, privacy = method_class(cell.values["id"]), self._privacy(part)
+        if cell.epsilon is not None:
+            privacy["epsilon"] = cell.epsilon
+        public = None
+        if part.public is not None and kind.uses_public_data():
+            public = self.scale.dataset(_mapping(part.public), called(_mapping(part.public)))
+        training = {**self.file.defaults.training, **part.training}
+        spec = from_mapping(
+            {
+                "dataset": self.scale.dataset(_options(cell.dataset), called(cell.dataset)),
+                "model": self.scale.model(_options(cell.model), called(cell.model)),
+                "method": self.scale.method({**cell.values, **configuration}, cell.label),
+                "privacy": privacy if kind.query.draws else None,
+                "training": self.scale.batches(training),
+                "seed": seed,
+                "public": public,
+            },
+            file=f"{self.path} ({cell.where})",
+        )
+        return self.scale.shortened(spec)
+
+    def _search(self, part: Part, tune: Tune, cell: Cell, cells: list[Cell]) -> Search:
+        """Plan the runs by which a cell, and those that share its choice, are tuned."""
+        sharing = [one for one in cells if one.shares(cell, tune.per)]
+        if any(one.tune != tune for one in sharing):
+            raise UserError(
+                f"{self.path}: {cell.where}.tune: cells that share a choice must share what is "
+                "tuned. Name the axis of the override in `per`."
+            )
+        seeds = tune.seeds[: self.scale.tuning_seeds]
+        configurations = tuple(
+            tuple(
+                replace(first, seed=seed)
+                for first in (self._spec(part, one, values, seeds[0]) for one in sharing)
+                for seed in seeds
+            )
+            for values in tune.configurations(self.scale.configurations)
+        )
+        if len({one[0].noise_multiplier for one in configurations}) > 1:
+            raise UserError(
+                f"{self.path}: {cell.where}.tune.grid: a hyper-parameter that changes the noise "
+                "cannot be tuned."
+            )
+        search = Search(tuple(tune.grid), tune.metric, configurations)
+        self.searches[search.key] = search
+        return search
+
+    def _tuned(self, part: Part, cell: Cell, search: Search) -> RunSpec:
+        """Return the run of a cell that waits for the outcome of a search."""
+        tuning = Tuning(
+            key=search.key,
+            parameters=search.parameters,
+            configurations=len(search.configurations),
+            runs=len(search.runs),
+        )
+        return replace(self._spec(part, cell, {}, part.seeds[0]), tuning=tuning)
+
+
+def called(values: Mapping[str, Any]) -> str:
+    """Return what a study calls a dataset or model: its label, or else its id."""
+    return str(values.get("label", values.get("id")))
+
+
+def _mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"id": values} if isinstance(values, str) else values
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "label"}
+
+
+def _resolve(
+    method: Mapping[str, Any], place: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], str]:
+    """Apply the overrides that match, in order, and take out the label."""
+    values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
+    overrides = method.get("overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(item, Mapping) for item in overrides):
+        raise UserError(f"{where}.overrides: expected a list of mappings, got {overrides!r}.")
+    for override in overrides:
+        matches = {k: v for k, v in override.items() if k in MATCHES}
+        if all(v in _names(place[k]) for k, v in matches.items()):
+            values.update({k: v for k, v in override.items() if k not in MATCHES})
+    return values, str(method.get("label", method["id"]))
+
+
+def _names(value: Any) -> tuple[Any, ...]:
+    """Return what an override may call a dataset, a model or an ε."""
+    return (value["id"], called(value)) if isinstance(value, Mapping) else (value,)

@@ -1,0 +1,146 @@
+"""Scales: how much smaller a study is made, and what its reports say about that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from clipnoise.engine.spec import RunSpec, read_yaml
+from clipnoise.fields import STRICT, Count, Natural, parse
+
+T = TypeVar("T")
+Plugin = str | dict[str, Any]
+
+PAPER = "paper"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most that a run trains; None leaves what the study says."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    steps: Natural | None = None
+    expected_batch_size: Count | None = None
+    physical_batch_size: Count | None = None
+    evaluations: Count | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What makes a study smaller. Every method is kept at every scale.
+
+    Attributes:
+        watermark: what stands on every page, figure and table; empty for none.
+        epsilons: how many ε of a part are kept, evenly spaced, the first and the last among them.
+        seeds: how many seeds are kept, the first ones.
+        configurations: how many configurations are tuned over, the first ones.
+        tuning_seeds: how many seeds of tuning are kept, the first ones.
+        training: the most that a run trains.
+        privacy: what replaces values of the study's privacy section.
+        datasets: what stands in for a dataset, by its label or id: another id with options, or
+            options alone, which are added to those of the study.
+        models: the same for models.
+        methods: options added to a method's, by its label or id.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    watermark: str = ""
+    epsilons: Count | None = None
+    seeds: Count | None = None
+    configurations: Count | None = None
+    tuning_seeds: Count | None = None
+    training: Limits = Limits()
+    privacy: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, Plugin] = field(default_factory=dict)
+    models: dict[str, Plugin] = field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def extended(self, own: Scale) -> Scale:
+        """Return this scale with what a study says for itself, which takes precedence."""
+        merged: Scale = _extended(self, own)
+        return merged
+
+    def kept_epsilons(self, epsilons: Sequence[T]) -> tuple[T, ...]:
+        """Return the ε that are kept, evenly spaced."""
+        count = min(self.epsilons or len(epsilons), len(epsilons))
+        last = len(epsilons) - 1
+        return tuple(epsilons[round(i * last / max(1, count - 1))] for i in range(count))
+
+    def kept_seeds(self, seeds: Sequence[T]) -> tuple[T, ...]:
+        """Return the seeds that are kept: the first ones."""
+        return tuple(seeds[: self.seeds])
+
+    def dataset(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return the dataset that a run loads, where a study names this one.
+
+        Args:
+            values: id and options as the study gives them.
+            name: what the study calls it.
+        """
+        return _stand_in(self.datasets, values, name)
+
+    def model(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return the model that a run trains, where a study names this one; see `dataset`."""
+        return _stand_in(self.models, values, name)
+
+    def method(self, values: Mapping[str, Any], label: str) -> dict[str, Any]:
+        """Return a method's id and options."""
+        return {**values, **self.methods.get(label, self.methods.get(values["id"], {}))}
+
+    def batches(self, training: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a training section with no more and no larger batches than allowed.
+
+        The number of steps is held to its limit by `shortened`, when n is known.
+        """
+        limits = {
+            "expected_batch_size": self.training.expected_batch_size,
+            "physical_batch_size": self.training.physical_batch_size,
+            "evaluations": self.training.evaluations,
+        }
+        values = dict(training)
+        for name, limit in limits.items():
+            if limit is not None:
+                given = values.get(name)
+                values[name] = min(given, limit) if isinstance(given, int) else limit
+        return values
+
+    def shortened(self, spec: RunSpec) -> RunSpec:
+        """Return a run with no more steps than allowed."""
+        limit = self.training.steps
+        if limit is None or spec.steps <= limit:
+            return spec
+        return replace(spec, training=replace(spec.training, epochs=None, steps=limit))
+
+
+def read_scale(path: Path | None) -> Scale:
+    """Read a scale file; None is the paper's own scale, which changes nothing.
+
+    Raises:
+        UserError: names file, key, value, what is allowed and the nearest valid name.
+    """
+    return Scale() if path is None else parse(Scale, read_yaml(path), file=str(path))
+
+
+def _extended(common: Any, own: Any) -> Any:
+    """Merge two instances of a dataclass: mappings key by key, anything else where it is set."""
+    merged = {}
+    for one in fields(common):
+        before, after = getattr(common, one.name), getattr(own, one.name)
+        if isinstance(before, Limits):
+            merged[one.name] = _extended(before, after)
+        elif isinstance(before, dict):
+            merged[one.name] = {**before, **after}
+        else:
+            merged[one.name] = before if after in (None, "") else after
+    return type(common)(**merged)
+
+
+def _stand_in(rules: Mapping[str, Plugin], values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    rule = rules.get(name, rules.get(str(values.get("id")), {}))
+    if isinstance(rule, str):
+        return {"id": rule}
+    return dict(rule) if "id" in rule else {**values, **rule}

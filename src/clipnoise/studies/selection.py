@@ -1,0 +1,109 @@
+"""Selection: from the runs of a search to a choice, and what the search cost in ε."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from clipnoise.engine.tuning import Choice, Metric, Spent, Tried
+from clipnoise.privacy.selection import composed_epsilon, selected_epsilon
+from clipnoise.studies.tuning import Charge
+
+Summary = Mapping[str, Any]
+
+PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
+NONE_LEFT = "Every configuration of the search has a diverged run: the first one was taken."
+
+
+def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metric) -> Choice:
+    """Choose the configuration with the best mean metric on the validation split.
+
+    Where two are equally good the first one wins. A configuration of which a run diverged cannot
+    win: its mean over the others would flatter it.
+
+    Args:
+        summaries: summary.json of every run, in the order of the grid.
+        parameters: what is tuned.
+        metric: what is averaged over the runs of a configuration.
+    """
+    runs = list(summaries)
+    groups: dict[str, list[Summary]] = {}
+    for summary in runs:
+        method = summary["spec"]["method"]
+        values = {name: method[name] for name in parameters}
+        groups.setdefault(json.dumps(values), []).append(summary)
+    tried = tuple(_tried(json.loads(text), own, metric) for text, own in groups.items())
+    able = [one for one in tried if one.mean is not None]
+    sign = -1.0 if metric.endswith("loss") else 1.0
+    best = max(able, key=lambda one: sign * (one.mean or 0.0)) if able else tried[0]
+    remark = "" if len(able) == len(tried) else PARTIAL if able else NONE_LEFT
+    return Choice(metric=metric, choice=best.values, tried=tried, spent=_spent(runs), remark=remark)
+
+
+def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: Metric) -> Tried:
+    found = [one["final"].get(metric) for one in runs if one["status"] == "completed"]
+    finite = [value for value in found if value is not None and math.isfinite(value)]
+    mean = sum(finite) / len(finite) if len(finite) == len(runs) else None
+    return Tried(values=values, mean=mean, n=len(finite), planned=len(runs))
+
+
+def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:
+    """Group the private runs by what they spent."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for summary in runs:
+        said = summary["privacy"]
+        if said["claim"] != "non-private":
+            numbers = (said["noise_multiplier"], said["sampling_rate"], said["steps"])
+            counts[(*numbers, said["claim"], composable(said))] += 1
+    return tuple(
+        Spent(
+            noise_multiplier=sigma,
+            sampling_rate=rate,
+            steps=steps,
+            runs=number,
+            claim=claim,
+            composable=adds_up,
+        )
+        for (sigma, rate, steps, claim, adds_up), number in counts.items()
+    )
+
+
+def composable(privacy: Mapping[str, Any]) -> bool:
+    """Return whether a run's releases are plain Poisson-subsampled Gaussians."""
+    noise = privacy.get("noise") or {"kind": "independent"}
+    return bool(privacy["sampler"] == "poisson" and noise["kind"] == "independent")
+
+
+def epsilon_with_tuning(charge: Charge, privacy: Mapping[str, Any], choice: Choice) -> float:
+    """Return ε of a run with the search that chose its hyper-parameters.
+
+    Args:
+        charge: "composition": everything that the search and the run release, composed in RDP.
+            "selection": a search that tries a Poisson number of configurations, as many as were
+            tried here on average, and publishes its best run; the grid here has a fixed number, so
+            this ε is nominal.
+        privacy: the privacy section of the run's summary.
+        choice: the outcome of the search.
+
+    Returns:
+        ε; NaN where nothing is charged, or where no formula here covers what was released.
+    """
+    covered = composable(privacy) and all(one.composable for one in choice.spent)
+    if charge == "nothing" or not covered or privacy["epsilon"] is None:
+        return math.nan
+    sigma, rate, steps = (privacy[key] for key in ("noise_multiplier", "sampling_rate", "steps"))
+    if charge == "composition":
+        search = [
+            (one.noise_multiplier, one.sampling_rate, one.steps * one.runs) for one in choice.spent
+        ]
+        return composed_epsilon([*search, (sigma, rate, steps)], delta=privacy["delta"])
+    return selected_epsilon(
+        noise_multiplier=sigma,
+        sampling_rate=rate,
+        steps=steps,
+        delta=privacy["delta"],
+        expected_runs=len(choice.tried),
+    )

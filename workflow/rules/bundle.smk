@@ -1,0 +1,64 @@
+# A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
+ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
+PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
+BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
+
+
+# A paper's report is not that of a study.
+ruleorder: paper_report > report
+
+
+def of_paper(wildcards):
+    return [name for name in ARTEFACTS if name.split("/")[0] == wildcards.paper]
+
+
+rule paper_report:
+    input:
+        parts=lambda wildcards: expand(
+            f"{REPORTS}/{{artefact}}.pdf", artefact=of_paper(wildcards)
+        ),
+        scale=plan.scale or [],
+        template=BUNDLE,
+    output:
+        report(
+            f"{REPORTS}/{{paper}}/report.pdf",
+            category="{paper}",
+            labels={"report": "all artefacts"},
+        ),
+    log:
+        f"{RESULTS}/logs/paper_report/{{paper}}.log",
+    benchmark:
+        f"{RESULTS}/logs/paper_report/{{paper}}.jsonl"
+    wildcard_constraints:
+        paper="|".join(PAPERS) or "none",
+    conda:
+        LOCK
+    params:
+        reports=lambda wildcards: REPORTS,
+        studies=str(plan.folder),
+        artefacts=of_paper,
+    shell:
+        "clipnoise bundle {params.artefacts} --reports {params.reports:q}"
+        " --studies {params.studies:q} --scale {input.scale:q} --template {input.template:q}"
+        " --out {output:q} > {log:q} 2>&1"
+
+
+use rule paper_report as every_report with:
+    input:
+        parts=expand(f"{REPORTS}/{{artefact}}.pdf", artefact=ARTEFACTS),
+        scale=plan.scale or [],
+        template=BUNDLE,
+    output:
+        report(
+            f"{REPORTS}/all.pdf",
+            category="All papers",
+            labels={"report": "all artefacts"},
+        ),
+    log:
+        f"{RESULTS}/logs/every_report.log",
+    benchmark:
+        f"{RESULTS}/logs/every_report.jsonl"
+    params:
+        reports=lambda wildcards: REPORTS,
+        studies=str(plan.folder),
+        artefacts=ARTEFACTS,

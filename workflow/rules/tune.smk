@@ -1,0 +1,16 @@
+# Tuning runs are ordinary runs; the runs that wait for them read the choice.
+rule select:
+    input:
+        lambda wildcards: plan.search_files(wildcards.key),
+    output:
+        f"{RESULTS}/tuning/{{key}}.json",
+    log:
+        f"{RESULTS}/logs/select/{{key}}.log",
+    benchmark:
+        f"{RESULTS}/logs/select/{{key}}.jsonl"
+    conda:
+        LOCK
+    params:
+        options=lambda wildcards: plan.search_options(wildcards.key),
+    shell:
+        "clipnoise select {params.options} --out {output:q} > {log:q} 2>&1"
