@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -114,6 +116,14 @@ class Dataset:
     def preparation(self) -> dict[str, Any]:
         """Return the options that decide what is prepared: with the id, enough to prepare it."""
         return {}
+
+    @property
+    def invocation(self) -> str:
+        """What `clipnoise data prepare` is called with to prepare this."""
+        options = self.preparation()
+        if not options:
+            return self.id
+        return f"{self.id} --options {shlex.quote(json.dumps(options, separators=(',', ':')))}"
 
     def sizes(self) -> dict[str, int]:
         """Return the number of examples of each split: public, known before any download."""

@@ -98,7 +98,7 @@ def read_manifest(folder: Path, dataset: str) -> Manifest:
 
     Args:
         folder: the dataset's folder in the cache.
-        dataset: its id, for the message.
+        dataset: its id, or its `invocation`, for the message.
 
     Raises:
         UserError: it is missing or is not a manifest; the message says how to prepare the dataset.
@@ -120,7 +120,7 @@ def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
 
     Args:
         folder: the dataset's folder in the cache.
-        dataset: its id, for the message.
+        dataset: its id, or its `invocation`, for the message.
 
     Returns:
         Read-only arrays by name.
@@ -149,6 +149,6 @@ def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
 
 def _unusable(path: Path, dataset: str, problem: str) -> UserError:
     return UserError(
-        f"{path} {problem}: the dataset {dataset!r} is not prepared here. "
+        f"{path} {problem}: the dataset {dataset.split()[0]!r} is not prepared here. "
         f"Run: clipnoise data prepare {dataset} --cache {path.parent.parent}"
     )
