@@ -27,7 +27,7 @@ NOMINAL = {"jme-adam"}  # its sensitivity is for replacing an example
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    for name in {run.spec.dataset.id for run in FIRST}:
+    for name in {dataset.id for run in FIRST for dataset in run.spec.datasets}:
         dataset_class(name)().prepare(folder)
     return folder
 
