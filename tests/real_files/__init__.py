@@ -1,7 +1,8 @@
 """Small files in the exact on-disk format of the real sources, and the options that fit them.
 
 Each module is one family of datasets. It says RAW, how to write the raw files of a dataset into a
-cache, and OPTIONS, the sizes that such files have. A dataset that needs no files is in neither.
+cache, with the same bytes each time, and OPTIONS, the sizes that such files have. A dataset that
+needs no files is in neither.
 """
 
 from __future__ import annotations

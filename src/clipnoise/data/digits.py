@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.fetch import facts
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Natural
 from clipnoise.seeds import generator
@@ -36,6 +37,8 @@ class Digits(Dataset):
         "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
         "Repository, 1998, doi:10.24432/C50P49; its test file, as scikit-learn carries it"
     )
+    split: ClassVar[str] = "a fixed test set of 360, 137 to validate, the rest private or public"
+    preprocessing: ClassVar[str] = "pixel values 0 to 16 divided by 16"
 
     public_examples: Natural = 0
 
@@ -64,17 +67,9 @@ class Digits(Dataset):
         inputs = (bunch.images / 16).astype("float32").reshape(-1, *self.signature.shape)
         if len(inputs) != EXAMPLES:
             raise RuntimeError(f"scikit-learn carries {len(inputs)} digits, expected {EXAMPLES}")
-        facts = {
-            "dataset": self.id,
-            "title": self.title,
-            "examples": EXAMPLES,
-            "source": self.source,
-            "licence": self.licence,
-            "preprocessing": "pixel values 0 to 16 divided by 16, float32, shape (1, 8, 8)",
-            "versions": {"scikit-learn": sklearn.__version__},
-        }
         arrays = {"inputs": inputs, "targets": bunch.target.astype("int64")}
-        write_arrays(cache / self.id, arrays, facts)
+        versions = {"scikit-learn": sklearn.__version__}
+        write_arrays(cache / self.id, arrays, {**facts(cache, self), "versions": versions})
 
     def load(self, cache: Path) -> Splits:
         import torch

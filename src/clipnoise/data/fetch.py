@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.data.download import download
 from clipnoise.errors import UserError
@@ -107,6 +107,8 @@ def raw_files(cache: Path, dataset: Dataset) -> dict[str, RawFile]:
     Raises:
         UserError: a file is missing.
     """
+    if not dataset.files:
+        return {}
     folder = require_raw(cache, dataset)
     recorded = _recorded(folder)
     return {
@@ -131,6 +133,27 @@ def verify(cache: Path, dataset: Dataset) -> dict[str, RawFile]:
             f"clipnoise data prepare {dataset.id} --unverified --cache {cache}"
         )
     return found
+
+
+def facts(cache: Path, dataset: Dataset) -> dict[str, Any]:
+    """Return what the manifest of every dataset says, and from which raw files it was made.
+
+    Raises:
+        UserError: a raw file is missing.
+    """
+    raw = {
+        name: {"sha256": one.sha256, "checked against": one.checked}
+        for name, one in raw_files(cache, dataset).items()
+    }
+    return {
+        "dataset": dataset.id,
+        "title": dataset.title,
+        "source": dataset.source,
+        "licence": dataset.licence,
+        "split": dataset.split,
+        "preprocessing": dataset.preprocessing,
+        **({"raw files": raw} if raw else {}),
+    }
 
 
 def accept(cache: Path, dataset: Dataset) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.fetch import facts
 from clipnoise.data.signature import Signature
 from clipnoise.seeds import generator
 
@@ -33,6 +34,8 @@ class PrintedDigits(Dataset):
     title: ClassVar[str] = "Printed digits (8×8)"
     licence: ClassVar[str] = "Bitstream Vera and public domain (the DejaVu typefaces)"
     source: ClassVar[str] = "drawn by this package in the typefaces that matplotlib carries"
+    split: ClassVar[str] = "drawn at random: 1,000 to train on, 100 to validate, 100 to test"
+    preprocessing: ClassVar[str] = "ink between 0 and 1"
 
     @property
     def signature(self) -> Signature:
@@ -50,16 +53,9 @@ class PrintedDigits(Dataset):
         draws = np.random.default_rng(0)
         targets = np.arange(EXAMPLES) % 10
         inputs = np.stack([_drawn(int(digit), draws) for digit in targets])[:, None]
-        facts = {
-            "dataset": self.id,
-            "title": self.title,
-            "examples": EXAMPLES,
-            "source": self.source,
-            "licence": self.licence,
-            "preprocessing": "ink between 0 and 1, float32, shape (1, 8, 8)",
-            "versions": {"matplotlib": matplotlib.__version__, "pillow": PIL.__version__},
-        }
-        write_arrays(cache / self.id, {"inputs": inputs, "targets": targets}, facts)
+        versions = {"matplotlib": matplotlib.__version__, "pillow": PIL.__version__}
+        arrays = {"inputs": inputs, "targets": targets}
+        write_arrays(cache / self.id, arrays, {**facts(cache, self), "versions": versions})
 
     def load(self, cache: Path) -> Splits:
         import torch

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_manifest, write_arrays
+from clipnoise.data.fetch import facts
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
@@ -32,6 +33,8 @@ class Synthetic(Dataset):
     title: ClassVar[str] = "Synthetic mixture of normals"
     licence: ClassVar[str] = "none needed: drawn by this package"
     source: ClassVar[str] = "drawn by this package"
+    split: ClassVar[str] = "each part drawn by itself"
+    preprocessing: ClassVar[str] = "none: drawn when loading, from the fields of the run spec"
 
     examples: Count = 1000
     public_examples: Natural = 0
@@ -53,14 +56,7 @@ class Synthetic(Dataset):
         }
 
     def prepare(self, cache: Path) -> None:
-        facts = {
-            "dataset": self.id,
-            "title": self.title,
-            "source": self.source,
-            "licence": self.licence,
-            "preprocessing": "drawn when loading, from the fields of the run spec",
-        }
-        write_arrays(cache / self.id, {}, facts)
+        write_arrays(cache / self.id, {}, facts(cache, self))
 
     def load(self, cache: Path) -> Splits:
         import torch

@@ -1,0 +1,126 @@
+"""IDX files and pickled batches of small numbers of images, byte for byte in the real formats."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+IDX_SIZES = {"train": 60, "t10k": 20}
+SMALL = {"validation_examples": 10, "test_examples": 15}
+
+
+def made_up(count: int, classes: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return images uint8 (count, *shape), one pattern a class under noise, and their labels."""
+    draws = np.random.default_rng(0)
+    patterns = draws.integers(0, 200, (classes, *shape))
+    labels = np.arange(count) % classes
+    return (patterns[labels] + draws.integers(0, 56, (count, *shape))).astype("uint8"), labels
+
+
+def idx(values: np.ndarray) -> bytes:
+    """Return an array of bytes as an IDX file."""
+    head = struct.pack(f">{1 + values.ndim}I", 0x0800 | values.ndim, *values.shape)
+    return head + values.astype("uint8").tobytes()
+
+
+def write_idx(cache: Path, name: str) -> None:
+    """Write the four files of MNIST or of Fashion-MNIST."""
+    folder = cache / "raw" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    images, labels = made_up(sum(IDX_SIZES.values()), 10, (28, 28))
+    start = 0
+    for part, count in IDX_SIZES.items():
+        rows = slice(start, start := start + count)
+        for kind, values in (("images-idx3", images[rows]), ("labels-idx1", labels[rows])):
+            content = gzip.compress(idx(values), mtime=0)
+            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(content)
+
+
+class PythonTwo(pickle._Pickler):
+    """Writes what Python 2 and its numpy wrote: text as bytes, and the old name of a module."""
+
+    dispatch: ClassVar[dict[type, Any]] = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+
+    def save_text(self, text: str | bytes) -> None:
+        content = text.encode("latin1") if isinstance(text, str) else text
+        self.write(pickle.BINSTRING + struct.pack("<i", len(content)) + content)  # type: ignore[attr-defined]
+        self.memoize(text)  # type: ignore[attr-defined]
+
+    dispatch[str] = dispatch[bytes] = save_text
+
+
+def pickled(batch: Mapping[str, Any]) -> bytes:
+    """Return a batch as Python 2 pickled it."""
+    stream = io.BytesIO()
+    PythonTwo(stream, protocol=2).dump(dict(batch))
+    return stream.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+
+
+def batch(rows: slice, images: np.ndarray, labels: np.ndarray, key: str) -> dict[str, Any]:
+    """Return some images as a batch of CIFAR."""
+    return {
+        "data": images[rows].reshape(-1, 3072),
+        key: labels[rows].tolist(),
+        "filenames": [f"{number}.png" for number in range(len(labels[rows]))],
+        "batch_label": "a batch",
+    }
+
+
+def archive(path: Path, members: Mapping[str, bytes]) -> None:
+    """Write files into a compressed archive, as CIFAR's is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as stream:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            stream.addfile(member, io.BytesIO(content))
+    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+
+
+def write_cifar_10(cache: Path) -> None:
+    """Write the archive of CIFAR-10, with ten images a batch."""
+    images, labels = made_up(60, 10, (3, 32, 32))
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    parts = {
+        f"cifar-10-batches-py/{name}": pickled(batch(slice(s, s + 10), images, labels, "labels"))
+        for s, name in zip(range(0, 60, 10), names, strict=True)
+    }
+    about = pickled({"label_names": list("abcdefghij"), "num_cases_per_batch": 10})
+    path = cache / "raw" / "cifar-10" / "cifar-10-python.tar.gz"
+    archive(path, {"cifar-10-batches-py/batches.meta": about, **parts})
+
+
+def write_cifar_100(cache: Path) -> None:
+    """Write the archive of CIFAR-100, with three images a class to train on."""
+    images, labels = made_up(400, 100, (3, 32, 32))
+    parts = {
+        f"cifar-100-python/{name}": pickled(
+            {**batch(rows, images, labels, "fine_labels"), "coarse_labels": [0] * 10}
+        )
+        for name, rows in (("test", slice(300, 400)), ("train", slice(300)))
+    }
+    archive(cache / "raw" / "cifar-100" / "cifar-100-python.tar.gz", parts)
+
+
+RAW: dict[str, Callable[[Path], None]] = {
+    "mnist": partial(write_idx, name="mnist"),
+    "fashion-mnist": partial(write_idx, name="fashion-mnist"),
+    "cifar-10": write_cifar_10,
+    "cifar-100": write_cifar_100,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mnist": {**SMALL, "train_examples": 40},
+    "fashion-mnist": {**SMALL, "train_examples": 40},
+    "cifar-10": {"train_examples": 30, "validation_examples": 10, "test_examples": 10},
+    "cifar-100": {"train_examples": 280, "validation_examples": 10, "test_examples": 100},
+}
