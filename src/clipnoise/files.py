@@ -8,6 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from clipnoise.errors import UserError
+
 UNFINISHED = ".part"
 
 
@@ -57,3 +61,20 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping, safely.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or is not a mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a mapping at the top, got {type(values).__name__}.")
+    return values

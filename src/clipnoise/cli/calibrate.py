@@ -47,6 +47,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="probability that a step of truncated-poisson leaves examples out",
     )
+    parser.add_argument(
+        "--terms",
+        type=ranged(Count),
+        default=1,
+        help="gradients that one unit can change: K + 1 for a node of a graph",
+    )
+    parser.add_argument(
+        "--examples", type=ranged(Count), help="n, for nodes in batches of a fixed size"
+    )
     parser.add_argument("--sampler", choices=SAMPLERS, default="poisson")
     parser.add_argument(
         "--evaluation-steps",
@@ -101,6 +110,8 @@ def _print(calibration: Calibration, factor: float) -> None:
     print(f"adjacency, sampler   {calibration.adjacency}, {calibration.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
+    if calibration.terms > 1:
+        return  # no other accountant covers nodes
     print()
     print_epsilons(
         {

@@ -133,6 +133,13 @@ class Dataset:
         """Return N, the number of users whose the private examples are, or None: public."""
         return None
 
+    def degree_bound(self) -> int | None:
+        """Return K, in how many other private examples one can be part, or None: public.
+
+        A graph says so: an example is a node with those it hears, and at most K nodes hear it.
+        """
+        return None
+
     def require_users(self, method: str) -> int:
         """Return N for a method that protects users.
 

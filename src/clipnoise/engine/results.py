@@ -87,7 +87,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
         private=method.query.private,
         sampler=privacy.sampler,
         accountant=privacy.accountant,
-        adjacency=method.query.adjacency,
+        adjacency=spec.adjacency,
         covered=groups.covered(method.query),
     )
     return {
@@ -98,9 +98,9 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
         "noise_multiplier": calibration.noise_multiplier,
         "accountant": privacy.accountant,
         "sampler": privacy.sampler,
-        "adjacency": method.query.adjacency,
+        "adjacency": spec.adjacency,
         "unit": spec.unit,
-        "sensitivity": groups.sensitivity_factor(method.query) * sensitivity,
+        "sensitivity": spec.sensitivity_factor * sensitivity,
         "microbatch_size": groups.size,
         "caveat": None if groups.covered(method.query) else groups.caveat,
         "clip_norm": clip_norm,

@@ -16,12 +16,15 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.engine.tuning import Tuning
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
+from clipnoise.files import read_yaml
 from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
+from clipnoise.privacy import nodes
 from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.participation import Analysis, Participation, Sampler, participation
+from clipnoise.privacy.queries import Adjacency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +142,8 @@ class RunSpec:
         self.microbatches.count(self.training.expected_batch_size)
         if self.public is not None:
             self._check_public(self.public)
+        if self.unit == "node":
+            nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
             self.participation()
 
@@ -167,9 +172,27 @@ class RunSpec:
         return (self.dataset,) if self.public is None else (self.dataset, self.public)
 
     @property
-    def unit(self) -> Literal["example", "user"]:
-        """What is drawn, clipped and protected as one: an example, or a user with all of theirs."""
-        return "user" if self.method.query.adjacency == "add-remove-user" else "example"
+    def unit(self) -> Literal["example", "user", "node"]:
+        """What is drawn, clipped and protected as one: an example, or a user with all of theirs.
+
+        A node of a graph is drawn and clipped as an example is, but changes gradients of others.
+        """
+        if self.method.query.adjacency == "add-remove-user":
+            return "user"
+        return "example" if self.dataset.degree_bound() is None else "node"
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What a neighbouring dataset is."""
+        return "add-remove-node" if self.unit == "node" else self.method.query.adjacency
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """How far one unit moves the clipped sum, relative to what the query declares."""
+        degree = self.dataset.degree_bound()
+        if degree is None:
+            return self.microbatches.sensitivity_factor(self.method.query)
+        return nodes.sensitivity_factor(degree)
 
     @property
     def examples(self) -> int:
@@ -178,9 +201,9 @@ class RunSpec:
         Raises:
             UserError: the method protects users, and the dataset has none.
         """
-        if self.unit == "example":
-            return self.dataset.sizes()["train"]
-        return self.dataset.require_users(self.method.id)
+        if self.unit == "user":
+            return self.dataset.require_users(self.method.id)
+        return self.dataset.sizes()["train"]
 
     @property
     def microbatches(self) -> MicroBatches:
@@ -217,7 +240,7 @@ class RunSpec:
         """Return whose turn it is when, and with what probability, under the run's sampler.
 
         Raises:
-            UserError: the bands of the noise do not fit the sampler.
+            UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
         """
         privacy = self.privacy
         return participation(
@@ -228,6 +251,7 @@ class RunSpec:
             bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
             accountant="rdp" if privacy is None else privacy.accountant,
             largest_batch=None if privacy is None else privacy.largest_batch,
+            degree=self.dataset.degree_bound(),
         )
 
     @property
@@ -369,20 +393,3 @@ def read_spec(path: Path) -> RunSpec:
 def write_spec(spec: RunSpec) -> str:
     """Return the spec as YAML text, the inverse of `read_spec`."""
     return yaml.safe_dump(to_mapping(spec), sort_keys=False)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping, safely.
-
-    Raises:
-        UserError: the file is missing, is not YAML, or is not a mapping.
-    """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping at the top, got {type(values).__name__}.")
-    return values

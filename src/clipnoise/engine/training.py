@@ -278,7 +278,7 @@ class Run:
             noise_multiplier=sigma,
             noise_row_norm_squared=self.noise.row_norm_squared(self.state.step + 1),
             expected_batch_size=microbatches.count(self.spec.training.expected_batch_size),
-            sensitivity_factor=microbatches.sensitivity_factor(self.spec.method.query),
+            sensitivity_factor=self.spec.sensitivity_factor,
             total_steps=self.spec.steps,
             gradient=self._public_gradient(),
             side_information=self.side_information,

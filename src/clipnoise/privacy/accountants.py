@@ -158,17 +158,27 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
     return bound
 
 
-def _rdp(releases: Releases) -> float:
+def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
+    """Convert Rényi divergences at each of ORDERS into an ε.
+
+    Args:
+        curve: of all releases together, one value per order.
+        delta: δ.
+
+    Source: Balle et al. 2020, Theorem 21.
+    """
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
-    curve = rdp_curve(releases.noise_multiplier, releases.sampling_rate)
     with warnings.catch_warnings():
         # The best order may be the first or the last: the bound holds, it is only less tight.
         warnings.filterwarnings("ignore", message="Optimal order is the")
-        value, _ = get_privacy_spent(
-            orders=list(ORDERS), rdp=curve * releases.steps, delta=releases.delta
-        )
+        value, _ = get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
     return float(value)
+
+
+def _rdp(releases: Releases) -> float:
+    curve = rdp_curve(releases.noise_multiplier, releases.sampling_rate)
+    return renyi_epsilon(curve * releases.steps, releases.delta)
 
 
 def _prv(releases: Releases) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from clipnoise.privacy import nodes
 from clipnoise.privacy.queries import Adjacency
 
 Claim = Literal["guarantee", "nominal", "non-private"]
@@ -18,6 +19,7 @@ PROVEN = {
     "full": frozenset({"rdp", "prv", "pld", "per-epoch"}),
     "shuffled": frozenset({"per-epoch"}),
 }
+PROVEN_FOR_NODES = {sampler: frozenset({nodes.ACCOUNTANT}) for sampler in nodes.SAMPLERS}
 
 
 def claim(
@@ -46,4 +48,5 @@ def claim(
         return "non-private"
     if adjacency == "replace" or not covered:
         return "nominal"
-    return "guarantee" if accountant in PROVEN.get(sampler, frozenset()) else "nominal"
+    proven = PROVEN_FOR_NODES if adjacency == "add-remove-node" else PROVEN
+    return "guarantee" if accountant in proven.get(sampler, frozenset()) else "nominal"

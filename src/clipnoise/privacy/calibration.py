@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, NonNegative, Positive, parse, to_plain
 from clipnoise.files import write_json
+from clipnoise.privacy import nodes
 from clipnoise.privacy.accountants import AccountantError, Delta, Rate
 from clipnoise.privacy.participation import Analysis, Overflow, Participation, Sampler
 
@@ -34,6 +35,7 @@ class Target:
         steps: T.
         groups: how many groups take turns; 1 where everyone can take part in every step.
         overflow: probability that a step draws more examples than its batch may have.
+        terms, examples: as in `Participation`, for nodes of a graph.
         accountant: whose mathematics turns σ, q and T into ε.
         sampler: how batches are drawn.
         evaluation_steps: the steps at which the ε spent so far is wanted.
@@ -48,6 +50,8 @@ class Target:
     steps: Natural
     groups: Count = 1
     overflow: Overflow = 0.0
+    terms: Count = 1
+    examples: Count | None = None
     accountant: Analysis = "rdp"
     sampler: Sampler = "poisson"
     evaluation_steps: tuple[Natural, ...] = ()
@@ -55,10 +59,26 @@ class Target:
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise UserError("epsilon, noise_multiplier: give exactly one of them.")
+        self._check_nodes()
         latest = max(self.evaluation_steps, default=0)
         if latest > self.steps:
             raise UserError(
                 f"evaluation_steps: must not exceed steps, which is {self.steps}, got {latest}."
+            )
+
+    def _check_nodes(self) -> None:
+        counted = self.terms > 1 and self.sampler == "fixed-size"
+        if counted != (self.examples is not None):
+            raise UserError(
+                "examples: goes with terms above 1 and the sampler 'fixed-size', and only with "
+                f"them; got {self.examples} with {self.terms} and {self.sampler!r}."
+            )
+        if self.terms > 1 and (
+            self.sampler not in nodes.SAMPLERS or self.accountant != nodes.ACCOUNTANT
+        ):
+            raise UserError(
+                f"terms: several changed gradients are accounted by {nodes.ACCOUNTANT} for the "
+                f"samplers {', '.join(nodes.SAMPLERS)}; got {self.accountant} and {self.sampler}."
             )
 
     def options(self) -> str:
@@ -73,6 +93,8 @@ class Target:
         words += [f"--steps {int(self.steps)}"]
         words += [f"--groups {self.groups}"] if self.groups > 1 else []
         words += [f"--overflow {self.overflow!r}"] if self.overflow else []
+        words += [f"--terms {self.terms}"] if self.terms > 1 else []
+        words += [f"--examples {self.examples}"] if self.examples else []
         words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
         if self.evaluation_steps:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
@@ -93,7 +115,8 @@ class Calibration:
 
     Attributes:
         epsilon_target: the ε asked for; None when σ was given.
-        delta, sampling_rate, steps, groups, overflow, accountant, sampler: as in `Target`.
+        delta, sampling_rate, steps, groups, overflow, accountant, sampler, terms, examples: as
+            in `Target`.
         noise_multiplier: σ.
         epsilon: what T steps at σ spend; never above the target.
         spent: ε by evaluation step.
@@ -112,8 +135,10 @@ class Calibration:
     noise_multiplier: Positive
     epsilon: NonNegative
     spent: dict[Natural, NonNegative]
-    adjacency: Literal["add-remove"]
+    adjacency: Literal["add-remove", "add-remove-node"]
     overflow: Overflow = 0.0
+    terms: Count = 1
+    examples: Count | None = None
 
     def write(self, path: Path) -> None:
         """Write the file atomically, the inverse of `read_calibration`."""
@@ -154,6 +179,8 @@ def calibrate(target: Target) -> Calibration:
         sampling_rate=target.sampling_rate,
         steps=target.steps,
         overflow=target.overflow,
+        terms=target.terms,
+        examples=target.examples,
     )
 
     def spent(sigma: float, steps: int) -> float:
@@ -175,8 +202,10 @@ def calibrate(target: Target) -> Calibration:
         noise_multiplier=sigma,
         epsilon=spent(sigma, target.steps),
         spent={step: spent(sigma, step) for step in sorted(set(target.evaluation_steps))},
-        adjacency="add-remove",
+        adjacency="add-remove-node" if target.terms > 1 else "add-remove",
         overflow=target.overflow,
+        terms=target.terms,
+        examples=target.examples,
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Le
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse
+from clipnoise.privacy import nodes
 from clipnoise.privacy.accountants import AccountantError, Delta, Rate, epsilon
+from clipnoise.privacy.nodes import node_epsilon
 
 Sampler = Literal[
     "poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"
@@ -37,6 +39,8 @@ class Participation:
         sampling_rate: the probability within the group; q·groups for an expected batch of q·n.
         steps: T.
         overflow: probability that a step draws more examples than its batch may have.
+        terms: how many of the gradients one unit can change: 1, or K + 1 for a node of a graph.
+        examples: n, where a step draws nodes of a graph in batches of a fixed size.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", theorem 4.
     """
@@ -47,6 +51,8 @@ class Participation:
     sampling_rate: Rate
     steps: Natural
     overflow: Overflow = 0.0
+    terms: Count = 1
+    examples: Count | None = None
 
     def releases(self, steps: int | None = None) -> int:
         """Return how many turns the first `steps` steps (all T by default) give an example."""
@@ -64,7 +70,7 @@ class Participation:
             steps: t ≤ T.
 
         Returns:
-            ε under adding or removing one example.
+            ε under adding or removing one example (or node).
 
         Raises:
             UserError: as `accountants.epsilon`.
@@ -74,6 +80,15 @@ class Participation:
         def spent(delta: float) -> float:
             if releases == 0:
                 return 0.0
+            if self.sampling_rate < 1 and self.terms > 1:
+                return node_epsilon(
+                    noise_multiplier=noise_multiplier,
+                    terms=self.terms,
+                    sampling_rate=self.sampling_rate,
+                    examples=self.examples,
+                    steps=releases,
+                    delta=delta,
+                )
             if self.sampling_rate < 1:
                 return epsilon(
                     accountant,
@@ -96,6 +111,7 @@ def participation(
     bands: int = 1,
     accountant: str = "rdp",
     largest_batch: int | None = None,
+    degree: int | None = None,
 ) -> Participation:
     """Work out the turns that a sampler gives, and check that the noise fits them.
 
@@ -112,6 +128,8 @@ def participation(
         accountant: "per-epoch" counts one turn of each example an epoch and no amplification, which
             covers "shuffled", too: an order that depends on no example can be thought of as public.
         largest_batch: K of "truncated-poisson".
+        degree: how many other nodes hear a node of a graph at most, see `for_nodes`; None for
+            examples that are in no graph.
 
     Returns:
         The participation.
@@ -125,7 +143,6 @@ def participation(
     """
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, key="sampler")
-    rate = expected_batch_size / examples
     if accountant == "per-epoch" and sampler not in IN_EPOCHS:
         raise UserError(
             f"accountant: 'per-epoch' counts one turn of each example an epoch, but the sampler "
@@ -136,6 +153,22 @@ def participation(
             "largest_batch: goes with the sampler 'truncated-poisson', and only with it; "
             f"got {largest_batch} with {sampler!r}."
         )
+    turns = _turns(sampler, examples, expected_batch_size, steps, bands, accountant, largest_batch)
+    if degree is None:
+        return turns
+    return for_nodes(turns, sampler, accountant, degree=degree, examples=examples)
+
+
+def _turns(
+    sampler: str,
+    examples: int,
+    expected_batch_size: float,
+    steps: int,
+    bands: int,
+    accountant: str,
+    largest_batch: int | None,
+) -> Participation:
+    rate = expected_batch_size / examples
     if sampler == "cyclic":
         turns = math.ceil(examples / expected_batch_size)
         if bands > turns:
@@ -172,6 +205,35 @@ def participation(
     return Participation(
         groups=bands, sampling_rate=bands * expected_batch_size / examples, steps=steps
     )
+
+
+def for_nodes(
+    turns: Participation, sampler: str, accountant: str, *, degree: int, examples: int
+) -> Participation:
+    """Return what turns mean for the K + 1 gradients that one node of a graph can change.
+
+    Args:
+        turns: those of single examples.
+        sampler: "poisson", "fixed-size" or "full".
+        accountant: "rdp".
+        degree: K.
+        examples: n.
+
+    Raises:
+        UserError: the sampler or the accountant has no analysis for nodes.
+    """
+    if sampler not in nodes.SAMPLERS:
+        raise UserError(
+            f"sampler: no analysis covers {sampler!r} for nodes of a graph. "
+            f"Allowed: {', '.join(nodes.SAMPLERS)}."
+        )
+    if accountant != nodes.ACCOUNTANT:
+        raise UserError(
+            f"accountant: {accountant!r} has no analysis for nodes of a graph. "
+            f"Allowed: {nodes.ACCOUNTANT}."
+        )
+    counted = examples if sampler == "fixed-size" else None
+    return replace(turns, terms=nodes.changed_terms(degree), examples=counted)
 
 
 def overflow_rate(examples: int, sampling_rate: float, largest: int) -> float:

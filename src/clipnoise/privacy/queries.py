@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Unreleased = NewType("Unreleased", Tensor)  # depends on private data; must not leave a query
     Released = NewType("Released", Tensor)  # safe to post-process in any way
 
-Adjacency = Literal["add-remove", "add-remove-user", "replace"]
+Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace"]
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def load(name: str, settings: Path) -> Reproduction:
     Raises:
         UserError: an unknown id, or settings that do not fit.
     """
-    from clipnoise.engine.spec import read_yaml
+    from clipnoise.files import read_yaml
 
     kind = lookup("clipnoise.reproductions", Reproduction, "reproduction", name)
     return parse(kind, read_yaml(settings), file=str(settings))
@@ -98,7 +98,7 @@ def fingerprint(name: str, settings: Path) -> str:
         UserError: an unknown id, or a file that is not YAML.
     """
     from clipnoise.engine.fingerprint import fingerprint_of
-    from clipnoise.engine.spec import read_yaml
+    from clipnoise.files import read_yaml
     from clipnoise.methods.registry import methods
     from clipnoise.models.base import Model
 

@@ -243,6 +243,8 @@ def calibration_target(spec: RunSpec) -> Target | None:
         steps=spec.steps,
         groups=turns.groups,
         overflow=turns.overflow,
+        terms=turns.terms,
+        examples=turns.examples,
         accountant=spec.privacy.accountant,
         sampler=spec.privacy.sampler,
         evaluation_steps=tuple(spec.evaluation_steps()),

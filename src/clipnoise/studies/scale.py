@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from clipnoise.engine.spec import RunSpec, read_yaml
+from clipnoise.engine.spec import RunSpec
 from clipnoise.fields import STRICT, Count, Natural, parse
+from clipnoise.files import read_yaml
 
 T = TypeVar("T")
 Plugin = str | dict[str, Any]

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.engine.spec import read_yaml
 from clipnoise.errors import unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.files import read_yaml
 from clipnoise.studies.grid import Grid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search

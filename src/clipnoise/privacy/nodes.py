@@ -1,0 +1,164 @@
+"""Node-level accounting: a node of a graph takes part in the gradients of its neighbours, too."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import (
+    LOG_MOMENT_ERROR,
+    ORDERS,
+    SMALLEST_SIGMA,
+    AccountantError,
+    renyi_epsilon,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from clipnoise.privacy.queries import Adjacency
+
+SAMPLERS = ("poisson", "fixed-size", "full")  # whose draws of the K + 1 nodes are accounted
+ACCOUNTANT = "rdp"
+
+
+def changed_terms(degree: int) -> int:
+    """Return K + 1, how many gradients one node can change.
+
+    Args:
+        degree: K, how many other nodes hear a node at most.
+    """
+    return degree + 1
+
+
+def sensitivity_factor(degree: int) -> float:
+    """Return 2(K+1): how far one node can move the clipped sum, in units of C.
+
+    With a node goes its own gradient, and those of at most K nodes that hear it change: each moves
+    by at most 2C where the node is in the batch.
+
+    Args:
+        degree: K.
+
+    Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks".
+    """
+    return 2.0 * changed_terms(degree)
+
+
+def check_release(adjacency: Adjacency, microbatch_size: int) -> None:
+    """Hold what a method releases about nodes to what is accounted.
+
+    Args:
+        adjacency: that of the method's query, for examples.
+        microbatch_size: m.
+
+    Raises:
+        UserError: the method replaces examples, or there are micro-batches.
+    """
+    if adjacency == "replace":
+        raise UserError(
+            "method.id: the method accounts for replacing an example; nodes of a graph are "
+            "accounted for coming and going."
+        )
+    if microbatch_size > 1:
+        raise UserError(
+            "privacy.microbatch_size: no analysis covers micro-batches of nodes of a graph, got "
+            f"{microbatch_size}. Allowed: 1."
+        )
+
+
+@lru_cache(maxsize=16)
+def node_curve(
+    noise_multiplier: float, terms: int, sampling_rate: float, examples: int | None = None
+) -> NDArray[np.float64]:
+    """Bound the Rényi divergence of one release at each of ORDERS, rounding errors included.
+
+    Both sums are over the same random batch, in which ρ of the K + 1 nodes take part. Given the
+    batch, the divergence at order α is that of a Gaussian mechanism, α(ρ/(K+1))²/(2λ²), and
+    e^((α−1)·divergence) is jointly convex, so the divergence is at most
+    ln E_ρ[e^(α(α−1)(ρ/(K+1))²/(2λ²))]/(α−1). With noise of standard deviation s = λ·2(K+1)C the
+    exponent is 2α(α−1)ρ²C²/s².
+
+    Args:
+        noise_multiplier: λ, relative to 2(K+1)C.
+        terms: K + 1.
+        sampling_rate: q.
+        examples: n, where batches have q·n nodes, drawn without replacement: ρ is then
+            hypergeometric. None for Poisson sampling: ρ is then binomial.
+
+    Returns:
+        One value per order, non-negative. Read-only.
+
+    Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks", the
+    amplification bound for one-layer networks (hypergeometric).
+    """
+    import numpy as np
+    from scipy.special import logsumexp
+
+    orders = np.array(ORDERS)[:, None]
+    share = np.arange(1, terms + 1) / terms
+    exponent = orders * (orders - 1) / (2 * noise_multiplier**2) * share**2
+    # E[e^x] = 1 + E[e^x − 1], so that nothing is lost where x or its probability is tiny.
+    weights = _log_probabilities(terms, sampling_rate, examples)[1:]
+    excess = logsumexp(weights + exponent + np.log(-np.expm1(-exponent)), axis=1)
+    bound = np.logaddexp(0.0, excess) / (orders[:, 0] - 1) * (1 + LOG_MOMENT_ERROR)
+    curve = np.asarray(bound, dtype=np.float64)
+    curve.setflags(write=False)
+    return curve
+
+
+def node_epsilon(
+    *,
+    noise_multiplier: float,
+    terms: int,
+    sampling_rate: float,
+    examples: int | None,
+    steps: int,
+    delta: float,
+) -> float:
+    """Bound the ε of T releases for a node that comes or goes, by Rényi DP.
+
+    Args:
+        noise_multiplier, terms, sampling_rate, examples: as in `node_curve`.
+        steps: T.
+        delta: δ.
+
+    Returns:
+        ε ≥ 0.
+
+    Raises:
+        AccountantError: the noise is too small for a finite bound.
+    """
+    if steps == 0:
+        return 0.0
+    if noise_multiplier < SMALLEST_SIGMA:
+        raise AccountantError(
+            f"noise_multiplier: {noise_multiplier:g} is below {SMALLEST_SIGMA:g}, too small to be "
+            "accounted."
+        )
+    curve = node_curve(noise_multiplier, terms, sampling_rate, examples)
+    return max(0.0, renyi_epsilon(curve * steps, delta))
+
+
+def _log_probabilities(terms: int, rate: float, examples: int | None) -> NDArray[np.float64]:
+    """Return ln P[ρ] for ρ = 0 … K+1, accurate to rounding also for large n."""
+    import numpy as np
+    from scipy.stats import binom
+
+    counts = np.arange(terms + 1)
+    if examples is None:
+        return np.asarray(binom.logpmf(counts, terms, rate), dtype=np.float64)
+    batch = round(rate * examples)
+
+    def falling(n: int) -> NDArray[np.float64]:
+        """Return ln of n(n−1)…(n−ρ+1) for each ρ."""
+        with np.errstate(divide="ignore"):
+            factors = np.log(np.maximum(n - counts[:-1], 0).astype(np.float64))
+        return np.concatenate([[0.0], np.cumsum(factors)])
+
+    choices = np.log([float(math.comb(terms, int(count))) for count in counts])
+    found = choices + falling(batch) + falling(examples - batch)[::-1] - falling(examples)[-1]
+    return np.asarray(found, dtype=np.float64)

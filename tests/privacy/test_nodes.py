@@ -1,0 +1,181 @@
+"""Node-level accounting against direct sums, integrals, random draws and the exact special case."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import hypergeom, norm
+
+from clipnoise.cli import calibrate as command
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.privacy.accountants import ORDERS, AccountantError, rdp_curve
+from clipnoise.privacy.binding import claim
+from clipnoise.privacy.calibration import Target, calibrate
+from clipnoise.privacy.nodes import node_curve, node_epsilon, sensitivity_factor
+from clipnoise.privacy.participation import participation
+
+ALPHA = np.array(ORDERS)
+ARXIV = {"terms": 8, "sampling_rate": 10_000 / 90_941, "examples": 90_941}  # K = 7
+
+
+@pytest.mark.parametrize(
+    ("nodes", "degree", "batch"), [(40, 0, 10), (40, 3, 10), (40, 7, 39), (90_941, 7, 10_000)]
+)
+def test_the_curve_is_the_published_sum_over_the_hypergeometric_distribution(
+    nodes: int, degree: int, batch: int
+) -> None:
+    clip_norm, multiplier = 0.3, 2.0
+    deviation = multiplier * sensitivity_factor(degree) * clip_norm
+    rho = np.arange(degree + 2)
+    exponent = 2 * (ALPHA * (ALPHA - 1))[:, None] * rho**2 * clip_norm**2 / deviation**2
+    every = math.comb(nodes, batch)
+    exact = [
+        math.comb(degree + 1, r) * math.comb(nodes - degree - 1, batch - r) / every
+        for r in rho.tolist()
+    ]
+    direct = logsumexp(exponent, b=exact, axis=1) / (ALPHA - 1)
+
+    curve = node_curve(multiplier, degree + 1, batch / nodes, nodes)
+
+    np.testing.assert_allclose(curve, direct, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.001, 0.7), (0.1, 2.0), (0.5, 0.5), (0.9, 30.0)])
+def test_without_neighbours_it_is_not_below_the_exact_subsampled_gaussian(
+    rate: float, sigma: float
+) -> None:
+    exact = rdp_curve(sigma, rate)
+    finite = np.isfinite(exact)
+
+    assert (node_curve(sigma, 1, rate)[finite] >= exact[finite] * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("examples", [None, 50])
+def test_whole_batches_cost_one_gaussian(examples: int | None) -> None:
+    np.testing.assert_allclose(node_curve(3.0, 5, 1.0, examples), ALPHA / 18, rtol=1e-11)
+
+
+def test_random_draws_of_the_nodes_agree_with_the_curve() -> None:
+    terms, nodes, batch, sigma = 4, 60, 15, 2.0
+    drawn = np.random.default_rng(0).hypergeometric(terms, nodes - terms, batch, size=400_000)
+    curve = node_curve(sigma, terms, batch / nodes, nodes)
+    for order in (1.5, 2.0, 8.0):
+        moments = np.exp(order * (order - 1) / (2 * sigma**2) * (drawn / terms) ** 2)
+        error = moments.std() / math.sqrt(len(drawn))
+        expected = math.exp(curve[ORDERS.index(order)] * (order - 1))
+        assert abs(moments.mean() - expected) < 5 * error
+
+
+def test_the_curve_bounds_the_divergence_of_the_mixtures() -> None:
+    """All K + 1 gradients turn around together: the worst that the sensitivity allows."""
+    terms, nodes, batch, sigma = 3, 20, 6, 1.0
+    x = np.linspace(-25, 25, 100_001)
+    rho = np.arange(terms + 1)
+    weights = hypergeom(nodes, terms, batch).pmf(rho)
+    shifts = (rho / terms)[:, None]
+    moved = logsumexp(norm.logpdf(x, loc=shifts, scale=sigma), b=weights[:, None], axis=0)
+    still = norm.logpdf(x, scale=sigma)
+    curve = node_curve(sigma, terms, batch / nodes, nodes)
+    for order in (1.5, 2.0, 4.0, 8.0):
+        for p, q in ((moved, still), (still, moved)):
+            integral = np.trapezoid(np.exp(order * p - (order - 1) * q), x)
+            assert math.log(integral) / (order - 1) <= curve[ORDERS.index(order)] * (1 + 1e-9)
+
+
+def test_batches_of_a_fixed_size_cost_no_more_than_poisson_batches() -> None:
+    terms, rate, nodes = 8, 0.1, 200
+    poisson, fixed = node_curve(1.0, terms, rate), node_curve(1.0, terms, rate, nodes)
+
+    assert (fixed <= poisson * (1 + 1e-12)).all()
+    np.testing.assert_allclose(node_curve(1.0, terms, rate, 10**9), poisson, rtol=1e-6)
+
+
+def test_epsilon_is_converted_as_everywhere_else() -> None:
+    compute_epsilon = pytest.importorskip("dp_accounting").rdp.compute_epsilon
+    curve = node_curve(2.0, **ARXIV)
+    theirs, _ = compute_epsilon(list(ORDERS), curve * 300, 1e-5)
+
+    ours = node_epsilon(noise_multiplier=2.0, **ARXIV, steps=300, delta=1e-5)
+
+    assert ours == pytest.approx(theirs, rel=1e-6)
+
+
+def test_no_steps_cost_nothing_and_no_noise_has_no_bound() -> None:
+    assert node_epsilon(noise_multiplier=1, **ARXIV, steps=0, delta=1e-5) == 0
+    with pytest.raises(AccountantError, match="noise_multiplier"):
+        node_epsilon(noise_multiplier=1e-5, **ARXIV, steps=1, delta=1e-5)
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
+def test_a_budget_of_nodes_is_calibrated_and_its_options_repeat_it(sampler: str) -> None:
+    counted = 90_941 if sampler == "fixed-size" else None
+    target = Target(
+        epsilon=6,
+        delta=1e-5,
+        sampling_rate=10_000 / 90_941,
+        steps=300,
+        terms=8,
+        examples=counted,
+        sampler=sampler,  # type: ignore[arg-type]
+        evaluation_steps=(0, 150, 300),
+    )
+    found = calibrate(target)
+
+    assert 6 - 1e-3 < found.epsilon <= 6
+    assert found.adjacency == "add-remove-node"
+    assert found.spent[0] == 0 < found.spent[150] < found.spent[300] == found.epsilon
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    read = vars(parser.parse_args(shlex.split(target.options())))
+    for name in ("out", "participations", "microbatch"):
+        del read[name]
+    assert parse(Target, read).key == target.key
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sampler": "fixed-size"},
+        {"sampler": "poisson", "examples": 100},
+        {"sampler": "shuffled"},
+        {"accountant": "pld"},
+    ],
+)
+def test_a_budget_of_nodes_that_nothing_covers_is_an_error(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=r"examples|terms"):
+        Target(epsilon=1, delta=1e-5, sampling_rate=0.1, steps=10, terms=3, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "accountant"),
+    [("shuffled", "rdp"), ("cyclic", "rdp"), ("fixed-size", "prv"), ("poisson", "pld")],
+)
+def test_only_analysed_pairs_may_draw_nodes(sampler: str, accountant: str) -> None:
+    said = claim(private=True, sampler=sampler, accountant=accountant, adjacency="add-remove-node")
+    assert said == "nominal"
+    with pytest.raises(UserError, match="no analysis"):
+        participation(
+            sampler,
+            examples=100,
+            expected_batch_size=10,
+            steps=5,
+            accountant=accountant,
+            degree=3,
+        )
+
+
+@pytest.mark.parametrize(("sampler", "counted"), [("poisson", None), ("fixed-size", 100)])
+def test_the_turns_of_nodes_know_how_many_gradients_change(
+    sampler: str, counted: int | None
+) -> None:
+    turns = participation(sampler, examples=100, expected_batch_size=10, steps=5, degree=3)
+
+    assert (turns.terms, turns.examples) == (4, counted)
+    said = claim(private=True, sampler=sampler, accountant="rdp", adjacency="add-remove-node")
+    assert said == "guarantee"
