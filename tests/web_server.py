@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -60,7 +61,8 @@ class _Handler(BaseHTTPRequestHandler):
         rest = content[start:]
         rest = rest[: site.stops.pop(0)] if site.stops else rest
         site.sent += len(rest)
-        self.wfile.write(rest)
+        with suppress(ConnectionError):  # the other side has had enough
+            self.wfile.write(rest)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
