@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,9 +57,12 @@ class Logits(nn.Module):
 
 def suite(model: str, shape: tuple[int, ...], classes: int) -> Case:
     """Take a registered model."""
+    from clipnoise.data.signature import Signature
     from clipnoise.models.base import model_class
 
-    return Case(lambda: model_class(model)().build(shape, classes), shape, classes)
+    signature = Signature("features" if len(shape) == 1 else "image", shape, classes)
+    weights = Path("weights")
+    return Case(lambda: model_class(model)().build(signature, weights), shape, classes)
 
 
 def vit() -> nn.Module:

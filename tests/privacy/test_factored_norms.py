@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.groups import Groups
@@ -37,7 +39,9 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize("plan_name", PLANS)
 def test_five_million_parameters_clip_to_the_clip_norm(plan_name: str) -> None:
     draws = torch.Generator().manual_seed(0)
-    engine = FactoredEngine(Logistic().build((10_000,), 500), losses)
+    engine = FactoredEngine(
+        Logistic().build(Signature("features", (10_000,), 500), Path("weights")), losses
+    )
     theta = 0.01 * torch.randn(engine.flat.theta.shape, generator=draws)
     u = torch.rand(theta.shape, generator=draws)
     plan = PLANS[plan_name](u)
