@@ -1,6 +1,9 @@
 # A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
 ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
 PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
+OF_PAPER = {
+    paper: [name for name in ARTEFACTS if name.startswith(f"{paper}/")] for paper in PAPERS
+}
 BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
 
 
@@ -8,14 +11,10 @@ BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
 ruleorder: paper_report > report
 
 
-def of_paper(wildcards):
-    return [name for name in ARTEFACTS if name.split("/")[0] == wildcards.paper]
-
-
 rule paper_report:
     input:
         parts=lambda wildcards: expand(
-            f"{REPORTS}/{{artefact}}.pdf", artefact=of_paper(wildcards)
+            f"{REPORTS}/{{artefact}}.pdf", artefact=OF_PAPER[wildcards.paper]
         ),
         scale=plan.scale or [],
         template=BUNDLE,
@@ -36,7 +35,7 @@ rule paper_report:
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
-        artefacts=of_paper,
+        artefacts=lambda wildcards: OF_PAPER[wildcards.paper],
     shell:
         "clipnoise bundle {params.artefacts} --reports {params.reports:q}"
         " --studies {params.studies:q} --scale {input.scale:q} --template {input.template:q}"
