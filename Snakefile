@@ -19,6 +19,23 @@ COLLECTED = plan.collected
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
 
+# Seconds of work, or work that needs the network: not worth a place in a cluster's queue.
+localrules:
+    all,
+    fetch,
+    open_store,
+    select,
+    collect,
+    table,
+    figure,
+    compare,
+    report,
+    partial_report,
+    audit_report,
+    reproduction_report,
+    track,
+
+
 wildcard_constraints:
     dataset="[a-z0-9-]+",
     model="[a-z0-9-]+",
@@ -27,6 +44,7 @@ wildcard_constraints:
     seed="[0-9]+",
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
+    batch="[0-9a-f]{12}",
     study="(?!(?:audit|reaccounting)/)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?",
     part="[A-Za-z0-9_-]+",
     number="[0-9]+",

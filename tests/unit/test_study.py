@@ -95,7 +95,7 @@ def test_a_report_of_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None
 def test_two_studies_share_the_runs_they_both_need(tmp_path: Path) -> None:
     first, second = study(tmp_path, "first"), study(tmp_path, "second", seeds=[3, 4])
     plan = Plan.from_values({"studies": [str(first), str(second)]}, tmp_path / "studies")
-    one, two = set(plan.summaries("first")), set(plan.summaries("second"))
+    one, two = set(plan.results("first")), set(plan.results("second"))
     assert len(one & two) == 6
     assert len(one | two) == 18 + 12 - 6
 

@@ -2,7 +2,7 @@ rule collect:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
         scale=lambda wildcards: plan.scale_file(wildcards.study),
-        runs=lambda wildcards: plan.summaries(wildcards.study),
+        runs=lambda wildcards: plan.results(wildcards.study),
     output:
         runs=f"{COLLECTED}/{{study}}/runs.csv",
         curves=f"{COLLECTED}/{{study}}/curves.csv",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clipnoise.cli._options import ranged
 from clipnoise.errors import UserError
-from clipnoise.fields import Positive
+from clipnoise.fields import Natural, Positive
 
 if TYPE_CHECKING:
     from clipnoise.engine.spec import RunSpec
@@ -26,6 +26,11 @@ TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spec", required=True, help="a run spec: a YAML file, or JSON itself")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is the same for one run and for a batch of them."""
     parser.add_argument(
         "--calibration", type=Path, nargs="*", default=[], help="file written by calibrate"
     )
@@ -39,6 +44,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
     parser.add_argument(
+        "--gpus",
+        type=ranged(Natural),
+        default=0,
+        help="GPUs to wait for and keep, where no scheduler deals them out",
+    )
+    parser.add_argument(
         "--checkpoint-minutes",
         type=ranged(Positive),
         default=10.0,
@@ -51,29 +62,31 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ[name] = str(arguments.threads)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     from clipnoise.engine.checkpoint import InterruptedRunError
+    from clipnoise.engine.gpus import own_gpus
     from clipnoise.engine.job import run_job
     from clipnoise.engine.memory import keep_freed_memory
     from clipnoise.privacy.calibration import read_calibration
 
-    spec = _chosen(_spec(arguments.spec), arguments.choice)
+    spec = chosen(_spec(arguments.spec), arguments.choice)
     if spec.privacy is not None and len(arguments.calibration) != 1:
         raise UserError("--calibration: a private run reads exactly one calibration file.")
     calibration = read_calibration(arguments.calibration[0]) if spec.privacy else None
     keep_freed_memory()
-    import torch
-
-    torch.set_num_threads(arguments.threads)
     try:
-        run_job(
-            spec,
-            calibration,
-            results=arguments.results,
-            cache=arguments.cache,
-            weights=arguments.weights,
-            device=arguments.device,
-            tracking=arguments.tracking,
-            checkpoint_seconds=60 * arguments.checkpoint_minutes,
-        )
+        with own_gpus(arguments.gpus):
+            import torch
+
+            torch.set_num_threads(arguments.threads)
+            run_job(
+                spec,
+                calibration,
+                results=arguments.results,
+                cache=arguments.cache,
+                weights=arguments.weights,
+                device=arguments.device,
+                tracking=arguments.tracking,
+                checkpoint_seconds=60 * arguments.checkpoint_minutes,
+            )
     except InterruptedRunError as reason:
         logging.getLogger(__name__).info(reason)
         return TRY_AGAIN
@@ -93,7 +106,7 @@ def _spec(text: str) -> RunSpec:
         raise UserError(f"--spec: not valid JSON: {error}") from None
 
 
-def _chosen(spec: RunSpec, choice: list[Path]) -> RunSpec:
+def chosen(spec: RunSpec, choice: list[Path]) -> RunSpec:
     """Return the run with its tuned hyper-parameters."""
     from clipnoise.engine.tuning import read_choice, resolve
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.outcome import Metrics
 from clipnoise.engine.spec import RunSpec, to_mapping, write_spec
 from clipnoise.errors import UserError
@@ -139,6 +140,7 @@ def write_run(
         "hash": spec.hash,
         "folder": spec.folder,
         "spec": to_mapping(spec),
+        "fingerprint": fingerprint(spec),
         "status": outcome.status,
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from clipnoise.engine.tracking import Mode
-from clipnoise.fields import STRICT, Count, parse
+from clipnoise.fields import STRICT, Count, Natural, parse
+
+MOST_RUNS = 64  # of one job: their specs are one word of its command line, 128 KiB at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +23,10 @@ class Resources:
         memory_mb: memory of one run, MB.
         minutes: time limit of one run, minutes.
         gpus: GPUs of one run; 0 trains on the CPU.
+        gpu_share: model id → how many of its runs share one GPU; those not named have one alone.
+        shards_per_gpu: how many shards Slurm makes of a GPU; a run then asks for its share of
+            them. 0 where there are none: the runs that share a GPU are one job then.
+        runs_per_job: how many runs one job trains, one after another.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -26,7 +34,34 @@ class Resources:
     threads: Count = 1
     memory_mb: Count = 4000
     minutes: Count = 60
-    gpus: int = 0
+    gpus: Natural = 0
+    gpu_share: dict[str, Count] = field(default_factory=dict)
+    shards_per_gpu: Natural = 0
+    runs_per_job: Annotated[int, Ge(1), Le(MOST_RUNS)] = 1
+
+    def __post_init__(self) -> None:
+        if self.gpu_share and self.gpus != 1:
+            raise ValueError("gpu_share: runs that share a GPU need gpus: 1")
+
+    @property
+    def batched(self) -> bool:
+        """Whether a job may hold more than one run."""
+        return self.runs_per_job > 1 or any(self.at_once(model) > 1 for model in self.gpu_share)
+
+    def at_once(self, model: str) -> int:
+        """Return how many runs of a model one job trains at the same time."""
+        return 1 if self.shards_per_gpu else self.gpu_share.get(model, 1)
+
+    @property
+    def whole_gpus(self) -> int:
+        """How many GPUs a job has to itself; none where it asks for shards."""
+        return 0 if self.shards_per_gpu else self.gpus
+
+    def gres(self, model: str) -> str:
+        """Return what one run asks Slurm for instead of a GPU: its shards, or nothing."""
+        if not (self.gpus and self.shards_per_gpu):
+            return ""
+        return f"shard:{max(1, self.shards_per_gpu // self.gpu_share.get(model, 1))}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,8 @@ from clipnoise.engine.spec import RunSpec, to_mapping
 from clipnoise.errors import UserError
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
-from clipnoise.studies.config import Config, parse_config
+from clipnoise.studies.batches import Batch, batches
+from clipnoise.studies.config import Config, Resources, parse_config
 from clipnoise.studies.scale import PAPER
 from clipnoise.studies.study import Study, find_study
 from clipnoise.studies.tuning import Search
@@ -50,6 +51,9 @@ class Plan:
     _searches: dict[str, Search] = field(default_factory=dict)
     _targets: dict[str, Target] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
+    _batches: dict[str, Batch] = field(default_factory=dict)
+    _batch_of: dict[str, str] = field(default_factory=dict)
+    _dealt: set[str] = field(default_factory=set)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], folder: Path) -> Plan:
@@ -71,6 +75,11 @@ class Plan:
             plan._add(study)
         return plan
 
+    @property
+    def job(self) -> Resources:
+        """What one training job asks for and holds."""
+        return self.config.resources
+
     def _add(self, study: Study) -> Study:
         self._studies[study.name] = study
         self._searches.update(study.searches)
@@ -81,7 +90,24 @@ class Plan:
             target = calibration_target(spec)
             if target is not None:
                 self._targets[target.key] = target
+        if self.job.batched:
+            self._deal(study)
         return study
+
+    def _deal(self, study: Study) -> None:
+        """Deal a study's runs into batches, but for those that a configured study has dealt.
+
+        Tuning runs are dealt apart from the runs that wait for them.
+        """
+        mine: set[str] = set()
+        for runs in (*(one.runs for one in study.searches.values()), (r.spec for r in study.runs)):
+            for batch in batches((run for run in runs if run.hash not in self._dealt), self.job):
+                self._batches[batch.key] = batch
+                mine.update(run.hash for run in batch.runs)
+                for run in batch.runs:
+                    self._batch_of.setdefault(run.hash, batch.key)
+        if study.name in self.configured:
+            self._dealt.update(mine)
 
     def study(self, name: str) -> Study:
         """Return a study; one that config.yaml does not name is read now."""
@@ -94,6 +120,14 @@ class Plan:
             UserError: no study plans the run.
         """
         return self._find(self._runs, run_hash, "run")
+
+    def batch(self, key: str) -> Batch:
+        """Return the runs of one job.
+
+        Raises:
+            UserError: no study has such a batch.
+        """
+        return self._find(self._batches, key, "batch")
 
     def calibration(self, key: str) -> Target:
         """Return the budget of a calibration: one job calibrates σ for all runs that share it.
@@ -116,6 +150,17 @@ class Plan:
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""
         return json.dumps(to_mapping(self.run(run_hash)), separators=(",", ":"))
+
+    def batch_json(self, key: str) -> str:
+        """Return the specs of a batch as one line of JSON."""
+        specs = [to_mapping(run) for run in self.batch(key).runs]
+        return json.dumps(specs, separators=(",", ":"))
+
+    def for_batch(self, of_run: Callable[[str], str | list[str]], key: str) -> list[str]:
+        """Return what a question about a run answers for the runs of a batch, each answer once."""
+        answers = [of_run(run.hash) for run in self.batch(key).runs]
+        flat = (each for one in answers for each in ([one] if isinstance(one, str) else one))
+        return list(dict.fromkeys(flat))
 
     def fingerprint(self, run_hash: str) -> str:
         """Return the fingerprint of the code that can change a run."""
@@ -140,8 +185,8 @@ class Plan:
         return self._find(self._searches, key, "search")
 
     def search_files(self, key: str) -> list[str]:
-        """Return the summary file of every run of a search."""
-        return [self.run_file(spec, "summary.json") for spec in self.search(key).runs]
+        """Return the files that say that the runs of a search are done."""
+        return self._done_by(self.search(key).runs)
 
     def search_options(self, key: str) -> str:
         """Return what `clipnoise select` is called with, for a shell."""
@@ -171,9 +216,7 @@ class Plan:
         known = plugins("clipnoise.data", Dataset)
         if prepared in known and not known[prepared]().preparation():
             return prepared
-        dataset = self._find(self._datasets, prepared, "prepared dataset")
-        options = json.dumps(dataset.preparation(), separators=(",", ":"))
-        return f"{dataset.id} --options {shlex.quote(options)}"
+        return self._find(self._datasets, prepared, "prepared dataset").invocation
 
     def study_file(self, study: str) -> str:
         """Return the file that a study was read from."""
@@ -194,10 +237,23 @@ class Plan:
         """Return the path of one of a run's files."""
         return f"{self.config.results}/runs/{spec.folder}/{name}"
 
-    def summaries(self, study: str) -> list[str]:
-        """Return the summary file of every run of a study, once each."""
-        specs = {run.spec.hash: run.spec for run in self.study(study).runs}
-        return [self.run_file(spec, "summary.json") for spec in specs.values()]
+    def results(self, study: str) -> list[str]:
+        """Return the files that say that the runs of a study are done."""
+        return self._done_by(run.spec for run in self.study(study).runs)
+
+    def _done_by(self, runs: Iterable[RunSpec]) -> list[str]:
+        """Return the files that say that runs are done: the summary of each, or of its batch.
+
+        A run that is not there though its batch is done was lost later: it is asked for by itself.
+        """
+        specs = {run.hash: run for run in runs}.values()
+        summaries = [self.run_file(spec, "summary.json") for spec in specs]
+        if not self.job.batched:
+            return summaries
+        batches = [f"{self.config.results}/batches/{self._batch_of[s.hash]}.json" for s in specs]
+        pairs = zip(batches, summaries, strict=True)
+        lost = [one for batch, one in pairs if Path(batch).exists() and not Path(one).exists()]
+        return [*dict.fromkeys(batches), *lost]
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""

@@ -1,0 +1,130 @@
+"""A batch: several runs from one process that has imported torch, each in a fork of its own.
+
+The fork keeps a run's memory, signals, log and faults apart from those of the others, and gives the
+same result as a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from clipnoise.engine.fingerprint import fingerprint
+from clipnoise.engine.results import read_run, run_folder
+from clipnoise.engine.spec import to_mapping
+from clipnoise.errors import UserError
+
+if TYPE_CHECKING:
+    from clipnoise.engine.spec import RunSpec
+    from clipnoise.privacy.calibration import Calibration
+
+STOPS = {signal.SIGTERM, signal.SIGUSR1}
+
+
+def is_finished(results: Path, spec: RunSpec, calibration: Calibration | None = None) -> bool:
+    """Tell whether a run has a sound result that the present code and calibration would repeat.
+
+    Args:
+        results: the results folder.
+        spec: the run, with its tuned hyper-parameters.
+        calibration: its σ; None for a non-private run.
+    """
+    try:
+        files = read_run(run_folder(results, spec))
+    except UserError:
+        return False
+    if files is None:
+        return False
+    sigma = None if calibration is None else calibration.noise_multiplier
+    summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
+    made_by = (summary["spec"], summary.get("fingerprint"), summary["privacy"]["noise_multiplier"])
+    return bool(made_by == (plain, fingerprint(spec), sigma))
+
+
+class Forks:
+    """Children that each run one function, at most some of them at a time.
+
+    Attributes:
+        stopped: whether the process was told to stop; the children were told so, too.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self.stopped = False
+        self._at_once = at_once
+        self._running: dict[int, Path] = {}
+
+    def run(self, tasks: Mapping[Path, Callable[[], int]]) -> dict[Path, int]:
+        """Run every task; after a signal to stop no more are started.
+
+        Args:
+            tasks: by the file that takes what they print; they return an exit code.
+
+        Returns:
+            The exit codes of the tasks that were started; negative for one that a signal ended.
+        """
+        import torch  # noqa: F401 - once, for all children
+
+        ended: dict[Path, int] = {}
+        waiting = list(tasks.items())
+        with self._passing_on_signals():
+            while self._running or (waiting and not self.stopped):
+                while waiting and not self.stopped and len(self._running) < self._at_once:
+                    self._start(*waiting.pop(0))
+                pid, status = os.waitpid(-1, 0)
+                ended[self._running.pop(pid)] = os.waitstatus_to_exitcode(status)
+        return ended
+
+    def _start(self, log: Path, task: Callable[[], int]) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No signal may come between the fork and the note of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        pid = os.fork()
+        if pid == 0:
+            for number in STOPS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            os._exit(_in_child(log, task))
+        self._running[pid] = log
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    @contextmanager
+    def _passing_on_signals(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stopped = True
+            for pid in self._running:
+                os.kill(pid, number)
+
+        before = {number: signal.signal(number, stop) for number in STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _in_child(log: Path, task: Callable[[], int]) -> int:
+    """Run a task with its output in a file; whatever happens, return an exit code."""
+    try:
+        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(stream, sys.stdout.fileno())
+        os.dup2(stream, sys.stderr.fileno())
+        return task()
+    except UserError as error:
+        print(f"clipnoise train: {error}", file=sys.stderr)
+        return 2
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

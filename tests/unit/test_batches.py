@@ -1,0 +1,253 @@
+"""Batches: several runs in one job, some at a time on one GPU, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clipnoise.cli import main
+from clipnoise.engine import gpus
+from clipnoise.engine.batch import Forks
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.errors import UserError
+from clipnoise.studies.batches import batches
+from clipnoise.studies.config import Resources, parse_config
+from clipnoise.studies.plan import Plan
+
+STUDY = """\
+title: Small
+defaults: {{training: {{expected_batch_size: 50, steps: 2, evaluations: 1}}}}
+parts:
+  part:
+    datasets: [digits]
+    models: {models}
+    seeds: {seeds}
+    methods: [{{id: sgd, learning_rate: 0.1}}]
+report: [{{kind: table, part: part}}]
+"""
+
+
+def run(seed: int, model: str = "logistic") -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": model,
+            "method": {"id": "sgd", "learning_rate": 0.1},
+            "training": {"expected_batch_size": 50, "steps": 2, "evaluations": 1},
+            "seed": seed,
+        }
+    )
+
+
+def plan(folder: Path, *studies: str, **resources: object) -> Plan:
+    return Plan.from_values(
+        {"studies": list(studies), "results": str(folder / "results"), "resources": resources},
+        folder,
+    )
+
+
+def write_study(folder: Path, name: str, seeds: list[int], models: str = "[logistic]") -> None:
+    (folder / f"{name}.yaml").write_text(STUDY.format(seeds=seeds, models=models))
+
+
+def test_every_run_is_in_one_batch_with_runs_of_its_own_kind() -> None:
+    runs = [run(seed, model) for seed in range(5) for model in ("logistic", "cnn-small")]
+    dealt = list(batches([*runs, *runs], Resources(runs_per_job=2)))
+    assert sorted(spec.hash for batch in dealt for spec in batch.runs) == sorted(
+        spec.hash for spec in runs
+    )
+    assert [len(batch.runs) for batch in dealt] == [2, 2, 1, 2, 2, 1]
+    assert all(len({spec.model.id for spec in batch.runs}) == 1 for batch in dealt)
+    assert [batch.key for batch in dealt] == [
+        batch.key for batch in batches(runs, Resources(runs_per_job=2))
+    ]
+
+
+def test_runs_that_share_a_gpu_are_one_job_of_several_at_a_time() -> None:
+    resources = Resources(gpus=1, gpu_share={"logistic": 4}, runs_per_job=2)
+    runs = [run(seed, model) for seed in range(4) for model in ("logistic", "cnn-small")]
+    shared, *alone = batches(runs, resources)
+    assert (len(shared.runs), shared.parallel, shared.rounds) == (4, 4, 1)
+    assert [(batch.parallel, batch.rounds) for batch in alone] == [(1, 2), (1, 2)]
+
+
+def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
+    resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8)
+    assert not resources.batched
+    assert resources.whole_gpus == 0
+    assert (resources.gres("logistic"), resources.gres("cnn-5")) == ("shard:2", "shard:8")
+    assert Resources(gpus=1).gres("logistic") == ""
+
+
+def test_sharing_a_gpu_without_one_is_refused() -> None:
+    with pytest.raises(UserError, match="gpu_share: runs that share a GPU need gpus: 1"):
+        parse_config({"resources": {"gpu_share": {"logistic": 2}}})
+
+
+def test_studies_that_share_runs_share_their_batches(tmp_path: Path) -> None:
+    write_study(tmp_path, "first", [1, 2])
+    write_study(tmp_path, "second", [1, 2, 3])
+    both = plan(tmp_path, "first", "second", runs_per_job=8)
+    (shared,) = both.results("first")
+    assert both.results("second")[0] == shared
+    assert len(both.results("second")) == 2
+
+
+def test_a_job_that_knows_only_the_key_finds_its_batch(tmp_path: Path) -> None:
+    write_study(tmp_path, "asked", [1, 2, 3])
+    write_study(tmp_path, "configured", [2])
+    (file, *_) = plan(tmp_path, "configured", runs_per_job=2).results("asked")
+    found = plan(tmp_path, "configured", runs_per_job=2).batch(Path(file).stem)
+    assert len(found.runs) <= 2
+
+
+def test_a_result_lost_after_its_batch_was_done_is_asked_for_by_itself(tmp_path: Path) -> None:
+    write_study(tmp_path, "study", [1, 2])
+    planned = plan(tmp_path, "study", runs_per_job=2)
+    (batch,) = planned.results("study")
+    first, second = planned.batch(Path(batch).stem).runs
+    Path(batch).parent.mkdir(parents=True)
+    Path(batch).touch()
+    kept = Path(planned.run_file(first, "summary.json"))
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert planned.results("study") == [batch, planned.run_file(second, "summary.json")]
+
+
+def test_a_task_that_fails_stops_no_other_and_keeps_its_own_log(tmp_path: Path) -> None:
+    def fail() -> int:
+        raise RuntimeError("broken")
+
+    def killed() -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def said() -> int:
+        print("well")
+        return 0
+
+    tasks = {tmp_path / name: task for name, task in [("a", fail), ("b", killed), ("c", said)]}
+    assert list(Forks(2).run(tasks).values()).count(0) == 1
+    assert "RuntimeError: broken" in (tmp_path / "a").read_text()
+    assert (tmp_path / "c").read_text() == "well\n"
+
+
+def test_no_more_tasks_run_at_a_time_than_asked(tmp_path: Path) -> None:
+    def counted() -> int:
+        mark = tmp_path / f"running.{os.getpid()}"
+        mark.touch()
+        time.sleep(0.1)
+        count = len(list(tmp_path.glob("running.*")))
+        mark.unlink()
+        return count
+
+    codes = Forks(2).run({tmp_path / f"{number}": counted for number in range(4)})
+    assert max(codes.values()) == 2
+
+
+def test_a_signal_reaches_every_task_and_starts_no_other(tmp_path: Path) -> None:
+    def patient() -> int:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+        (tmp_path / f"ready.{os.getpid()}").touch()
+        time.sleep(60)
+        return 0
+
+    def stop() -> None:
+        while len(list(tmp_path.glob("ready.*"))) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    forks = Forks(2)
+    threading.Thread(target=stop).start()
+    codes = forks.run({tmp_path / f"{number}": patient for number in range(3)})
+    assert forks.stopped
+    assert list(codes.values()) == [75, 75]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with two GPUs and no scheduler."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho GPU-one\necho GPU-two\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in (gpus.VISIBLE, "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "locks"
+
+
+def test_jobs_take_different_gpus_and_give_them_back(machine: Path) -> None:
+    with gpus.own_gpus(1, locks=machine) as first:
+        assert os.environ[gpus.VISIBLE] == first[0]
+        del os.environ[gpus.VISIBLE]  # as another process would find it
+        with gpus.own_gpus(1, locks=machine) as second:
+            assert sorted([*first, *second]) == ["GPU-one", "GPU-two"]
+        os.environ[gpus.VISIBLE] = first[0]
+    assert gpus.VISIBLE not in os.environ
+    with gpus.own_gpus(5, locks=machine) as every:
+        assert every == ["GPU-one", "GPU-two"]
+
+
+def test_a_job_waits_until_a_gpu_is_free_also_when_its_holder_is_killed(machine: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from clipnoise.engine.gpus import own_gpus\n"
+        "with own_gpus(2, locks=Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", code, str(machine)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        threading.Timer(0.3, holder.kill).start()
+        with gpus.own_gpus(1, locks=machine, poll=0.05):
+            assert holder.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", [gpus.VISIBLE, "SLURM_JOB_ID"])
+def test_gpus_that_a_scheduler_has_dealt_out_are_left_as_they_are(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "7")
+    before = dict(os.environ)
+    with gpus.own_gpus(1, locks=machine) as taken:
+        assert taken == []
+        assert dict(os.environ) == before
+
+
+def test_a_batch_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, which has not used torch's threads before it forks."""
+    assert main(["data", "prepare", "digits", "--cache", str(tmp_path / "data")]) == 0
+    specs = [to_mapping(run(seed)) for seed in (1, 2)]
+    one, many = tmp_path / "one", tmp_path / "many"
+    shared = ["--cache", str(tmp_path / "data"), "--device", "cpu"]
+    program = str(Path(sys.executable).parent / "clipnoise")
+    command = [program, "train-batch", "--specs", json.dumps(specs)]
+    command += ["--results", str(many), "--out", str(many / "batch.json"), *shared]
+    alone = ["--spec", json.dumps(specs[0]), "--results", str(one), *shared]
+    subprocess.run(command, check=True)
+    subprocess.run([program, "train", *alone], check=True)
+    results = sorted(many.rglob("metrics.csv"))
+    assert len(results) == 2
+    (single,) = one.rglob("metrics.csv")
+    (same,) = [path for path in results if path.parent.name == single.parent.name]
+    assert values(same) == values(single)
+    (other,) = set(results) - {same}
+    (other.parent / "summary.json").write_text("{")
+    before = same.stat().st_mtime_ns
+    subprocess.run(command, check=True)
+    assert same.stat().st_mtime_ns == before
+    assert json.loads((other.parent / "summary.json").read_text())["status"] == "completed"
+
+
+def values(path: Path) -> list[list[str]]:
+    """Return losses and accuracies: speed and memory are another process's."""
+    return [line.split(",")[:8] for line in path.read_text().splitlines()]
