@@ -2,7 +2,8 @@
 ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
 PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
 OF_PAPER = {
-    paper: [name for name in ARTEFACTS if name.startswith(f"{paper}/")] for paper in PAPERS
+    paper: [name for name in ARTEFACTS if name.startswith(f"{paper}/")]
+    for paper in PAPERS
 }
 BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
 
