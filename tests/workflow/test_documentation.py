@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clipnoise.studies.study import load_study
+
 pytestmark = pytest.mark.workflow
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +107,7 @@ def test_the_method_of_the_readme_is_one_short_file_that_passes_every_contract(
 
 
 def test_the_spec_of_the_documentation_is_the_one_that_is_run() -> None:
-    shown = blocks(ROOT / "docs" / "studies.md", "yaml")[1]
+    shown = blocks(ROOT / "docs" / "studies.md", "yaml")[-1]
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "docs" / "run.yaml").read_text())
 
 
@@ -117,6 +119,19 @@ def test_every_number_of_the_published_table_meets_a_run_of_the_study(checkout: 
         lines = list(csv.DictReader(stream))
     assert [line["planned"] for line in lines] == ["3"] * 4
     assert [bool(line["published"]) for line in lines] == [True] * 3 + [False]
+
+
+def test_the_scale_and_the_tuning_of_the_documentation_fit_its_study(tmp_path: Path) -> None:
+    shown = [yaml.safe_load(block) for block in blocks(ROOT / "docs" / "studies.md", "yaml")]
+    study, scales, tuned = shown[:3]
+    study["parts"]["comparison"] |= tuned
+    path = tmp_path / "studies" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(study | scales))
+    smoke = load_study(path, ROOT / "workflow" / "scales" / "smoke.yaml")
+    assert {run.spec.steps for run in smoke.runs} == {20}
+    assert len(load_study(path).searches) == 2
+    assert all(len(search.runs) == 4 * 3 for search in load_study(path).searches.values())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -153,6 +154,23 @@ def test_a_diverged_run_is_a_result_and_stops_nobody(tmp_path: Path) -> None:
         if row["status"] == "diverged"
     ]
     assert "after step" in bad["reason"]
+
+
+def test_a_tuned_study_at_a_smaller_scale_reads_its_choice_and_is_marked(tmp_path: Path) -> None:
+    expected = start_case("scaled", tmp_path)
+    assert planned(snakemake(tmp_path, "-n")) == expected["jobs"]
+    snakemake(tmp_path)
+    check_outputs(tmp_path)
+    (file,) = tmp_path.glob("results/tuning/*.json")
+    chosen = json.loads(file.read_text())["choice"]["learning_rate"]
+    for row in rows(tmp_path / "results/studies-smoke/mine/table1/runs.csv"):
+        assert json.loads(row["tuned"]) == {"learning_rate": chosen}
+        assert float(row["learning_rate"]) == chosen
+        assert float(row["epsilon_with_tuning"]) > float(row["epsilon_achieved"])
+    assert "smoke run: not evidence" in (tmp_path / "reports/mine/table1/figures/1.svg").read_text()
+    assert planned(snakemake(tmp_path, "-n")) == {}
+    # At the paper's scale nothing of this counts: every run is planned anew.
+    assert planned(snakemake(tmp_path, "-n", "--config", "scale=paper"))["train"] == 2 * (3 + 6)
 
 
 def test_killing_a_job_loses_that_job_only(tmp_path: Path) -> None:

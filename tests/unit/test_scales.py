@@ -1,0 +1,214 @@
+"""A scale makes a study smaller, keeps every method, and marks everything that it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pypdf import PdfReader
+from reporting_data import quickstart, write_csv
+
+from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.methods.registry import methods
+from clipnoise.reporting.bundle import bundle, pages
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.membership import memberships
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.scale import Limits, Scale, read_scale
+from clipnoise.studies.study import Study, load_study
+
+ROOT = Path(__file__).parents[2]
+SCALES = sorted((ROOT / "workflow" / "scales").glob("*.yaml"))
+SMOKE = {
+    "watermark": "not evidence",
+    "epsilons": 2,
+    "seeds": 1,
+    "training": {"steps": 3, "expected_batch_size": 20, "evaluations": 1},
+    "datasets": {"digits": {"id": "synthetic", "examples": 50}, "odd": {"public_examples": 9}},
+    "methods": {"adam": {"learning_rate": 0.25}},
+}
+PART = {
+    "datasets": ["digits", {"id": "digits", "split_seed": 3, "label": "odd"}],
+    "models": ["logistic"],
+    "epsilons": [1, 3, 8],
+    "seeds": [1, 2],
+    "training": {"expected_batch_size": 100, "epochs": 2},
+    "methods": [
+        {"id": "adam", "learning_rate": 0.5},
+        {
+            "id": "dp-sgd",
+            "learning_rate": 1,
+            "clip_norm": 1,
+            "overrides": [{"dataset": "odd", "learning_rate": 7}],
+        },
+    ],
+}
+
+
+def load(folder: Path, *, scale: dict[str, Any] | None = None, **changes: Any) -> Study:
+    path, rules = folder / "studies" / "paper" / "table1.yaml", folder / "scales" / "smoke.yaml"
+    values = {
+        "title": "One",
+        "parts": {"one": PART},
+        "report": [{"kind": "table", "part": "one"}],
+        **changes,
+    }
+    for file, content in ((path, values), (rules, scale or SMOKE)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(content))
+    return load_study(path, rules)
+
+
+def test_a_scale_keeps_methods_and_fewer_budgets_and_seeds(tmp_path: Path) -> None:
+    runs = load(tmp_path).runs
+    assert {run.label for run in runs} == {"adam", "dp-sgd"}
+    assert {run.spec.budget for run in runs} == {"non-private", "eps=1", "eps=8"}
+    assert {run.spec.seed for run in runs} == {1}
+    assert {run.spec.steps for run in runs} == {3}
+    assert {run.spec.training.expected_batch_size for run in runs} == {20}
+
+
+def test_a_stand_in_keeps_the_name_and_the_overrides_of_what_it_stands_for(tmp_path: Path) -> None:
+    found = {
+        run.dataset: (run.spec.dataset, getattr(run.spec.method, "learning_rate", None))
+        for run in load(tmp_path).runs
+        if run.label == "dp-sgd"
+    }
+    assert found["digits"][0].id == "synthetic"
+    assert found["digits"][0].sizes()["train"] == 50
+    assert found["digits"][1] == 1
+    assert found["odd"][0].id == "digits"  # options alone are added to those of the study
+    assert found["odd"][0].split_seed == 3
+    assert found["odd"][0].sizes()["public"] == 9
+    assert found["odd"][1] == 7
+
+
+def test_a_scale_adds_options_to_a_method(tmp_path: Path) -> None:
+    rates = {run.spec.method for run in load(tmp_path).runs if run.label == "adam"}
+    assert {getattr(one, "learning_rate", None) for one in rates} == {0.25}
+
+
+def test_a_study_says_more_for_itself(tmp_path: Path) -> None:
+    own = {"smoke": {"training": {"steps": 5}, "seeds": 2}, "small": {"seeds": 1}}
+    runs = load(tmp_path, scales=own).runs
+    assert {run.spec.steps for run in runs} == {5}
+    assert {run.spec.seed for run in runs} == {1, 2}
+    assert {run.spec.training.expected_batch_size for run in runs} == {20}
+
+
+def test_a_study_without_scales_is_the_same_at_each(tmp_path: Path) -> None:
+    study = load(tmp_path, scales="none")
+    plain = load_study(study.path)
+    assert [run.spec.hash for run in study.runs] == [run.spec.hash for run in plain.runs]
+    assert study.watermark == ""
+    assert study.experiment == "paper/table1"
+
+
+def test_runs_and_experiments_of_two_scales_never_meet(tmp_path: Path) -> None:
+    study = load(tmp_path)
+    plain = load_study(study.path)
+    assert not {run.spec.hash for run in study.runs} & {run.spec.hash for run in plain.runs}
+    assert {one.study for one in memberships([study]).values()} == {"paper/table1 (smoke)"}
+    assert {one.study for one in memberships([plain]).values()} == {"paper/table1"}
+
+
+def test_a_wrong_scale_names_file_key_and_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean 'seeds'") as error:
+        load(tmp_path, scale={"seed": 1})
+    assert "smoke.yaml" in str(error.value)
+
+
+def test_kept_budgets_are_evenly_spaced_and_include_both_ends() -> None:
+    assert Scale(epsilons=3).kept_epsilons((1, 2, 3, 4, 5)) == (1, 3, 5)
+    assert Scale(epsilons=1).kept_epsilons((1, 2)) == (1,)
+    assert Scale().kept_epsilons((1, 2)) == (1, 2)
+
+
+def test_limits_only_ever_make_training_shorter() -> None:
+    scale = Scale(training=Limits(expected_batch_size=50, evaluations=9))
+    assert scale.batches({"expected_batch_size": 8, "steps": 1}) == {
+        "expected_batch_size": 8,
+        "steps": 1,
+        "evaluations": 9,
+    }
+
+
+@pytest.mark.parametrize("path", SCALES, ids=lambda path: path.stem)
+def test_the_shipped_scales_are_marked_and_drop_no_method(path: Path) -> None:
+    assert read_scale(path).watermark
+    league = ROOT / "workflow" / "studies" / "digits-league.yaml"
+    assert {run.spec.method.id for run in load_study(league, path).runs} == set(methods())
+
+
+def test_tables_and_reports_of_a_scale_have_places_of_their_own(tmp_path: Path) -> None:
+    study = load(tmp_path)
+    values = {"studies": [str(study.path)]}
+    plan = Plan.from_values({**values, "scale": "smoke"}, tmp_path / "studies")
+    assert plan.collected == "results/studies-smoke"
+    assert plan.scale_file(study.name) == [str(tmp_path / "scales" / "smoke.yaml")]
+    assert plan.reports() == ["reports/paper/table1.pdf"]
+    paper = Plan.from_values(values, tmp_path / "studies")
+    assert paper.collected == "results/studies"
+    assert paper.scale_file(study.name) == []
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that shows results, built at a scale with a watermark."""
+    folder = tmp_path_factory.mktemp("marked")
+    parts = dict.fromkeys(("comparison", "ablation", "filters"), PART)
+    report = [{"kind": "table", "part": "comparison"}, {"kind": "ablation", "part": "ablation"}]
+    study = load(folder, parts=parts, report=report)
+    runs = write_csv(folder / "runs.csv", RUN_COLUMNS, quickstart())
+    curves = write_csv(folder / "curves.csv", CURVE_COLUMNS, [])
+    common = ["--study", str(study.path), "--scale", str(folder / "scales" / "smoke.yaml")]
+    common += ["--runs", str(runs)]
+    images, table = folder / "figures", folder / "tables" / "comparison"
+    assert main(["table", *common, "--part", "comparison", "--out", str(table)]) == 0
+    drawn = ["--item", "1", "--curves", str(curves), "--out", str(images / "1.svg")]
+    assert main(["figure", *common, *drawn]) == 0
+    template = ROOT / "reports" / "templates" / "report.typ"
+    typeset = ["--figures", str(images), "--template", str(template)]
+    typeset += ["--out", str(folder / "table1.pdf")]
+    assert main(["report", *common, *typeset]) == 0
+    return folder
+
+
+def test_the_watermark_is_on_every_page(marked: Path) -> None:
+    found = PdfReader(marked / "table1.pdf").pages
+    assert len(found) > 1
+    assert all("not evidence" in page.extract_text() for page in found)
+
+
+def test_the_watermark_is_in_every_row_figure_and_table(marked: Path) -> None:
+    head, *rows = (marked / "tables" / "comparison.csv").read_text().splitlines()
+    assert head.endswith(",warning")
+    assert rows
+    assert all(row.endswith(",not evidence") for row in rows)
+    for ending in ("md", "tex"):
+        assert "not evidence" in (marked / "tables" / f"comparison.{ending}").read_text()
+    assert "not evidence" in (marked / "figures" / "1.svg").read_text()
+
+
+def test_a_bundle_keeps_every_page_and_lists_every_artefact(marked: Path) -> None:
+    names = {"paper/one": marked / "table1.pdf", "paper/two": marked / "table1.pdf"}
+    template = ROOT / "reports" / "templates" / "bundle.typ"
+    out = marked / "report.pdf"
+    titles = {"paper/one": "First", "paper/two": "Second"}
+    out.write_bytes(bundle(names, titles, template, "not evidence"))
+    assert pages(marked / "table1.pdf") == len(PdfReader(marked / "table1.pdf").pages)
+    found = PdfReader(out).pages
+    assert len(found) == 1 + 2 * pages(marked / "table1.pdf")
+    assert all("not evidence" in page.extract_text() for page in found)
+    contents = found[0].extract_text()
+    assert "paper/one: First" in contents
+    assert "paper/two: Second" in contents
+
+
+def test_a_bundle_of_something_else_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_text("no PDF")
+    with pytest.raises(UserError, match=r"a\.pdf: not a report of this suite"):
+        pages(tmp_path / "a.pdf")

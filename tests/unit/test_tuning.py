@@ -1,0 +1,259 @@
+"""Tuning: ordinary runs choose, and a run that waits for them keeps its identity."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clipnoise.cli import main
+from clipnoise.engine.spec import from_mapping, read_spec, to_mapping, write_spec
+from clipnoise.engine.tuning import Choice, Spent, Tried, read_choice, resolve, write_choice
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.selection import composed_epsilon, selected_epsilon
+from clipnoise.studies.membership import memberships
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.selection import choose, epsilon_with_tuning
+from clipnoise.studies.study import Study, load_study
+
+GRID = {"learning_rate": [0.1, 1.0], "clip_norm": [1.0, 3.0]}
+TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
+
+
+def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> Study:
+    part = {
+        "datasets": ["digits"],
+        "models": ["logistic", "cnn-small"],
+        "epsilons": [1, 8],
+        "seeds": [1, 2, 3],
+        "training": {"expected_batch_size": 100, "steps": 5},
+        "methods": [{"id": "dp-sgd", "tune": tune or TUNE}],
+        **changes,
+    }
+    report = [{"kind": "table", "part": "one"}]
+    path = folder / "studies" / "mine.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        yaml.safe_dump({"title": "Mine", "parts": {"one": part}, "report": report}, sort_keys=False)
+    )
+    return load_study(path)
+
+
+def test_each_cell_is_tuned_over_the_whole_grid_with_seeds_of_its_own(tmp_path: Path) -> None:
+    study = load(tmp_path)
+    assert len(study.runs) == 2 * 2 * 3
+    assert len(study.searches) == 2 * 2
+    for search in study.searches.values():
+        assert len(search.configurations) == 4
+        assert {spec.seed for spec in search.runs} == {11, 12}
+        assert all(spec.tuning is None for spec in search.runs)  # ordinary runs
+        assert len({(spec.model.id, spec.budget) for spec in search.runs}) == 1
+
+
+def test_axes_that_share_a_choice_are_tuned_together(tmp_path: Path) -> None:
+    study = load(tmp_path, {**TUNE, "per": ["dataset", "model"]})
+    assert len(study.searches) == 2
+    for search in study.searches.values():
+        for configuration in search.configurations:
+            assert {spec.budget for spec in configuration} == {"eps=1", "eps=8"}
+    assert len({run.spec.tuning.key for run in study.runs if run.spec.tuning}) == 2
+
+
+def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
+    other = {**TUNE, "grid": {"learning_rate": [5.0]}}
+    method = {
+        "id": "dp-sgd",
+        "clip_norm": 1,
+        "tune": {**TUNE, "grid": {"learning_rate": [1.0, 2.0]}},
+        "overrides": [{"epsilon": 8, "tune": other}],
+    }
+    sizes = {
+        search.runs[0].budget: len(search.configurations)
+        for search in load(tmp_path, methods=[method]).searches.values()
+    }
+    assert sizes == {"eps=1": 2, "eps=8": 1}
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({**TUNE, "seeds": [3, 4]}, "tune.seeds: 3 are reported too"),
+        ({**TUNE, "grid": {"learning_rat": [1]}}, "Did you mean 'learning_rate'"),
+        ({**TUNE, "grid": {}}, "give at least one hyper-parameter"),
+        ({**TUNE, "metric": "test_accuracy"}, "validation_accuracy"),
+        ({**TUNE, "charges": "nothing"}, "Did you mean 'charge'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mistake_in_what_is_tuned_names_the_place(
+    tmp_path: Path, tune: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        load(tmp_path, tune).runs  # noqa: B018
+    assert "mine.yaml" in str(error.value)
+
+
+def choice(**values: Any) -> Choice:
+    tried = Tried(values=values, mean=0.5, n=1, planned=1)
+    return Choice(metric="validation_accuracy", choice=values, tried=(tried,))
+
+
+def test_a_run_has_the_same_identity_before_and_after_the_choice(tmp_path: Path) -> None:
+    planned = load(tmp_path).runs[0].spec
+    chosen = resolve(planned, choice(learning_rate=0.25, clip_norm=2.0))
+    assert to_mapping(chosen)["method"] == {
+        "id": "dp-sgd",
+        "learning_rate": 0.25,
+        "clip_norm": 2.0,
+    }
+    assert chosen.hash == planned.hash
+    (tmp_path / "spec.yaml").write_text(write_spec(chosen))
+    assert read_spec(tmp_path / "spec.yaml").hash == planned.hash
+    assert read_spec(tmp_path / "spec.yaml") == chosen
+
+
+def test_another_search_is_another_run(tmp_path: Path) -> None:
+    first = {run.spec.hash for run in load(tmp_path).runs}
+    for other in (
+        {**TUNE, "seeds": [11, 13]},
+        {**TUNE, "grid": {**GRID, "learning_rate": [0.1, 2.0]}},
+        {**TUNE, "metric": "validation_loss"},
+    ):
+        assert not first & {run.spec.hash for run in load(tmp_path, other).runs}
+    charged = load(tmp_path, {**TUNE, "charge": "composition"})
+    assert {run.spec.hash for run in charged.runs} == first
+
+
+def test_a_choice_about_something_else_is_refused(tmp_path: Path) -> None:
+    planned = load(tmp_path).runs[0].spec
+    with pytest.raises(UserError, match="leaves learning_rate, clip_norm open"):
+        resolve(planned, choice(learning_rate=1.0))
+
+
+def test_a_run_that_waits_is_not_trained_without_its_choice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(to_mapping(load(tmp_path).runs[0].spec))
+    assert main(["train", "--spec", text, "--results", str(tmp_path)]) == 2
+    assert "learning_rate, clip_norm of this run are tuned" in capsys.readouterr().err
+
+
+def test_the_plan_knows_the_runs_of_a_search_and_what_waits_for_it(tmp_path: Path) -> None:
+    study = load(tmp_path)
+    plan = Plan.from_values({"studies": [str(study.path)]}, tmp_path / "studies")
+    (key, search) = next(iter(study.searches.items()))
+    assert plan.run(search.runs[0].hash) == search.runs[0]
+    assert len(plan.search_files(key)) == 8
+    words = plan.search_options(key).split()
+    below, first = words[words.index("--below") + 1], words[words.index("--runs") + 1]
+    assert f"{below}/{first}/summary.json" == plan.search_files(key)[0]
+    waiting = next(run.spec for run in study.runs if run.spec.tuning and run.spec.tuning.key == key)
+    assert plan.choice_file(waiting.hash) == [f"results/tuning/{key}.json"]
+    assert plan.choice_file(search.runs[0].hash) == []
+    assert len(memberships([study])) == len(study.runs) + 4 * 8
+
+
+def summary(rate: float, accuracy: float, *, status: str = "completed") -> dict[str, Any]:
+    return {
+        "status": status,
+        "spec": {"method": {"id": "dp-sgd", "learning_rate": rate}},
+        "final": {"validation_accuracy": accuracy, "validation_loss": -accuracy},
+        "privacy": PRIVACY,
+    }
+
+
+PRIVACY = {
+    "claim": "guarantee",
+    "epsilon": 1.0,
+    "noise_multiplier": 2.0,
+    "sampling_rate": 0.01,
+    "steps": 100,
+    "delta": 1e-5,
+    "sampler": "poisson",
+    "noise": {"kind": "independent"},
+}
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"), [("validation_accuracy", 1.0), ("validation_loss", 1.0)]
+)
+def test_the_best_mean_on_the_validation_split_is_chosen(metric: Any, best: float) -> None:
+    runs = [summary(0.1, 0.5), summary(0.1, 0.7), summary(1.0, 0.65), summary(1.0, 0.75)]
+    found = choose(runs, ["learning_rate"], metric)
+    assert found.choice == {"learning_rate": best}
+    assert [one.n for one in found.tried] == [2, 2]
+    assert found.tried[0].mean == pytest.approx(0.6 if metric.endswith("accuracy") else -0.6)
+    assert found.remark == ""
+
+
+def test_a_configuration_that_diverged_cannot_win_and_is_said() -> None:
+    runs = [summary(0.1, 0.5), summary(1.0, 0.9), summary(1.0, 0.0, status="diverged")]
+    found = choose(runs, ["learning_rate"], "validation_accuracy")
+    assert found.choice == {"learning_rate": 0.1}
+    assert found.tried[1].mean is None
+    assert (found.tried[1].n, found.tried[1].planned) == (1, 2)
+    assert "diverged" in found.remark
+    lost = choose(
+        [summary(0.1, math.nan), summary(1.0, math.nan)], ["learning_rate"], "validation_accuracy"
+    )
+    assert lost.choice == {"learning_rate": 0.1}
+    assert "Every configuration" in lost.remark
+
+
+def test_a_choice_survives_its_file(tmp_path: Path) -> None:
+    found = choose([summary(0.1, 0.5), summary(1.0, 0.9)], ["learning_rate"], "validation_accuracy")
+    write_choice(tmp_path / "choice.json", found)
+    assert read_choice(tmp_path / "choice.json") == found
+    assert found.spent[0].runs == 2
+    with pytest.raises(UserError, match="no such file"):
+        read_choice(tmp_path / "other.json")
+
+
+def test_composing_equal_runs_is_one_longer_run() -> None:
+    mechanism = {"noise_multiplier": 2.0, "sampling_rate": 0.01, "delta": 1e-5}
+    longer = epsilon("rdp", steps=500, **mechanism)
+    assert composed_epsilon([(2.0, 0.01, 100)] * 5, delta=1e-5) == pytest.approx(longer, rel=1e-6)
+    assert composed_epsilon([], delta=1e-5) == 0
+
+
+def test_charging_a_search_follows_its_runs() -> None:
+    spent = Spent(
+        noise_multiplier=2.0,
+        sampling_rate=0.01,
+        steps=100,
+        runs=4,
+        claim="guarantee",
+        composable=True,
+    )
+    tried = tuple(
+        Tried(values={"learning_rate": rate}, mean=0.5, n=2, planned=2) for rate in (0.1, 1.0)
+    )
+    made = Choice(
+        metric="validation_accuracy", choice={"learning_rate": 1.0}, tried=tried, spent=(spent,)
+    )
+    mechanism = {"noise_multiplier": 2.0, "sampling_rate": 0.01, "delta": 1e-5, "steps": 100}
+    composed = epsilon("rdp", **{**mechanism, "steps": 500})
+    assert epsilon_with_tuning("composition", PRIVACY, made) == pytest.approx(composed, rel=1e-6)
+    selected = selected_epsilon(expected_runs=2, **mechanism)
+    assert epsilon_with_tuning("selection", PRIVACY, made) == selected
+    assert selected > epsilon("rdp", **mechanism)
+    assert math.isnan(epsilon_with_tuning("nothing", PRIVACY, made))
+    banded = {**PRIVACY, "noise": {"kind": "banded"}}
+    assert math.isnan(epsilon_with_tuning("composition", banded, made))
+
+
+def test_a_spec_without_tuning_says_nothing_about_it() -> None:
+    values = {
+        "dataset": "digits",
+        "model": "logistic",
+        "method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
+        "privacy": {"epsilon": 1},
+        "training": {"expected_batch_size": 100, "epochs": 2},
+        "seed": 1,
+    }
+    assert "tuning" not in to_mapping(from_mapping(values))
