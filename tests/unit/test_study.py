@@ -150,3 +150,35 @@ def test_a_wrong_study_does_not_fit_the_schema(tmp_path: Path) -> None:
     values["parts"]["one"]["methods"][0]["learning_rat"] = 1
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(values, schemas()["study.schema"])
+
+
+def shares(path: Path, name: str, part: str = "one") -> Path:
+    """Write a study that shows the parts of another."""
+    other = path.with_stem("shows")
+    report = [{"kind": "curves", "part": part}]
+    other.write_text(yaml.safe_dump({"title": "Shows", "shares": name, "report": report}))
+    return other
+
+
+def test_a_study_that_shares_the_parts_of_another_has_its_runs(tmp_path: Path) -> None:
+    path = study(tmp_path)
+    plan = Plan.from_values({"studies": [str(shares(path, "mine"))]}, path.parent)
+    assert plan.results("shows") == plan.results("mine")
+    assert plan.shared_file("shows") == [str(path)]
+    assert plan.shared_file("mine") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "message"),
+    [
+        ("mime", "one", "shares: unknown study 'mime'. Did you mean 'mine'?"),
+        ("mine", "two", "shows part 'two', which is not among the parts one"),
+        ("shows", "one", "give exactly one of parts and shares"),
+    ],
+)
+def test_a_study_that_cannot_share_says_why(
+    tmp_path: Path, name: str, part: str, message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        load_study(shares(study(tmp_path), name, part))
+    assert message in str(error.value)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.errors import unknown
+from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
 from clipnoise.files import read_yaml
 from clipnoise.studies.grid import Grid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search
 
-Kind = Literal["table", "published", "accuracy-vs-epsilon", "curves", "ablation", "filter-sweep"]
+Kind = Literal[
+    "table",
+    "published",
+    "accuracy-vs-epsilon",
+    "accuracy-along-epsilon",
+    "curves",
+    "ablation",
+    "filter-sweep",
+    "sweep",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +38,7 @@ class ReportItem:
         caption: what the reader should see.
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
+        over: the hyper-parameter that an item of the kind `sweep` is over.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -38,6 +48,11 @@ class ReportItem:
     title: str = ""
     caption: str = ""
     published: str = ""
+    over: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.over) != (self.kind == "sweep"):
+            raise ValueError("a sweep, and nothing else, says the hyper-parameter that it is over")
 
     @property
     def drawn(self) -> bool:
@@ -93,6 +108,8 @@ class StudyFile:
         description: what it asks; paragraphs are set apart by empty lines.
         defaults: what its parts share.
         parts: its grids by name.
+        shares: the study whose parts these are, with what they share and how they are scaled;
+            instead of parts.
         report: what is shown, in order.
         scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
             study that is small already and is the same at every scale.
@@ -103,13 +120,16 @@ class StudyFile:
     title: str
     description: str = ""
     defaults: Defaults = Defaults()
-    parts: dict[str, Part]
+    parts: dict[str, Part] = field(default_factory=dict)
+    shares: str = ""
     report: tuple[ReportItem, ...]
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if bool(self.shares) == bool(self.parts):
+            raise ValueError("give exactly one of parts and shares")
         for item in self.report:
-            if item.part not in self.parts:
+            if self.parts and item.part not in self.parts:
                 raise ValueError(
                     f"the report shows part {item.part!r}, which is not among the parts "
                     f"{', '.join(self.parts)}"
@@ -126,6 +146,7 @@ class Study:
         file: what it says.
         scale: how much smaller it is made.
         at: the name of that scale.
+        shared: the file of the study whose parts these are, where it is another.
     """
 
     name: str
@@ -133,6 +154,7 @@ class Study:
     file: StudyFile
     scale: Scale = field(default_factory=Scale)
     at: str = PAPER
+    shared: Path | None = None
 
     @property
     def experiment(self) -> str:
@@ -196,10 +218,27 @@ def load_study(path: Path, scale: Path | None = None) -> Study:
     file = parse(StudyFile, read_yaml(path), file=str(path))
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
     name = path.relative_to(folder).with_suffix("").as_posix()
+    shared = _study_file(file.shares, folder, "shares") if file.shares else None
+    if shared is not None:
+        file = _sharing(file, path, parse(StudyFile, read_yaml(shared), file=str(shared)))
     if scale is None or file.scales == "none":
-        return Study(name=name, path=path, file=file)
+        return Study(name=name, path=path, file=file, shared=shared)
     rules = read_scale(scale).extended(file.scales.get(scale.stem, Scale()))
-    return Study(name=name, path=path, file=file, scale=rules, at=scale.stem)
+    return Study(name=name, path=path, file=file, scale=rules, at=scale.stem, shared=shared)
+
+
+def _sharing(file: StudyFile, path: Path, other: StudyFile) -> StudyFile:
+    """Return a study with the parts of another."""
+    try:
+        return replace(
+            file,
+            shares="",
+            parts=other.parts,
+            defaults=other.defaults,
+            scales=other.scales,
+        )
+    except ValueError as error:
+        raise UserError(f"{path}: report: {error}.") from None
 
 
 def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
@@ -208,8 +247,18 @@ def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
     Raises:
         UserError: there is no such study; the message names the nearest one.
     """
-    path = Path(name) if name.endswith(".yaml") else folder / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else _study_file(name, folder, "studies")
     if not path.is_file():
-        names = [p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml")]
-        raise unknown("study", name, names, key="studies")
+        raise unknown("study", name, _names(folder), key="studies")
     return load_study(path, scale)
+
+
+def _study_file(name: str, folder: Path, key: str) -> Path:
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        raise unknown("study", name, _names(folder), key=key)
+    return path
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]

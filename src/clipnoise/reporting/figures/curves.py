@@ -1,4 +1,7 @@
-"""Accuracy against the step: mean over seeds with a band of one standard deviation."""
+"""Accuracy along training, against the step or the ε spent so far.
+
+Mean over seeds with a band of one standard deviation.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,18 @@ from clipnoise.reporting.records import NON_PRIVATE, is_private
 
 COLUMNS = 4
 SETTLED = 0.2  # share of training whose low accuracies do not stretch the vertical axis
+AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
 
 
-def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
+def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, along: str = "step") -> Figure:
     """Draw one panel per dataset, model and budget; those of one dataset and model share axes.
 
     Args:
         runs: the part's rows of runs.csv.
         curves: the part's rows of curves.csv.
         metric: what the vertical axis shows.
+        along: the column of curves.csv on the horizontal axis, step or epsilon_spent; what spends
+            no ε is left out of the latter.
     """
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
@@ -40,9 +46,9 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
             ax.set_axis_off()
         for ax, text in zip(row, texts, strict=False):
             ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
-            _panel(ax, _at(_of(runs, pair), text), _at(_of(done, pair), text), every, metric)
+            _panel(ax, _at(_of(runs, pair), text), _at(_of(done, pair), text), every, metric, along)
             ax.set(ylabel=metric.heading if ax is row[0] else "", ylim=limits)
-            ax.set_xlabel("Step" if number == len(lines) - 1 else "")
+            ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
             ax.tick_params(axis="y", labelleft=ax is row[0])
     canvas.legend(figure, every)
     return figure
@@ -78,13 +84,14 @@ def _panel(
     curves: pd.DataFrame,
     every: list[canvas.Series],
     metric: Metric,
+    along: str,
 ) -> None:
     for rank, one in enumerate(every):
-        own = one.of(curves)
+        own = one.of(curves).dropna(subset=[along])
         if own.empty:
             continue
         sns.lineplot(
-            x=own["step"],
+            x=own[along],
             y=own[metric.column] * metric.factor,
             ax=ax,
             estimator="mean",

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from clipnoise.errors import unknown
-from clipnoise.reporting.figures import ablation, against_epsilon, canvas, curves, filter_sweep
-from clipnoise.reporting.formats import Metric
+from clipnoise.reporting.figures import (
+    ablation,
+    against_epsilon,
+    canvas,
+    curves,
+    filter_sweep,
+    sweep,
+)
 from clipnoise.reporting.tables import choose_metric
 
-Draw = Callable[[pd.DataFrame, pd.DataFrame, Metric], Figure]
+Draw = Callable[..., Figure]  # of the rows of runs.csv and curves.csv, and the metric
 
 KINDS: Mapping[str, Draw] = {
     "accuracy-vs-epsilon": against_epsilon.draw,
+    "accuracy-along-epsilon": partial(curves.draw, along="epsilon_spent"),
     "curves": curves.draw,
     "ablation": ablation.draw,
     "filter-sweep": filter_sweep.draw,
+    "sweep": sweep.draw,
 }
 
 
 def draw_figure(
-    kind: str, part: str, runs: pd.DataFrame, points: pd.DataFrame, watermark: str = ""
+    kind: str,
+    part: str,
+    runs: pd.DataFrame,
+    points: pd.DataFrame,
+    watermark: str = "",
+    over: str = "",
 ) -> bytes:
     """Draw one figure of a study.
 
@@ -33,6 +47,7 @@ def draw_figure(
         runs: runs.csv.
         points: curves.csv.
         watermark: what stands across it; empty for none.
+        over: the hyper-parameter that a sweep is over.
 
     Returns:
         SVG; the same bytes for the same tables. Without a completed run it says so.
@@ -49,4 +64,5 @@ def draw_figure(
         if not done:
             empty = canvas.blank(f"{part}: no completed run (0/{len(own)})")
             return canvas.to_svg(empty, watermark)
-        return canvas.to_svg(KINDS[kind](own, points[points["part"] == part], metric), watermark)
+        draw = partial(KINDS[kind], over=over) if over else KINDS[kind]
+        return canvas.to_svg(draw(own, points[points["part"] == part], metric), watermark)

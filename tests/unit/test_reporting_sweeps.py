@@ -1,0 +1,119 @@
+"""Figures over a hyper-parameter, and along the ε that is spent."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reporting_data import curve_rows, run_row, write_csv
+
+from clipnoise.errors import UserError
+from clipnoise.reporting.figures import canvas, curves, sweep
+from clipnoise.reporting.figures.draw import draw_figure
+from clipnoise.reporting.formats import ACCURACY
+from clipnoise.reporting.records import read_curves, read_runs
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.study import ReportItem
+
+SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
+
+
+def tables(folder: Path, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
+    runs = write_csv(folder / "runs.csv", RUN_COLUMNS, rows)
+    points = [
+        {**row, "epsilon_spent": "" if row["budget"] == "non-private" else SPENT[row["step"]]}
+        for row in curve_rows(rows)
+    ]
+    curves = write_csv(folder / "curves.csv", CURVE_COLUMNS, points)
+    return read_runs(runs), read_curves(curves)
+
+
+def over(name: str, values: Iterable[Any], budgets: tuple[str, ...] = ("eps=2", "eps=8")) -> Any:
+    return [
+        run_row(
+            method="dp-pmlf",
+            label=f"{name} = {value}",
+            hyperparameters=json.dumps({"id": "dp-pmlf", name: value}),
+            budget=budget,
+            seed=seed,
+            test_accuracy=0.8 + 0.01 * rank,
+        )
+        for rank, value in enumerate(values)
+        for budget in budgets
+        for seed in (1, 2)
+    ]
+
+
+def drawn(draw: Any, runs: Any, points: Any, **options: Any) -> Any:
+    with canvas.look():
+        return draw(runs, points, ACCURACY, **options).axes[0]
+
+
+def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
+    return [
+        (list(bar.lines[0].get_xdata()), list(bar.lines[0].get_ydata())) for bar in ax.containers
+    ]
+
+
+def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path: Path) -> None:
+    ax = drawn(sweep.draw, *tables(tmp_path, over("beta", [0.9, 0.1, 0.5])), over="beta")
+    found = lines(ax)
+    assert len(found) == 2
+    for x, y in found:
+        assert x == [0.1, 0.5, 0.9]
+        assert y == pytest.approx([81, 82, 80])
+    assert ax.get_xscale() == "linear"
+
+
+def test_values_of_many_sizes_stand_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    rows = over("gamma_prime", [1e-12, 1e-10, 1e-8])
+    assert drawn(sweep.draw, *tables(tmp_path, rows), over="gamma_prime").get_xscale() == "log"
+
+
+def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: Path) -> None:
+    ax = drawn(sweep.draw, *tables(tmp_path, over("phi", [1e-9, None, [0.5, 0.75]])), over="phi")
+    assert lines(ax)[0][0] == [0, 1, 2]
+    said = [tick.get_text() for tick in ax.get_xticklabels()]
+    assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]
+
+
+def test_an_incomplete_value_of_a_sweep_is_said_in_the_figure(tmp_path: Path) -> None:
+    rows = over("beta", [0.1, 0.5])
+    rows[0] = run_row(**{**_identity(rows[0]), "status": "diverged"})
+    runs, points = tables(tmp_path, rows)
+    svg = draw_figure("sweep", "comparison", runs, points, over="beta").decode()
+    said = html.unescape(" ".join(re.findall(r"<!-- (.*?) -->", svg)))
+    assert "beta = 0.1 at ε = 2: 1/2 runs" in said
+
+
+def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("method", "label", "hyperparameters", "budget", "seed")
+    return {name: row[name] for name in names}
+
+
+def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> None:
+    runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
+    with pytest.raises(UserError, match=r"report\.over.*Did you mean 'beta'"):
+        draw_figure("sweep", "comparison", runs, points, over="betta")
+
+
+def test_a_report_item_says_what_it_sweeps_over_exactly_if_it_sweeps() -> None:
+    assert ReportItem(kind="sweep", part="one", over="beta").drawn
+    for wrong in ({"kind": "sweep"}, {"kind": "table", "over": "beta"}):
+        with pytest.raises(ValueError, match="hyper-parameter that it is over"):
+            ReportItem(part="one", **wrong)  # type: ignore[arg-type]
+
+
+def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> None:
+    rows = [run_row(seed=seed) for seed in (1, 2)]
+    rows += [run_row(method="sgd", budget="non-private", seed=seed) for seed in (1, 2)]
+    runs, points = tables(tmp_path, rows)
+    ax = drawn(curves.draw, runs, points, along="epsilon_spent")
+    (line,) = (one for one in ax.lines if len(one.get_xdata()))
+    assert list(line.get_xdata()) == list(SPENT.values())
+    assert ax.get_xlabel() == "Privacy spent ε"
