@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import torch
 
-Purpose = Literal["split", "initialisation", "sampling", "micro-batches", "noise", "public"]
+Purpose = Literal[
+    "split", "initialisation", "sampling", "micro-batches", "noise", "public", "dropout"
+]
 
 
 def derive(purpose: Purpose, seed: int) -> int:

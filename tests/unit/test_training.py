@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from clipnoise.data.signature import Signature
 from clipnoise.engine import training
 from clipnoise.engine.ingredients import sampler
 from clipnoise.engine.provenance import Provenance
@@ -17,6 +19,7 @@ from clipnoise.engine.results import read_run, run_folder, write_run
 from clipnoise.engine.spec import RunSpec, from_mapping
 from clipnoise.engine.training import Outcome, train
 from clipnoise.errors import UserError
+from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.studies.plan import calibration_target
 
@@ -76,6 +79,23 @@ def test_a_run_repeats_bit_for_bit_whatever_ran_before(method: dict[str, Any], c
 def test_training_leaves_the_default_generator_alone(cache: Path) -> None:
     before = torch.get_rng_state()
     go(spec(), cache)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Forgetful(Logistic):
+    """Logistic regression with dropout."""
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.5), super().build(signature, weights))
+
+
+def test_dropout_draws_from_a_stream_of_its_own(cache: Path) -> None:
+    run = replace(spec(), model=Forgetful())
+    first, before = measured(go(run, cache)), torch.get_rng_state()
+    torch.manual_seed(12345)
+    assert measured(go(run, cache)) == first != measured(go(spec(), cache))
+    torch.set_rng_state(before)
+    go(run, cache)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -180,6 +200,7 @@ def test_a_method_that_needs_public_data_says_how_to_give_it(cache: Path) -> Non
     [
         {"sampler": "truncated-poisson", "largest_batch": 100},
         {"sampler": "shuffled", "accountant": "per-epoch"},
+        {"sampler": "fixed-size", "accountant": "rdp-replace"},
     ],
     ids=lambda changes: changes["sampler"],
 )

@@ -16,12 +16,15 @@ class Signature:
 
     Attributes:
         kind: what an input is. "features": a vector; "image": (channels, height, width);
-            "tokens": token ids, filled up with 0 at the end; "nodes": a node's features and
-            those of its neighbours, (1 + K, features + 1), see `clipnoise.data.graphs`.
+            "tokens": token ids, filled up with 0 at the end; "nodes": a node's features,
+            then those of the K others it hears, (1 + K, features + 1), the last column 1 where
+            there is a node and 0 where there is none, see `clipnoise.data.graphs`.
         shape: of one input, without the batch axis; of tokens the longest.
         outputs: numbers per example (or per token) that a network gives: classes, tags, pixels.
         task: what the outputs are compared with, and how.
         vocabulary: how many token ids there are; None where inputs are not tokens.
+        meaning: what features or tokens stand for, where the same shape can mean different things;
+            it matters to public data, and to no model.
     """
 
     kind: Kind
@@ -29,6 +32,12 @@ class Signature:
     outputs: int
     task: TaskName = "classification"
     vocabulary: int | None = None
+    meaning: str = ""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a network gives for one example."""
+        return self.outputs * (self.shape[0] if self.task == "masked-tokens" else 1)
 
     @property
     def goal(self) -> Task:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from clipnoise.data.base import Dataset
 from clipnoise.engine.tracking.store import redacted, tracking_uri
 from clipnoise.models.base import Model
+from clipnoise.models.checkpoints import Weights
 from clipnoise.plugins import plugins
 
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
@@ -136,18 +137,16 @@ def datasets(cache: Path) -> Iterator[Finding]:
 
 
 def pretrained(weights: Path) -> Iterator[Finding]:
-    """Tell for each model that starts from pretrained weights whether they are there."""
-    needed = {
-        name: model.pretrained
-        for name, model in plugins("clipnoise.models", Model).items()
-        if model.pretrained is not None
-    }
-    if not needed:
-        yield Finding("weights", True, "no model here starts from pretrained weights")
-    for name, file in needed.items():
-        present = (weights / file).exists()
-        where = str(weights / file)
-        yield Finding(f"weights {name}", present, where, f"Put the file there: {where}")
+    """Tell for each model that can start from pretrained weights whether they are there."""
+    for name, model in plugins("clipnoise.models", Model).items():
+        if model.checkpoint is not None:
+            found = Weights(name, weights / name).file()
+            yield Finding(
+                f"weights {name}",
+                found is not None,
+                str(found or f"not in {weights}"),
+                f"clipnoise weights fetch {name} --weights {weights}",
+            )
 
 
 def store(results: Path) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ from clipnoise.privacy.fixed_size import FixedSizeSampler, TruncatedPoissonSampl
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.sampling import PoissonSampler, Sampler
 from clipnoise.privacy.shuffling import ShuffledSampler
-from clipnoise.seeds import generator
+from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,6 +69,18 @@ def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator("initialisation", spec.seed).initial_seed())
         return spec.model.build(spec.dataset.signature, weights)
+
+
+@contextmanager
+def dropout_stream(spec: RunSpec, step: int, device: str) -> Iterator[None]:
+    """Start torch's own stream, from which layers with dropout draw, anew for a step.
+
+    A run that goes on after a stop then draws what it would have drawn. Afterwards the stream is
+    where it was.
+    """
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
+        torch.manual_seed(derive("dropout", spec.seed) + step)
+        yield
 
 
 def on_device(splits: Splits, device: str) -> Splits:

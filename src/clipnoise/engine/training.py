@@ -15,6 +15,7 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.engine.ingredients import (
     WEIGHTS,
     build_network,
+    dropout_stream,
     load_data,
     noise_source,
     on_device,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from clipnoise.resumable import Resumable
 
 EVALUATION_BATCH = 1024
+EVALUATION_NUMBERS = 2**26  # most outputs at once: 256 MB in float32
 
 
 def train(
@@ -195,10 +197,11 @@ class Run:
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side_information = None
-        if public is not None and spec.method.uses_side_information:
-            side_information = public.side_information(theta)
         if public is not None:
-            theta = public.warm(theta)
+            with dropout_stream(spec, 0, device):
+                if spec.method.uses_side_information:
+                    side_information = public.side_information(theta)
+                theta = public.warm(theta)
         return cls(
             spec=spec,
             splits=splits,
@@ -263,6 +266,10 @@ class Run:
 
     def step(self, batch: Tensor, sigma: float) -> None:
         """Take one step on a logical batch."""
+        with dropout_stream(self.spec, self.state.step + 1, str(self.theta.device)):
+            self._step(batch, sigma)
+
+    def _step(self, batch: Tensor, sigma: float) -> None:
         self.past.appendleft(self.theta)
         batch, groups = self.units.arrange(batch)
 
@@ -307,8 +314,9 @@ class Run:
     def evaluate(self, t: int, epsilon: float | None, clock: Clock) -> Metrics:
         """Measure losses and accuracies on every split at the current parameters."""
         self.engine.flat.load(self.theta)
+        size = EVALUATION_NUMBERS // self.spec.dataset.signature.numbers
         train, validation, test = (
-            evaluate(self.engine.network, self.goal, examples)
+            evaluate(self.engine.network, self.goal, examples, max(1, min(EVALUATION_BATCH, size)))
             for examples in (self.splits.train, self.splits.validation, self.splits.test)
         )
         return Metrics(
@@ -327,15 +335,23 @@ class Run:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, goal: Task, examples: Examples) -> tuple[float, float]:
+def evaluate(
+    network: nn.Module, goal: Task, examples: Examples, size: int = EVALUATION_BATCH
+) -> tuple[float, float]:
     """Return the mean loss and the mean score over a split; nan for an empty one.
 
     The score is nan, too, for a task that has only a loss.
+
+    Args:
+        network: at the parameters to be measured.
+        goal: the losses and scores.
+        examples: the split.
+        size: most examples in memory at once.
     """
     loss, score = 0.0, 0.0
     network.eval()
-    for start in range(0, len(examples), EVALUATION_BATCH):
-        inputs, targets = examples.take(slice(start, start + EVALUATION_BATCH))
+    for start in range(0, len(examples), size):
+        inputs, targets = examples.take(slice(start, start + size))
         outputs = network(inputs)
         loss += float(goal.losses(outputs, targets).double().sum())
         if goal.score is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clipnoise.data.signature import Signature
+    from clipnoise.models.checkpoints import Checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +22,15 @@ class Model:
     """Base of every model: a frozen dataclass with an `id` and architecture options as fields.
 
     Attributes:
-        pretrained: the file below the weights folder that the network starts from, or None for one
-            that starts from random values.
+        checkpoint: the pretrained weights that the network can start from, in a folder named by its
+            id below the weights folder; None where it always starts from random values.
         accepts: the examples that the model takes, in words; `takes` decides.
     """
 
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
-    pretrained: ClassVar[str | None] = None
+    checkpoint: ClassVar[Checkpoint | None] = None
     accepts: ClassVar[str]
 
     @classmethod
@@ -53,7 +54,7 @@ class Model:
 
         Args:
             signature: what an example looks like, and what is asked about it.
-            weights: the folder of pretrained weights; only models with `pretrained` look into it.
+            weights: the folder of pretrained weights; only models with a `checkpoint` look into it.
 
         Returns:
             A network from inputs of shape (b, …) to outputs of shape (b, outputs), or

@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Logistic(Model):
-    """Multinomial logistic regression on the flattened example."""
+    """Multinomial logistic regression; for tags or numbers one linear model each."""
 
     id: ClassVar[str] = "logistic"
     title: ClassVar[str] = "Logistic regression"
 
-    accepts: ClassVar[str] = "vectors and images, one output per class or tag"
+    accepts: ClassVar[str] = "vectors and images, with one output per class, tag or number"
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
-        return signature.kind in ("features", "image") and signature.task == "classification"
+        tasks = ("classification", "multi-label", "regression")
+        return signature.kind in ("features", "image") and signature.task in tasks
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn

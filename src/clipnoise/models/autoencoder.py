@@ -1,0 +1,53 @@
+"""Autoencoders: networks that give back what they take, through a narrow layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.fields import Count
+from clipnoise.models.base import Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from clipnoise.data.signature import Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoencoder(Model):
+    """The deep autoencoder: sigmoid layers down to a linear code, and the mirror image back.
+
+    Source: Hinton and Salakhutdinov 2006, Figure 1; AdaDPS, Appendix B and released code (784 –
+    1000 – 500 – 250 – 30 and back, with a sigmoid at the end).
+
+    Attributes:
+        widths: of the layers after the input, the code last.
+    """
+
+    id: ClassVar[str] = "autoencoder"
+    title: ClassVar[str] = "Deep autoencoder"
+    accepts: ClassVar[str] = "vectors and images with values between 0 and 1, to be reconstructed"
+
+    widths: tuple[Count, ...] = (1000, 500, 250, 30)
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return signature.kind in ("features", "image") and signature.task == "reconstruction"
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        from torch import nn
+
+        self.require(signature)
+        down = (math.prod(signature.shape), *self.widths)
+        sizes = (*down, *reversed(self.widths[:-1]), signature.outputs)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for number, (before, after) in enumerate(pairwise(sizes), start=1):
+            layers.append(nn.Linear(before, after))
+            if number != len(self.widths):
+                layers.append(nn.Sigmoid())
+        return nn.Sequential(*layers)

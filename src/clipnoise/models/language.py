@@ -1,0 +1,232 @@
+"""Language models of the BERT family, from pretrained weights or from random values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from clipnoise.fields import Count, Decay, Natural
+from clipnoise.models.base import Model
+from clipnoise.models.checkpoints import Checkpoint, Weights, hub
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clipnoise.data.signature import Signature
+
+LONGEST = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel(Model):
+    """A transformer encoder with a head for a class, or for the token at each position.
+
+    It takes token ids with 0 for padding, whatever its tokenizer pads with: where that is another
+    id, the two change places inside.
+
+    Attributes:
+        pretrained: whether it starts from the weights folder, or from random values.
+        layers: encoder blocks.
+        width: length of a token's vector; the perceptrons are four times as wide.
+        heads: of the attention.
+        train: "all" parameters, or those of the "last-block", of the pooler and of the head.
+        reinitialise: whether the last block and the pooler start from random values in any case.
+        dropout: share of values set to 0 in training, in frozen layers too.
+    """
+
+    accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify or with tokens to fill in"
+    family: ClassVar[Literal["bert", "roberta"]]
+    tokens: ClassVar[dict[str, Any]]
+
+    pretrained: bool = True
+    layers: Count = 12
+    width: Count = 768
+    heads: Count = 12
+    train: Literal["all", "last-block"] = "all"
+    reinitialise: bool = False
+    dropout: Decay = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, {self.heads}")
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        known = signature.task in ("classification", "masked-tokens")
+        return signature.kind == "tokens" and known and signature.shape[0] <= LONGEST
+
+    @property
+    def second_segment_after(self) -> int | None:
+        """The token after whose first place the second segment begins; None without segments."""
+        return None
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        self.require(signature)
+        folder = Weights(self.id, weights / self.id)
+        if self.pretrained:
+            folder.require(self._architecture(signature))
+        network = self._untrained(signature)
+        last = (f"{self.family}.encoder.layer.{self.layers - 1}.", f"{self.family}.pooler.")
+        if self.pretrained:
+            fresh = ("classifier.", *(last if self.reinitialise else ()))
+            folder.load_into(network, f"{self.family}.", fresh)
+        if self.train == "last-block":
+            for name, parameter in network.named_parameters():
+                below = name.startswith(f"{self.family}.") and not name.startswith(last)
+                parameter.requires_grad_(not below)
+        return _network(network, self.tokens["pad_token_id"], self.second_segment_after)
+
+    def _untrained(self, signature: Signature) -> nn.Module:
+        """Build transformers' network with random values."""
+        import transformers
+
+        fills_in = signature.task == "masked-tokens"
+        head = "AutoModelForMaskedLM" if fills_in else "AutoModelForSequenceClassification"
+        config = transformers.AutoConfig.for_model(
+            self.family,
+            **self._architecture(signature),
+            **self.tokens,
+            hidden_dropout_prob=self.dropout,
+            attention_probs_dropout_prob=self.dropout,
+            num_labels=signature.outputs,
+        )
+        network: nn.Module = getattr(transformers, head).from_config(config)
+        return network
+
+    def _architecture(self, signature: Signature) -> dict[str, Any]:
+        """Return what config.json of fitting weights must say."""
+        return {
+            "vocab_size": signature.vocabulary,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": 4 * self.width,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bert(LanguageModel):
+    """BERT: two segments, told apart by the token that ends a sentence.
+
+    Attributes:
+        separator: that token's id; what follows the first one is the second segment.
+    """
+
+    family: ClassVar[Literal["bert", "roberta"]] = "bert"
+    tokens: ClassVar[dict[str, Any]] = {
+        "pad_token_id": 0,
+        "type_vocab_size": 2,
+        "max_position_embeddings": LONGEST,
+        "layer_norm_eps": 1e-12,
+    }
+
+    separator: Natural = 102
+
+    @property
+    def second_segment_after(self) -> int | None:
+        return self.separator
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertBase(Bert):
+    """BERT-base, cased; by default only the last block, the pooler and the head train, anew.
+
+    Source: Devlin et al. 2019, section 3; DP-AdamBC, section 5 and Appendix A.
+    """
+
+    id: ClassVar[str] = "bert-base"
+    title: ClassVar[str] = "BERT-base"
+    checkpoint: ClassVar[Checkpoint | None] = hub("google-bert/bert-base-cased", "Apache-2.0")
+
+    train: Literal["all", "last-block"] = "last-block"
+    reinitialise: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertLarge(Bert):
+    """BERT-large, cased; by default only the last block, the pooler and the head train, anew.
+
+    Source: Devlin et al. 2019, section 3; DP-AdamBC, Appendix, Figure 9.
+    """
+
+    id: ClassVar[str] = "bert-large"
+    title: ClassVar[str] = "BERT-large"
+    checkpoint: ClassVar[Checkpoint | None] = hub("google-bert/bert-large-cased", "Apache-2.0")
+
+    layers: Count = 24
+    width: Count = 1024
+    heads: Count = 16
+    train: Literal["all", "last-block"] = "last-block"
+    reinitialise: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyBert(Bert):
+    """The smallest BERT, of 4.4 million parameters, uncased; all of them train.
+
+    Source: Turc et al. 2019, Table 1 (two layers of width 128); On Design Principles for Private
+    Adaptive Optimizers, section 5.
+    """
+
+    id: ClassVar[str] = "tiny-bert"
+    title: ClassVar[str] = "TinyBERT"
+    checkpoint: ClassVar[Checkpoint | None] = hub(
+        "google/bert_uncased_L-2_H-128_A-2", "Apache-2.0", tensors="pytorch_model.bin"
+    )
+
+    layers: Count = 2
+    width: Count = 128
+    heads: Count = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobertaBase(LanguageModel):
+    """RoBERTa-base; all parameters train.
+
+    Source: Liu et al. 2019, section 3; DP-PMLF, section 6, Models.
+    """
+
+    id: ClassVar[str] = "roberta-base"
+    title: ClassVar[str] = "RoBERTa-base"
+    checkpoint: ClassVar[Checkpoint | None] = hub("FacebookAI/roberta-base", "MIT")
+    family: ClassVar[Literal["bert", "roberta"]] = "roberta"
+    tokens: ClassVar[dict[str, Any]] = {
+        "pad_token_id": 1,
+        "type_vocab_size": 1,
+        "max_position_embeddings": LONGEST + 2,
+        "layer_norm_eps": 1e-5,
+    }
+
+
+def _network(inside: nn.Module, padding: int, separator: int | None) -> nn.Module:
+    import torch
+    from torch import Tensor, nn
+
+    class Logits(nn.Module):
+        """Token ids (b, T) in; outputs (b, classes), or (b, T, vocabulary), out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = inside
+
+        def forward(self, ids: Tensor) -> Tensor:
+            present = ids != 0
+            segments = torch.zeros_like(ids)
+            if separator is not None:
+                ends = (ids == separator).to(ids.dtype)
+                segments = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
+            if padding:
+                ids = torch.where(ids == padding, 0, torch.where(present, ids, padding))
+            # A mask that is additive and has four axes is taken as it is: nothing looks at values.
+            # The first token is never masked, so that a text without tokens has an output too.
+            place = torch.arange(ids.shape[1], device=ids.device)
+            kind = next(inside.parameters()).dtype
+            masked = (~present & (place > 0))[:, None, None, :].to(kind)
+            mask = masked * torch.finfo(kind).min
+            logits: Tensor = self.inside(
+                input_ids=ids, attention_mask=mask, token_type_ids=segments
+            ).logits
+            return logits
+
+    return Logits()
