@@ -48,16 +48,31 @@ def remove_unfinished(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def require_writable(folder: Path) -> None:
+    """Find out now, not after hours, that results cannot be written.
+
+    Raises:
+        UserError: files cannot be made in the folder; says why.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=UNFINISHED):
+            pass
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
+
+
 def write_json(path: Path, values: Any) -> None:
     """Write plain data as indented JSON, atomically; NaN and infinity become null."""
-    write_atomically(path, json.dumps(_finite(values), indent=1, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return plain data as JSON holds it: NaN and infinity become null, tuples lists."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value

@@ -1,11 +1,14 @@
 """Collect the result files of a study into runs.csv and curves.csv.
 
-Every planned run gets a row: a missing, diverged or damaged one too, with the reason.
+Every planned run gets a row: a missing, diverged or damaged one too, with the reason. A damaged
+result is set aside, so that the next call of Snakemake makes the run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 from pathlib import Path
 
 from clipnoise.cli._options import add_scale
@@ -21,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from clipnoise.engine.results import set_aside
     from clipnoise.files import write_atomically
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
@@ -28,5 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     runs, curves = collect(load_study(arguments.study, arguments.scale), arguments.results)
     write_atomically(arguments.out / "runs.csv", runs)
     write_atomically(arguments.out / "curves.csv", curves)
-    print(f"{arguments.out}: {runs.count(chr(10)) - 1} runs")
+    rows = list(csv.DictReader(io.StringIO(runs)))
+    damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
+    for folder, reason in damaged.items():
+        done = set_aside(arguments.results / "runs" / folder)
+        print(f"{reason} {'It is set aside.' if done else 'It cannot be set aside.'}")
+    print(f"{arguments.out}: {len(rows)} runs")
     return 0

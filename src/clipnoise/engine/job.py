@@ -11,7 +11,7 @@ from clipnoise.engine.checkpoint import FILE, Checkpoint, identity, stop_request
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import run_folder, write_run
 from clipnoise.engine.tracking import Mode, open_run
-from clipnoise.files import remove_unfinished
+from clipnoise.files import remove_unfinished, require_writable
 
 if TYPE_CHECKING:
     from clipnoise.engine.outcome import Metrics
@@ -50,7 +50,8 @@ def run_job(
         The run's summary.
 
     Raises:
-        UserError: the dataset is not prepared or the model cannot be trained privately.
+        UserError: the dataset is not prepared, the model cannot be trained privately, or the
+            results folder cannot be written.
         OSError: the result files cannot be written.
         InterruptedRunError: the process was told to stop; the run goes on when called again.
     """
@@ -59,6 +60,7 @@ def run_job(
     device = pick_device(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)
+    require_writable(folder)
     remove_unfinished(folder)
     made_by = identity(spec, calibration, device)
     with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:

@@ -67,17 +67,28 @@ class PhysicalBatch:
         self.size //= 2
         logger.warning("out of memory (%s): physical batches of %d from now on", reason, self.size)
         gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)  # what the heap holds is of no use to what asks the system itself
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
 
 
+NO_MEMORY = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "alloc_failed",  # of cuBLAS and cuDNN
+    "could not create a primitive",  # all that oneDNN says of it
+)
+
+
 def out_of_memory(error: Exception) -> bool:
     """Tell whether an error says that memory ran out, on a GPU or on a CPU."""
     words = str(error).lower()
-    return isinstance(error, MemoryError) or any(
-        phrase in words for phrase in ("out of memory", "can't allocate memory", "bad_alloc")
-    )
+    return isinstance(error, MemoryError) or any(phrase in words for phrase in NO_MEMORY)
 
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2  # of mallopt, from malloc.h

@@ -73,7 +73,7 @@ def git_commit() -> str | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), *words]
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     return done.stdout.strip()
 

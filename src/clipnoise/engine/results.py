@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from clipnoise.engine.outcome import Metrics
 from clipnoise.engine.spec import RunSpec, to_mapping, write_spec
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
-from clipnoise.files import write_atomically, write_json
+from clipnoise.files import finite, write_atomically, write_json
 from clipnoise.privacy.binding import claim
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from clipnoise.engine.provenance import Provenance
     from clipnoise.privacy.calibration import Calibration
 
+SUMMARY = "summary.json"
 FINAL = (
     "test_accuracy",
     "test_loss",
@@ -122,6 +124,8 @@ def write_run(
 ) -> dict[str, Any]:
     """Write a run's files, each whole or not at all, the summary last.
 
+    An older summary goes first: there is never one beside files that are not its own.
+
     Args:
         folder: the run's folder.
         spec: what was run.
@@ -158,10 +162,20 @@ def write_run(
         "parameters": outcome.parameters,
         **provenance.as_mapping(),
     }
+    table = metrics_csv(outcome.metrics)
+    summary["digest"] = _digest(finite(summary), table)
+    (folder / SUMMARY).unlink(missing_ok=True)
     write_atomically(folder / "spec.yaml", write_spec(spec))
-    write_atomically(folder / "metrics.csv", metrics_csv(outcome.metrics))
-    write_json(folder / "summary.json", summary)
+    write_atomically(folder / "metrics.csv", table)
+    write_json(folder / SUMMARY, summary)
     return summary
+
+
+def _digest(summary: Mapping[str, Any], table: str) -> str:
+    """Return 16 hex digits over a summary, its digest left out, and the table of metrics."""
+    values = {name: value for name, value in summary.items() if name != "digest"}
+    text = json.dumps(values, sort_keys=True) + table
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -189,7 +203,7 @@ def read_run(folder: Path) -> RunFiles | None:
     Raises:
         UserError: a file is damaged; the message names it and says how to recompute it.
     """
-    path = folder / "summary.json"
+    path = folder / SUMMARY
     if not path.exists():
         return None
     try:
@@ -201,8 +215,26 @@ def read_run(folder: Path) -> RunFiles | None:
     if missing or summary["hash"] != folder.name:
         reason = f"no {', '.join(sorted(missing))}" if missing else "its hash is another run's"
         raise UserError(_damaged(path, reason))
+    if summary.get("digest") not in (None, _digest(summary, text)):
+        raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 
+def set_aside(folder: Path) -> bool:
+    """Rename a damaged summary, so that the next call of Snakemake makes the run again.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        Whether that was possible; it is not where results are read-only.
+    """
+    try:
+        (folder / SUMMARY).replace(folder / "summary.damaged.json")
+    except OSError:
+        return False
+    return True
+
+
 def _damaged(path: Path, reason: str) -> str:
-    return f"{path}: damaged result file ({reason}). Delete its folder; the next run recomputes it."
+    return f"{path}: damaged result file ({reason}). Without it the next call makes the run again."

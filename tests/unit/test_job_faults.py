@@ -1,0 +1,220 @@
+"""What a training job does when the machine fails it: memory, disk, a folder it may not write."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clipnoise.cli import main
+from clipnoise.data.base import dataset_class
+from clipnoise.engine.memory import PhysicalBatch, out_of_memory
+from clipnoise.engine.results import read_run, run_folder, set_aside
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.training import Run
+from clipnoise.errors import UserError
+
+NOBODY = 65534
+
+
+def spec(**training: Any) -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": "logistic",
+            "method": {"id": "sgd", "learning_rate": 0.5},
+            "training": {"expected_batch_size": 1300, "steps": 3, "evaluations": 3, **training},
+            "seed": 1,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    dataset_class("digits")().prepare(folder)
+    folder.chmod(0o755)
+    return folder
+
+
+def command(run: RunSpec, results: Path, cache: Path) -> list[str]:
+    words = ["train", "--spec", json.dumps(to_mapping(run)), "--results", str(results)]
+    return [*words, "--cache", str(cache), "--device", "cpu"]
+
+
+def train_here(run: RunSpec, results: Path, cache: Path) -> int:
+    return main(command(run, results, cache))
+
+
+# Memory.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ],
+)
+def test_what_does_not_fit_is_done_again_in_halves_from_its_beginning(error: Exception) -> None:
+    tried: list[int] = []
+
+    def work(size: int) -> str:
+        tried.append(size)
+        if size > 8:
+            raise error
+        return "done"
+
+    batch = PhysicalBatch(50)
+    assert batch.fit(work) == "done"
+    assert tried == [50, 25, 12, 6]
+    assert batch.fit(work) == "done"
+    assert tried[-1] == 6  # and not from 50 again
+
+
+def test_other_faults_and_one_example_too_large_are_faults() -> None:
+    def fail(error: Exception) -> Callable[[int], None]:
+        def work(size: int) -> None:
+            raise error
+
+        return work
+
+    assert not out_of_memory(RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        PhysicalBatch(8).fit(fail(RuntimeError("shapes differ")))
+    batch = PhysicalBatch(8)
+    with pytest.raises(MemoryError):
+        batch.fit(fail(MemoryError()))
+    assert batch.size == 1
+
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from clipnoise.engine.memory import keep_freed_memory
+from clipnoise.engine.spec import from_mapping
+from clipnoise.engine.training import Run
+
+keep_freed_memory()
+run = Run.prepare(from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]), "cpu")
+batch = next(run.batches())
+held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+room = int(sys.argv[3]) * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (held + room, held + room))
+run.step(batch, 1.0)
+print(json.dumps([run.held.size, float(run.theta.double().norm())]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
+def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_result(
+    cache: Path,
+) -> None:
+    run = {
+        **to_mapping(spec(physical_batch_size=1300)),
+        "model": {"id": "cnn-small", "width": 128},
+        "method": {"id": "dp-sgd", "learning_rate": 0.1, "clip_norm": 1},
+        "privacy": {"noise_multiplier": 1},
+    }
+
+    whole = Run.prepare(from_mapping(run), cache, "cpu")
+    whole.step(next(whole.batches()), 1.0)
+    words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "90"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    smaller, norm = json.loads(done.stdout)
+    assert smaller < whole.held.size == 1300
+    assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
+
+
+# Disk.
+
+
+def limit_files() -> None:
+    """Make every write beyond 1,000 bytes of a file fail, as a full disk does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+def test_a_disk_that_is_full_leaves_no_result_and_room_for_the_next_try(
+    cache: Path, tmp_path: Path
+) -> None:
+    run = spec()
+    folder = run_folder(tmp_path, run)
+    program = "import sys; from clipnoise.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", program, *command(run, tmp_path, cache)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, preexec_fn=limit_files
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr.splitlines()[-1]
+    assert read_run(folder) is None
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    assert train_here(run, tmp_path, cache) == 0
+    files = read_run(folder)
+    assert files is not None
+    assert files.summary["status"] == "completed"
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_training(
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As the user nobody where the tests run as root, who may write everywhere."""
+    results = tmp_path / "results"
+    results.mkdir(mode=0o555)
+    assert train_here(spec(), tmp_path / "other", cache) == 0  # everything is imported by now
+    caplog.clear()
+    me = os.geteuid()
+    try:
+        os.seteuid(me or NOBODY)
+        code = train_here(spec(), results, cache)
+    finally:
+        os.seteuid(me)
+    assert code == 2
+    said = capsys.readouterr().err
+    assert str(results) in said
+    assert "cannot be written (Permission denied)" in said
+    assert "step 0" not in caplog.text
+
+
+# Damage.
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("summary.json", '"test_accuracy": 0.', '"test_accuracy": 1.'),
+        ("summary.json", '"epsilon": null', '"epsilon": 1'),
+        ("metrics.csv", "\n1,", "\n7,"),
+    ],
+)
+def test_a_number_that_changed_on_the_disk_is_noticed_and_the_result_set_aside(
+    name: str, old: str, new: str, cache: Path, tmp_path: Path
+) -> None:
+    run = spec()
+    folder = run_folder(tmp_path, run)
+    assert train_here(run, tmp_path, cache) == 0
+    assert read_run(folder) is not None
+    path = folder / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(
+        UserError, match=r"summary\.json: damaged result file .*is not what the run"
+    ):
+        read_run(folder)
+    assert set_aside(folder)
+    assert read_run(folder) is None
+    assert train_here(run, tmp_path, cache) == 0
+    assert read_run(folder) is not None
