@@ -14,9 +14,9 @@ from clipnoise.privacy.binding import claim
 from clipnoise.privacy.fixed_size import (
     FixedSizeSampler,
     TruncatedPoissonSampler,
-    fixed_size_epsilon,
     truncation_delta,
 )
+from clipnoise.privacy.fixed_size_accountant import fixed_size_epsilon
 from clipnoise.privacy.participation import gaussian_epsilon, participation
 from clipnoise.privacy.shuffling import ShuffledSampler, shuffled_epsilon_at_least
 
@@ -185,6 +185,24 @@ def test_shuffled_epochs_have_a_bound_of_their_own() -> None:
     assert claim(
         private=True, sampler="shuffled", accountant="per-epoch", adjacency="add-remove"
     ) == ("guarantee")
+
+
+def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
+    turns = participation(
+        "fixed-size", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
+    )
+    found = turns.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
+    assert found == fixed_size_epsilon(
+        noise_multiplier=4.0, examples=1000, batch_size=10, steps=20, delta=1e-5
+    )
+    proven = claim(
+        private=True, sampler="fixed-size", accountant="rdp-replace", adjacency="replace"
+    )
+    assert proven == "guarantee"
+    with pytest.raises(UserError, match="'rdp-replace' is for the sampler 'fixed-size'"):
+        participation(
+            "poisson", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
+        )
 
 
 def test_epochs_are_counted_only_where_there_are_some() -> None:

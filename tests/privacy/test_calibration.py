@@ -214,7 +214,7 @@ def test_a_missing_key_is_one_clear_error(tmp_path: Path, values: dict[str, Any]
         ("epsilon", -1),
         ("accountant", "gdp"),
         ("sampler", "shuffle"),
-        ("adjacency", "replace"),
+        ("adjacency", "swap"),
         ("spent", {"ten": 1.0}),
         ("extra", 1),
     ],

@@ -184,6 +184,8 @@ class RunSpec:
     @property
     def adjacency(self) -> Adjacency:
         """What a neighbouring dataset is."""
+        if self.privacy is not None and self.privacy.accountant == "rdp-replace":
+            return "replace"
         return "add-remove-node" if self.unit == "node" else self.method.query.adjacency
 
     @property

@@ -10,7 +10,8 @@ from clipnoise.privacy.queries import Adjacency
 Claim = Literal["guarantee", "nominal", "non-private"]
 
 # The accountants whose analysis covers a sampler, for adding or removing one example. Replacing an
-# example in a Poisson sample moves the mixture differently, and none of them covers that.
+# example in a Poisson sample moves the mixture differently, and none of them covers that; in a
+# sample of a fixed size it moves the sum by at most twice as much as removing one.
 PROVEN = {
     "poisson": frozenset({"rdp", "prv", "pld"}),
     "truncated-poisson": frozenset({"rdp", "prv", "pld"}),
@@ -19,6 +20,7 @@ PROVEN = {
     "full": frozenset({"rdp", "prv", "pld", "per-epoch"}),
     "shuffled": frozenset({"per-epoch"}),
 }
+PROVEN_FOR_REPLACING = {"fixed-size": frozenset({"rdp-replace"})}
 PROVEN_FOR_NODES = {sampler: frozenset({nodes.ACCOUNTANT}) for sampler in nodes.SAMPLERS}
 
 
@@ -46,7 +48,6 @@ def claim(
     """
     if not private or sampler is None:
         return "non-private"
-    if adjacency == "replace" or not covered:
-        return "nominal"
-    proven = PROVEN_FOR_NODES if adjacency == "add-remove-node" else PROVEN
-    return "guarantee" if accountant in proven.get(sampler, frozenset()) else "nominal"
+    of_adjacency = {"replace": PROVEN_FOR_REPLACING, "add-remove-node": PROVEN_FOR_NODES}
+    proven = of_adjacency.get(adjacency, PROVEN).get(sampler, frozenset())
+    return "guarantee" if covered and accountant in proven else "nominal"

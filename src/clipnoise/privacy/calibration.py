@@ -35,7 +35,7 @@ class Target:
         steps: T.
         groups: how many groups take turns; 1 where everyone can take part in every step.
         overflow: probability that a step draws more examples than its batch may have.
-        terms, examples: as in `Participation`, for nodes of a graph.
+        terms, examples: as in `Participation`.
         accountant: whose mathematics turns σ, q and T into ε.
         sampler: how batches are drawn.
         evaluation_steps: the steps at which the ε spent so far is wanted.
@@ -67,11 +67,12 @@ class Target:
             )
 
     def _check_nodes(self) -> None:
-        counted = self.terms > 1 and self.sampler == "fixed-size"
-        if counted != (self.examples is not None):
+        own = self.terms > 1 or self.accountant == "rdp-replace"
+        if (own and self.sampler == "fixed-size") != (self.examples is not None):
             raise UserError(
-                "examples: goes with terms above 1 and the sampler 'fixed-size', and only with "
-                f"them; got {self.examples} with {self.terms} and {self.sampler!r}."
+                "examples: goes with the sampler 'fixed-size' and with terms above 1 or the "
+                f"accountant 'rdp-replace', and only with them; got {self.examples} with "
+                f"{self.sampler!r}, {self.terms} and {self.accountant!r}."
             )
         if self.terms > 1 and (
             self.sampler not in nodes.SAMPLERS or self.accountant != nodes.ACCOUNTANT
@@ -135,7 +136,7 @@ class Calibration:
     noise_multiplier: Positive
     epsilon: NonNegative
     spent: dict[Natural, NonNegative]
-    adjacency: Literal["add-remove", "add-remove-node"]
+    adjacency: Literal["add-remove", "add-remove-node", "replace"]
     overflow: Overflow = 0.0
     terms: Count = 1
     examples: Count | None = None
@@ -202,11 +203,17 @@ def calibrate(target: Target) -> Calibration:
         noise_multiplier=sigma,
         epsilon=spent(sigma, target.steps),
         spent={step: spent(sigma, step) for step in sorted(set(target.evaluation_steps))},
-        adjacency="add-remove-node" if target.terms > 1 else "add-remove",
+        adjacency=_adjacency(target),
         overflow=target.overflow,
         terms=target.terms,
         examples=target.examples,
     )
+
+
+def _adjacency(target: Target) -> Literal["add-remove", "add-remove-node", "replace"]:
+    if target.accountant == "rdp-replace":
+        return "replace"
+    return "add-remove-node" if target.terms > 1 else "add-remove"
 
 
 def _smallest_sigma(target: Target, spent: Callable[[float], float]) -> float:

@@ -13,13 +13,14 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse
 from clipnoise.privacy import nodes
 from clipnoise.privacy.accountants import AccountantError, Delta, Rate, epsilon
+from clipnoise.privacy.fixed_size_accountant import fixed_size_epsilon
 from clipnoise.privacy.nodes import node_epsilon
 
 Sampler = Literal[
     "poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"
 ]
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
-Analysis = Literal["rdp", "prv", "pld", "per-epoch"]
+Analysis = Literal["rdp", "prv", "pld", "per-epoch", "rdp-replace"]
 ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
 Overflow = Annotated[float, Ge(0), Le(1)]
 IN_EPOCHS = ("cyclic", "full", "shuffled")  # each example once an epoch, whatever the order
@@ -40,7 +41,7 @@ class Participation:
         steps: T.
         overflow: probability that a step draws more examples than its batch may have.
         terms: how many of the gradients one unit can change: 1, or K + 1 for a node of a graph.
-        examples: n, where a step draws nodes of a graph in batches of a fixed size.
+        examples: n, where a step draws batches of a fixed size and the analysis depends on n.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", theorem 4.
     """
@@ -70,7 +71,7 @@ class Participation:
             steps: t ≤ T.
 
         Returns:
-            ε under adding or removing one example (or node).
+            ε under adding or removing one example (or node), or with "rdp-replace" replacing one.
 
         Raises:
             UserError: as `accountants.epsilon`.
@@ -80,6 +81,15 @@ class Participation:
         def spent(delta: float) -> float:
             if releases == 0:
                 return 0.0
+            if accountant == "rdp-replace":
+                assert self.examples is not None
+                return fixed_size_epsilon(
+                    noise_multiplier=noise_multiplier,
+                    examples=self.examples,
+                    batch_size=round(self.sampling_rate * self.examples),
+                    steps=releases,
+                    delta=delta,
+                )
             if self.sampling_rate < 1 and self.terms > 1:
                 return node_epsilon(
                     noise_multiplier=noise_multiplier,
@@ -120,13 +130,14 @@ def participation(
             "cyclic" (⌈n/B⌉ groups, each whole in its turn: epochs in one fixed order), "full"
             (B = n), "truncated-poisson" (Poisson, of too many examples some are left out), or
             "fixed-size" and "shuffled", whose turns are taken for those of Poisson sampling and
-            whose ε is nominal then.
+            whose ε is nominal then, unless an accountant of their own is asked for.
         examples: n.
         expected_batch_size: B ≤ n.
         steps: T.
         bands: b of the noise; 1 for independent noise, T for dense noise.
         accountant: "per-epoch" counts one turn of each example an epoch and no amplification, which
             covers "shuffled", too: an order that depends on no example can be thought of as public.
+            "rdp-replace" is that of "fixed-size", for replacing an example.
         largest_batch: K of "truncated-poisson".
         degree: how many other nodes hear a node of a graph at most, see `for_nodes`; None for
             examples that are in no graph.
@@ -143,6 +154,10 @@ def participation(
     """
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, key="sampler")
+    if (accountant == "rdp-replace") and sampler != "fixed-size":
+        raise UserError(
+            f"accountant: 'rdp-replace' is for the sampler 'fixed-size', got {sampler!r}."
+        )
     if accountant == "per-epoch" and sampler not in IN_EPOCHS:
         raise UserError(
             f"accountant: 'per-epoch' counts one turn of each example an epoch, but the sampler "
@@ -193,6 +208,8 @@ def _turns(
         if sampler == "shuffled" and accountant == "per-epoch":
             turns = math.ceil(examples / expected_batch_size)
             return Participation(groups=turns, sampling_rate=1.0, steps=steps)
+        if accountant == "rdp-replace":
+            return Participation(groups=1, sampling_rate=rate, steps=steps, examples=examples)
         overflow = 0.0 if largest_batch is None else overflow_rate(examples, rate, largest_batch)
         return Participation(groups=1, sampling_rate=rate, steps=steps, overflow=overflow)
     if bands * expected_batch_size > examples:
