@@ -36,6 +36,8 @@ rule prepare:
         LOCK
     params:
         cache=lambda wildcards: CACHE,
+        weights=lambda wildcards: plan.config.weights,
         preparation=lambda wildcards: plan.preparation(wildcards.prepared),
     shell:
-        "clipnoise data prepare {params.preparation} --cache {params.cache:q} > {log:q} 2>&1"
+        "clipnoise data prepare {params.preparation} --cache {params.cache:q}"
+        " --weights {params.weights:q} > {log:q} 2>&1"

@@ -32,7 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the raw files as they are, and from now on: a mirror or a version of your own",
     )
+    parsers["prepare"].add_argument(
+        "--weights", type=Path, default=Path("weights"), help="pretrained weights: of tokenizers"
+    )
     listing = actions.add_parser("list", help="show every dataset and what of it is there")
+    listing.add_argument("--markdown", type=Path, help="write the documentation page to this file")
     for action in (*parsers.values(), listing):
         action.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
 
@@ -53,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.action == "verify":
         _verify(arguments.cache, dataset)
     else:
-        _prepare(arguments.cache, dataset, arguments.unverified)
+        _prepare(arguments.cache, dataset, arguments.weights, arguments.unverified)
     return 0
 
 
@@ -125,12 +129,16 @@ def _verify(cache: Path, dataset: Dataset) -> None:
             print(f"{folder / name}.npy: as it was prepared")
 
 
-def _prepare(cache: Path, dataset: Dataset, unverified: bool) -> None:
+def _prepare(cache: Path, dataset: Dataset, weights: Path, unverified: bool) -> None:
     from clipnoise.data.fetch import accept, verify
+    from clipnoise.data.tokenisation import Tokenising
 
     if unverified:
         accept(cache, dataset)
     elif dataset.files:
         verify(cache, dataset)
-    dataset.prepare(cache)
+    if isinstance(dataset, Tokenising):
+        dataset.prepare(cache, weights)
+    else:
+        dataset.prepare(cache)
     print(f"{dataset.id}: prepared in {cache / dataset.prepared}")

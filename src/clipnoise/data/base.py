@@ -140,6 +140,13 @@ class Dataset:
         """
         return None
 
+    def caveat(self) -> str | None:
+        """Return why no ε of a run on these examples is a guarantee, in words, or None.
+
+        Statistics of private examples that went into what the model sees, for one.
+        """
+        return None
+
     def require_users(self, method: str) -> int:
         """Return N for a method that protects users.
 

@@ -86,12 +86,14 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
     groups = spec.microbatches
     denominator = groups.count(spec.training.expected_batch_size)
     sensitivity = method.query.parts(clip_norm or 0.0, denominator)[0].sensitivity
+    doubts = (spec.dataset.caveat(), None if groups.covered(method.query) else groups.caveat)
+    caveats = [doubt for doubt in doubts if doubt]
     said = claim(
         private=method.query.private,
         sampler=privacy.sampler,
         accountant=privacy.accountant,
         adjacency=spec.adjacency,
-        covered=groups.covered(method.query),
+        covered=not caveats,
     )
     return {
         "claim": said,
@@ -105,7 +107,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
         "unit": spec.unit,
         "sensitivity": spec.sensitivity_factor * sensitivity,
         "microbatch_size": groups.size,
-        "caveat": None if groups.covered(method.query) else groups.caveat,
+        "caveat": "; ".join(caveats) or None,
         "clip_norm": clip_norm,
         "sampling_rate": spec.sampling_rate,
         "noise": to_plain(privacy.noise),

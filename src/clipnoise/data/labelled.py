@@ -1,0 +1,164 @@
+"""What datasets of texts with a label share, in Parquet files as on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from clipnoise.data.base import Examples, Splits
+from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.fetch import RemoteFile, facts, require_raw
+from clipnoise.data.parquet import check_label, rows
+from clipnoise.data.partition import Partitioned
+from clipnoise.data.ragged import Ragged
+from clipnoise.data.rows import RaggedRows
+from clipnoise.data.tokenisation import Tokenising
+from clipnoise.fields import Count
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from clipnoise.data.rows import Rows
+
+Parts = Mapping[str, tuple[str, ...]]
+Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
+
+NO_LABEL = -1
+
+
+def one_file_each(folder: str, **names: str) -> Parts:
+    """Return the file of each part where the hub keeps it in one piece."""
+    return {part: (f"{folder}/{name}-00000-of-00001",) for part, name in names.items()}
+
+
+def hub_files(repository: str, parts: Parts) -> tuple[RemoteFile, ...]:
+    """Return the Parquet files of a dataset on the Hugging Face hub."""
+    page = f"https://huggingface.co/datasets/{repository}/resolve/main"
+    names = [f"{name}.parquet" for files in parts.values() for name in files]
+    return tuple(RemoteFile(name, f"{page}/{name}") for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTexts(Partitioned):
+    """Base of the datasets whose raw files are texts with a label.
+
+    Attributes:
+        columns: of the text: one for a sentence, two for a pair.
+        classes: number of labels.
+        parts: the files of each part of the source, without `.parquet`.
+        drops_unlabelled: whether rows with the label −1 are left out; elsewhere they are an error.
+    """
+
+    columns: ClassVar[tuple[str, ...]]
+    classes: ClassVar[int]
+    parts: ClassVar[Parts]
+    drops_unlabelled: ClassVar[bool] = False
+    manual: ClassVar[str] = "no licence to accept; the Parquet files of the Hugging Face hub."
+
+    @property
+    def test_part(self) -> str:
+        """Which part of the source is the test set."""
+        return "test"
+
+    def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
+        """Yield the texts of a part; the label of each is appended as it is yielded.
+
+        Args:
+            folder: of the raw files.
+            part: one of `parts`.
+            labels: grows.
+
+        Raises:
+            UserError: a file is damaged, lacks a column, or holds a label that is none.
+        """
+        for name in self.parts[part]:
+            path = folder / f"{name}.parquet"
+            for *text, label in rows(path, (*self.columns, "label")):
+                if label == NO_LABEL and self.drops_unlabelled:
+                    continue
+                labels.append(check_label(path, label, self.classes))
+                yield text
+
+    def cut(
+        self, cache: Path, inputs: Callable[[dict[str, np.ndarray], str, Tensor], Rows]
+    ) -> Splits:
+        """Cut what is prepared into the parts.
+
+        Args:
+            cache: the folder of prepared datasets.
+            inputs: makes the inputs of a part: from all arrays, the part of the source, and which
+                of its rows.
+
+        Raises:
+            UserError: it is not prepared, or holds fewer examples than asked for.
+        """
+        import torch
+
+        folder = cache / self.prepared
+        arrays = read_arrays(folder, self.invocation)
+        files = {"train": "train", "public": "train", "test": self.test_part}
+        files["validation"] = "validation" if self.validation_file else "train"
+        there = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
+        positions = self.positions(there)
+
+        def take(part: str) -> Examples:
+            chosen, file = positions[part], files[part]
+            labels = torch.from_numpy(arrays[f"{file}_labels"][chosen.numpy()].astype("int64"))
+            return Examples(inputs(arrays, file, chosen), labels)
+
+        return Splits(
+            train=take("train"),
+            validation=take("validation"),
+            test=take("test"),
+            public=take("public") if self.public_examples else None,
+            provenance=read_manifest(folder, self.invocation).provenance(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequences(LabelledTexts, Tokenising):
+    """Base of texts as token ids, kept as ragged rows.
+
+    Attributes:
+        length: the most tokens of an example, special ones included.
+    """
+
+    length: Count = 128
+
+    def encoder(self, cache: Path, weights: Path) -> Encode:
+        """Return what turns texts into token ids.
+
+        Args:
+            cache: the folder of prepared datasets, and of raw files.
+            weights: the folder of pretrained weights, and of their tokenizers.
+
+        Raises:
+            UserError: what it is made from is missing or damaged.
+        """
+        raise NotImplementedError
+
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
+        """Turn every part of the source into token ids."""
+        import numpy as np
+
+        folder = require_raw(cache, self)
+        encode = self.encoder(cache, weights or cache.parent / "weights")
+        arrays: dict[str, np.ndarray] = {}
+        for part in self.parts:
+            ids, labels = Ragged(cache, "uint16"), array("b")
+            for row in encode(self.labelled(folder, part, labels)):
+                ids.append(row)
+            arrays[f"{part}_starts"], arrays[f"{part}_ids"] = ids.arrays()
+            arrays[f"{part}_labels"] = np.array(labels)
+        write_arrays(cache / self.prepared, arrays, facts(cache, self))
+
+    def load(self, cache: Path) -> Splits:
+        def tokens(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> RaggedRows:
+            starts, ids = arrays[f"{part}_starts"], arrays[f"{part}_ids"]
+            return RaggedRows(starts, ids, chosen, self.length)
+
+        return self.cut(cache, tokens)

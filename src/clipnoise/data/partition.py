@@ -1,0 +1,105 @@
+"""Datasets with a training file and a test file, and the parts that are cut from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.data.base import Dataset
+from clipnoise.errors import UserError
+from clipnoise.fields import Count, Natural
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partitioned(Dataset):
+    """Base of datasets whose private, validation and public examples share one training file.
+
+    Who is private follows from positions and seeds alone. The test set is the same for every split
+    seed, so that nothing tuned under one seed has seen the test set of another.
+
+    Attributes:
+        training_file, test_file: examples that the real files hold.
+        validation_file: the same, where the source has such a file; 0 where it has none.
+        split_seed: which examples of the training file are for validation, training and public use.
+        train_examples: how many of them are private; None takes all that are left.
+        validation_examples: how many are for validation: of them, or of the validation file.
+        public_examples: how many are treated as public.
+        test_examples: how many of the test file are used, the same for every split; None takes all.
+    """
+
+    training_file: ClassVar[int]
+    test_file: ClassVar[int]
+    validation_file: ClassVar[int] = 0
+
+    train_examples: Count | None = None
+    validation_examples: Natural = 1000
+    public_examples: Natural = 0
+    test_examples: Count | None = None
+
+    def __post_init__(self) -> None:
+        aside = self._aside()
+        if aside + (self.train_examples or 1) > self.training_file:
+            raise ValueError(
+                "train_examples, validation_examples and public_examples together must be at most "
+                f"{self.training_file}"
+            )
+        if self.validation_file and self.validation_examples > self.validation_file:
+            raise ValueError(f"validation_examples must be at most {self.validation_file}")
+        if (self.test_examples or 1) > self.test_file:
+            raise ValueError(f"test_examples must be at most {self.test_file}")
+
+    def _aside(self) -> int:
+        """Return how many examples of the training file are not private."""
+        return self.public_examples + (0 if self.validation_file else self.validation_examples)
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples or self.training_file - self._aside(),
+            "validation": self.validation_examples,
+            "test": self.test_examples or self.test_file,
+            "public": self.public_examples,
+        }
+
+    def positions(self, there: Mapping[str, int]) -> dict[str, Tensor]:
+        """Return which examples of its file each part has, int64 of shape (size,).
+
+        Args:
+            there: how many examples the prepared file of each part holds. Public examples come from
+                the training file, and so do those for validation where they have no file.
+
+        Raises:
+            UserError: there are fewer than asked for.
+        """
+        import torch
+
+        sizes = self.sizes()
+        train, validation, public = (sizes[part] for part in ("train", "validation", "public"))
+        own = 0 if self.validation_file else validation
+        self.require(train + own + public, there["train"], "training")
+        self.require(sizes["test"], there["test"], "test")
+        self.require(validation, there["validation"], "validation")
+        order = torch.randperm(there["train"], generator=generator("split", self.split_seed))
+        fixed = {
+            part: torch.randperm(there[part], generator=generator("split", 0))
+            for part in ("validation", "test")
+        }
+        return {
+            "train": order[own : own + train],
+            "validation": order[:own] if own else fixed["validation"][:validation],
+            "test": fixed["test"][: sizes["test"]],
+            "public": order[len(order) - public :],
+        }
+
+    def require(self, asked: int, there: int, file: str) -> None:
+        """Raise UserError where a prepared file holds fewer examples than asked for."""
+        if asked > there:
+            raise UserError(
+                f"dataset.id: {self.id} asks for {asked} examples of the {file} file, but the "
+                f"prepared one holds {there}; ask for fewer (train_examples, …) or prepare it anew."
+            )

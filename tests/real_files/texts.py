@@ -1,0 +1,155 @@
+"""Parquet files as the Hugging Face hub has them, and tokenizers as weights folders have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clipnoise.data.labelled import LabelledTexts
+from clipnoise.data.reviews import UNLABELLED, AmazonReviews, ImdbReviews
+from clipnoise.data.tokenisation import TOKENIZERS, TokenizerName
+from clipnoise.data.tokenised import Mnli, Qnli, Qqp, Snli, Sst2
+
+TEXT = """the a film is was good bad story actor plain river stone and not of with cat dog house
+tree green blue slow fast old new light dark quiet loud"""
+WORDS = TEXT.split()
+SPECIAL = {0: "[PAD]", 100: "[UNK]", 101: "[CLS]", 102: "[SEP]", 103: "[MASK]"}
+TRAIN, TEST = 60, 24
+
+
+def sentence(number: int, label: int) -> str:
+    """Return a sentence that no other number has; a word of it tells its label."""
+    length = len(WORDS)
+    words = [WORDS[(number * 7 + place * (1 + number // length)) % length] for place in range(5)]
+    return f"{' '.join(words)} {('bad', 'good', 'plain')[label % 3]} {number}"
+
+
+def table(columns: Sequence[str], labels: Sequence[int], start: int = 0) -> pa.Table:
+    """Return a table of texts with a label and an index, typed as on the hub."""
+    numbers = range(start, start + len(labels))
+    texts = {
+        column: pa.array(
+            [
+                f"{sentence(number, label if not place else 0)}<br />"
+                for number, label in zip(numbers, labels, strict=True)
+            ]
+        )
+        for place, column in enumerate(columns)
+    }
+    indices = pa.array(list(numbers), pa.int32())
+    return pa.table({**texts, "label": pa.array(labels, pa.int64()), "idx": indices})
+
+
+def write_table(path: Path, content: pa.Table) -> None:
+    """Write a Parquet file, its folders too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(content, path)
+
+
+def labels_of(kind: type[LabelledTexts], count: int) -> list[int]:
+    """Return labels in turn; every fifth row is unlabelled where the source has such rows."""
+    labels = [row % kind.classes for row in range(count)]
+    return [-1 if kind.drops_unlabelled and row % 5 == 4 else one for row, one in enumerate(labels)]
+
+
+def write_texts(cache: Path, kind: type[LabelledTexts], raw: str) -> None:
+    """Write the files of a dataset of texts, and the tokenizer that it needs by default."""
+    start = 0
+    for part, names in kind.parts.items():
+        for name in names:
+            count = (TRAIN if part == "train" else TEST) // len(names)
+            content = table(kind.columns, labels_of(kind, count), start)
+            write_table(cache / "raw" / raw / f"{name}.parquet", content)
+            start += count
+    write_bert(cache.parent / "weights", "bert-base")
+
+
+def write_imdb(cache: Path) -> None:
+    """Write the labelled reviews, and the unlabelled ones."""
+    write_texts(cache, ImdbReviews, "imdb")
+    (name,) = UNLABELLED["unlabelled"]
+    content = table(ImdbReviews.columns, [-1] * TRAIN, 1000)
+    write_table(cache / "raw" / "imdb" / f"{name}.parquet", content)
+
+
+def write_amazon(cache: Path) -> None:
+    """Write Amazon's reviews, and IMDB's, in which words are counted."""
+    write_texts(cache, AmazonReviews, "amazon")
+    write_imdb(cache)
+
+
+def write_bert(weights: Path, name: TokenizerName, size: int | None = None) -> None:
+    """Write vocab.txt: as many lines as the real one, and special tokens where it has them."""
+    words = dict(enumerate([*WORDS, *"bcdefghijklmnopqrstuvwxyz0123456789"], start=1000))
+    pieces = {2000 + digit: f"##{digit}" for digit in range(10)}
+    known = {**SPECIAL, **words, **pieces}
+    count = size or TOKENIZERS[name].vocabulary
+    folder = weights / name
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (known.get(place, f"[unused{place}]") for place in range(count))
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_roberta(weights: Path) -> None:
+    """Write tokenizer.json: bytes pair by pair, with the special tokens of RoBERTa around them."""
+    special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 50_264}
+    letters = {chr(ord("a") + place): 4 + place for place in range(26)} | {"Ġ": 30}
+    rest = {f"madeup{place}": place for place in range(31, 50_264)}
+    added = [
+        {"id": place, "content": word, "special": True, "single_word": False, "lstrip": False}
+        | {"rstrip": False, "normalized": False}
+        for word, place in special.items()
+    ]
+    content = {
+        "version": "1.0",
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "post_processor": {
+            "type": "RobertaProcessing",
+            "sep": ["</s>", 2],
+            "cls": ["<s>", 0],
+            "trim_offsets": True,
+            "add_prefix_space": False,
+        },
+        "model": {
+            "type": "BPE",
+            "unk_token": "<unk>",
+            "vocab": {**special, **letters, **rest},
+            "merges": [],
+        },
+    }
+    folder = weights / "roberta-base"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+SIZES = {"validation_examples": 8, "test_examples": 20}
+SEQUENCES = {**SIZES, "length": 32}
+COUNTED = {**SIZES, "words": 40}
+PLAIN: Mapping[str, type[LabelledTexts]] = {
+    "mnli": Mnli,
+    "qnli": Qnli,
+    "qqp": Qqp,
+    "snli": Snli,
+    "sst2": Sst2,
+}
+RAW: dict[str, Callable[[Path], None]] = {
+    **{name: partial(write_texts, kind=kind, raw=name) for name, kind in PLAIN.items()},
+    **dict.fromkeys(("imdb", "imdb-words", "imdb-bow"), write_imdb),
+    **dict.fromkeys(("amazon", "amazon-words", "amazon-bow"), write_amazon),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{name: {**SEQUENCES, "train_examples": 40} for name in (*PLAIN, "imdb", "amazon")},
+    **{f"{name}-bow": {**COUNTED, "train_examples": 40} for name in ("imdb", "amazon")},
+    **{
+        f"{name}-words": {**COUNTED, **SEQUENCES, "train_examples": 40}
+        for name in ("imdb", "amazon")
+    },
+}
+OPTIONS["snli"]["test_examples"] = 19
