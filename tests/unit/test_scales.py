@@ -79,11 +79,22 @@ def test_a_stand_in_keeps_the_name_and_the_overrides_of_what_it_stands_for(tmp_p
     }
     assert found["digits"][0].id == "synthetic"
     assert found["digits"][0].sizes()["train"] == 50
+    assert found["digits"][0].split_seed == 0
     assert found["digits"][1] == 1
     assert found["odd"][0].id == "digits"  # options alone are added to those of the study
     assert found["odd"][0].split_seed == 3
     assert found["odd"][0].sizes()["public"] == 9
     assert found["odd"][1] == 7
+
+
+def test_a_stand_in_keeps_the_options_that_it_has_too() -> None:
+    scale = Scale(datasets={"digits": {"id": "synthetic", "examples": 50}})
+    asked = {"id": "digits-users", "users": 9, "public_examples": 4}
+    assert scale.dataset(asked, "digits") == {
+        "id": "synthetic",
+        "examples": 50,
+        "public_examples": 4,
+    }
 
 
 def test_a_scale_adds_options_to_a_method(tmp_path: Path) -> None:

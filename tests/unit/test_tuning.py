@@ -198,11 +198,15 @@ def test_a_configuration_that_diverged_cannot_win_and_is_said() -> None:
     assert found.tried[1].mean is None
     assert (found.tried[1].n, found.tried[1].planned) == (1, 2)
     assert "diverged" in found.remark
-    lost = choose(
-        [summary(0.1, math.nan), summary(1.0, math.nan)], ["learning_rate"], "validation_accuracy"
-    )
+    runs = [summary(rate, 0.0, status="diverged") for rate in (0.1, 1.0)]
+    lost = choose(runs, ["learning_rate"], "validation_accuracy")
     assert lost.choice == {"learning_rate": 0.1}
     assert "Every configuration" in lost.remark
+
+
+def test_a_metric_that_the_runs_do_not_have_is_an_error() -> None:
+    with pytest.raises(UserError, match="the runs have no validation_accuracy"):
+        choose([summary(0.1, math.nan)], ["learning_rate"], "validation_accuracy")
 
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:

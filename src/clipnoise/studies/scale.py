@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from clipnoise.data.base import dataset_class
 from clipnoise.engine.spec import RunSpec
 from clipnoise.fields import STRICT, Count, Natural, parse
 from clipnoise.files import read_yaml
+from clipnoise.models.base import model_class
 
 T = TypeVar("T")
 Plugin = str | dict[str, Any]
@@ -42,7 +44,7 @@ class Scale:
         training: the most that a run trains.
         privacy: what replaces values of the study's privacy section.
         datasets: what stands in for a dataset, by its label or id: another id with options, or
-            options alone, which are added to those of the study.
+            options alone. They are added to those of the study, as far as the stand-in has these.
         models: the same for models.
         methods: options added to a method's, by its label or id.
     """
@@ -82,11 +84,11 @@ class Scale:
             values: id and options as the study gives them.
             name: what the study calls it.
         """
-        return _stand_in(self.datasets, values, name)
+        return _stand_in(self.datasets, values, name, dataset_class)
 
     def model(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return the model that a run trains, where a study names this one; see `dataset`."""
-        return _stand_in(self.models, values, name)
+        return _stand_in(self.models, values, name, model_class)
 
     def method(self, values: Mapping[str, Any], label: str) -> dict[str, Any]:
         """Return a method's id and options."""
@@ -140,8 +142,15 @@ def _extended(common: Any, own: Any) -> Any:
     return type(common)(**merged)
 
 
-def _stand_in(rules: Mapping[str, Plugin], values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _stand_in(
+    rules: Mapping[str, Plugin],
+    values: Mapping[str, Any],
+    name: str,
+    find: Callable[[str], type[Any]],
+) -> dict[str, Any]:
     rule = rules.get(name, rules.get(str(values.get("id")), {}))
-    if isinstance(rule, str):
-        return {"id": rule}
-    return dict(rule) if "id" in rule else {**values, **rule}
+    rule = {"id": rule} if isinstance(rule, str) else rule
+    if "id" not in rule:
+        return {**values, **rule}
+    known = {one.name for one in fields(find(rule["id"]))}
+    return {**{key: value for key, value in values.items() if key in known}, **rule}

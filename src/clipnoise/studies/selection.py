@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clipnoise.engine.tuning import Choice, Metric, Spent, Tried
+from clipnoise.errors import UserError
 from clipnoise.privacy.selection import composed_epsilon, selected_epsilon
 from clipnoise.studies.tuning import Charge
 
@@ -28,8 +29,14 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
         summaries: summary.json of every run, in the order of the grid.
         parameters: what is tuned.
         metric: what is averaged over the runs of a configuration.
+
+    Raises:
+        UserError: completed runs do not have the metric.
     """
     runs = list(summaries)
+    done = [one["final"].get(metric) for one in runs if one["status"] == "completed"]
+    if done and not any(value is not None and math.isfinite(value) for value in done):
+        raise UserError(f"tune.metric: the runs have no {metric}: their task or split has none.")
     groups: dict[str, list[Summary]] = {}
     for summary in runs:
         method = summary["spec"]["method"]
