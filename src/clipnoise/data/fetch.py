@@ -1,6 +1,6 @@
-"""Raw files of a dataset: downloaded where there is a network, put there by hand where not.
+"""Raw files: downloaded where there is a network, put there by hand where not.
 
-They lie in `<cache>/raw/<name>/`, as their source gives them out.
+Those of a dataset lie in `<cache>/raw/<name>/`, as their source gives them out.
 """
 
 from __future__ import annotations
@@ -67,9 +67,144 @@ class Expected:
     checksum: str
 
 
+@dataclass(frozen=True)
+class RawFiles:
+    """Files that are fetched together: those of a dataset, or the weights of a model.
+
+    Attributes:
+        folder: where they lie.
+        files: what they are.
+        manual: how to get them without this program.
+        command: the command line but for its verb, as in "clipnoise data {} mnist --cache data".
+        instead: what to do where another file is wanted there than the one that is known.
+    """
+
+    folder: Path
+    files: tuple[RemoteFile, ...]
+    manual: str
+    command: str
+    instead: str
+
+    def require(self) -> Path:
+        """Return the folder.
+
+        Raises:
+            UserError: a file is missing; the message says how to fetch it, and how to get it by
+                hand.
+        """
+        missing = [file.name for file in self.files if not (self.folder / file.name).is_file()]
+        if missing:
+            raise UserError(
+                f"{self.folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+                f"there. Run: {self.command.format('fetch')}\n{self.steps()}"
+            )
+        return self.folder
+
+    def steps(self) -> str:
+        """Say how to get the files without this program."""
+        lines = [f"By hand: {self.manual}".rstrip()]
+        for file in self.files:
+            published = _expected(file, {})
+            checksum = "" if published is None else f" ({published.kind} {published.checksum})"
+            lines.append(
+                f"  {file.address or file.name}{checksum}\n    to {self.folder / file.name}"
+            )
+        lines.append(f"Then: {self.command.format('verify')}")
+        return "\n".join(lines)
+
+    def compare(self) -> dict[str, RawFile]:
+        """Return what the files are, compared with what they should be.
+
+        Raises:
+            UserError: a file is missing.
+        """
+        if not self.files:
+            return {}
+        folder = self.require()
+        recorded = _recorded(folder)
+        return {
+            file.name: _compared(folder / file.name, _expected(file, recorded.get(file.name, {})))
+            for file in self.files
+        }
+
+    def verify(self) -> dict[str, RawFile]:
+        """Return `compare`, where none has a problem.
+
+        Raises:
+            UserError: a file is missing, or is not the one that was published, recorded or
+                accepted.
+        """
+        found = self.compare()
+        wrong = [
+            f"{self.folder / name}: {one.problem}" for name, one in found.items() if one.problem
+        ]
+        if wrong:
+            raise UserError(
+                "\n".join(wrong)
+                + "\nDelete it and fetch it again, or, if another file is what you want there: "
+                + self.instead
+            )
+        return found
+
+    def accept(self) -> None:
+        """Record that the files are wanted as they are, whatever their source publishes.
+
+        Raises:
+            UserError: a file is missing, or the folder cannot be written.
+        """
+        if self.files:
+            folder = self.require()
+            digests = {file.name: digest(folder / file.name, "sha256") for file in self.files}
+            _record(folder, digests, ACCEPTED)
+
+    def fetch(self, report: Report = lambda name, done, total: None) -> Path:
+        """Download the files, going on where an earlier download stopped.
+
+        Args:
+            report: is told a file's name, how many bytes of it are there, and how many there will
+                be.
+
+        Returns:
+            The folder of the files; each is there whole, with the right checksum.
+
+        Raises:
+            UserError: no network, no such file there, a wrong checksum, no space; the message says
+                how to get the files by hand.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / ".lock", blocking=False):
+                for file in self.files:
+                    if not (self.folder / file.name).exists():
+                        _fetch(self.folder, file, report)
+        except Timeout:
+            raise UserError(f"{self.folder}: is being fetched by another process.") from None
+        except UserError as error:
+            raise UserError(f"{error}\n{self.steps()}") from None
+        except OSError as error:
+            raise UserError(
+                f"{self.folder}: cannot be written: {error.strerror or error}."
+            ) from None
+        self.verify()
+        return self.folder
+
+
 def raw_folder(cache: Path, name: str) -> Path:
     """Return where the raw files of a name lie: a dataset's `raw`, or its id."""
     return cache / "raw" / name
+
+
+def raw_files(cache: Path, dataset: Dataset) -> RawFiles:
+    """Return the raw files of a dataset, there or not."""
+    return RawFiles(
+        folder=raw_folder(cache, dataset.raw or dataset.id),
+        files=dataset.files,
+        manual=dataset.manual,
+        command=f"clipnoise data {{}} {dataset.id} --cache {cache}",
+        instead=f"clipnoise data prepare {dataset.id} --unverified --cache {cache}",
+    )
 
 
 def require_raw(cache: Path, dataset: Dataset) -> Path:
@@ -78,61 +213,7 @@ def require_raw(cache: Path, dataset: Dataset) -> Path:
     Raises:
         UserError: a file is missing; the message says how to fetch it, and how to get it by hand.
     """
-    folder = raw_folder(cache, dataset.raw or dataset.id)
-    missing = [file.name for file in dataset.files if not (folder / file.name).is_file()]
-    if missing:
-        raise UserError(
-            f"{folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there. "
-            f"Run: clipnoise data fetch {dataset.id} --cache {cache}\n"
-            f"{manual_steps(cache, dataset)}"
-        )
-    return folder
-
-
-def manual_steps(cache: Path, dataset: Dataset) -> str:
-    """Say how to get the raw files of a dataset without this program."""
-    folder = raw_folder(cache, dataset.raw or dataset.id)
-    lines = [f"By hand: {dataset.manual}".rstrip()]
-    for file in dataset.files:
-        published = _expected(file, {})
-        checksum = "" if published is None else f" ({published.kind} {published.checksum})"
-        lines.append(f"  {file.address or file.name}{checksum}\n    to {folder / file.name}")
-    lines.append(f"Then: clipnoise data verify {dataset.id} --cache {cache}")
-    return "\n".join(lines)
-
-
-def raw_files(cache: Path, dataset: Dataset) -> dict[str, RawFile]:
-    """Return what the raw files of a dataset are, compared with what they should be.
-
-    Raises:
-        UserError: a file is missing.
-    """
-    if not dataset.files:
-        return {}
-    folder = require_raw(cache, dataset)
-    recorded = _recorded(folder)
-    return {
-        file.name: _compared(folder / file.name, _expected(file, recorded.get(file.name, {})))
-        for file in dataset.files
-    }
-
-
-def verify(cache: Path, dataset: Dataset) -> dict[str, RawFile]:
-    """Return `raw_files`, none of which has a problem.
-
-    Raises:
-        UserError: a file is missing, or is not the one that was published, recorded or accepted.
-    """
-    found = raw_files(cache, dataset)
-    folder = raw_folder(cache, dataset.raw or dataset.id)
-    wrong = [f"{folder / name}: {one.problem}" for name, one in found.items() if one.problem]
-    if wrong:
-        raise UserError(
-            "\n".join(wrong)
-            + "\nDelete it and fetch it again, or, if another file is what you want there: "
-            f"clipnoise data prepare {dataset.id} --unverified --cache {cache}"
-        )
-    return found
+    return raw_files(cache, dataset).require()
 
 
 def facts(cache: Path, dataset: Dataset) -> dict[str, Any]:
@@ -143,7 +224,7 @@ def facts(cache: Path, dataset: Dataset) -> dict[str, Any]:
     """
     raw = {
         name: {"sha256": one.sha256, "checked against": one.checked}
-        for name, one in raw_files(cache, dataset).items()
+        for name, one in raw_files(cache, dataset).compare().items()
     }
     return {
         "dataset": dataset.id,
@@ -156,51 +237,19 @@ def facts(cache: Path, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def accept(cache: Path, dataset: Dataset) -> None:
-    """Record that the raw files are wanted as they are, whatever their source publishes.
+def verify(cache: Path, dataset: Dataset) -> dict[str, RawFile]:
+    """Return what the raw files of a dataset are; see `RawFiles.verify`."""
+    return raw_files(cache, dataset).verify()
 
-    Raises:
-        UserError: a file is missing, or the folder cannot be written.
-    """
-    if not dataset.files:
-        return
-    folder = require_raw(cache, dataset)
-    digests = {file.name: _digest(folder / file.name, "sha256") for file in dataset.files}
-    _record(folder, digests, ACCEPTED)
+
+def accept(cache: Path, dataset: Dataset) -> None:
+    """Record that the raw files of a dataset are wanted as they are; see `RawFiles.accept`."""
+    raw_files(cache, dataset).accept()
 
 
 def fetch(cache: Path, dataset: Dataset, report: Report = lambda name, done, total: None) -> Path:
-    """Download the raw files of a dataset, going on where an earlier download stopped.
-
-    Args:
-        cache: folder of prepared datasets; the raw files go below it.
-        dataset: whose files.
-        report: is told a file's name, how many bytes of it are there, and how many there will be.
-
-    Returns:
-        The folder of the files; each is there whole, with the right checksum.
-
-    Raises:
-        UserError: no network, no such file there, a wrong checksum, no space; the message says how
-            to get the files by hand.
-    """
-    from filelock import FileLock, Timeout
-
-    folder = raw_folder(cache, dataset.raw or dataset.id)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock", blocking=False):
-            for file in dataset.files:
-                if not (folder / file.name).exists():
-                    _fetch(folder, file, report)
-    except Timeout:
-        raise UserError(f"{folder}: is being fetched by another process.") from None
-    except UserError as error:
-        raise UserError(f"{error}\n{manual_steps(cache, dataset)}") from None
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
-    verify(cache, dataset)
-    return folder
+    """Download the raw files of a dataset and return their folder; see `RawFiles.fetch`."""
+    return raw_files(cache, dataset).fetch(report)
 
 
 def _fetch(folder: Path, file: RemoteFile, report: Report) -> None:
@@ -236,17 +285,22 @@ def _expected(file: RemoteFile, recorded: Mapping[str, str]) -> Expected | None:
 
 
 def _compared(path: Path, expected: Expected | None) -> RawFile:
-    digest = _digest(path, "sha256")
+    sha256 = digest(path, "sha256")
     if expected is None:
-        return RawFile(digest, "nothing")
-    found = digest if expected.kind == "sha256" else _digest(path, expected.kind)
+        return RawFile(sha256, "nothing")
+    found = sha256 if expected.kind == "sha256" else digest(path, expected.kind)
     if found == expected.checksum:
-        return RawFile(digest, expected.origin)
+        return RawFile(sha256, expected.origin)
     problem = f"its {expected.kind} is {found}, not {expected.checksum}, that of {expected.origin}."
-    return RawFile(digest, expected.origin, problem)
+    return RawFile(sha256, expected.origin, problem)
 
 
-def _digest(path: Path, kind: str) -> str:
+def digest(path: Path, kind: str) -> str:
+    """Return the checksum of a file, of a kind that hashlib knows.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, kind).hexdigest()
