@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.reporting.comparison import compare, comparison_data
-from clipnoise.reporting.formats import budget, count, duration, ranges, significant
+from clipnoise.reporting.formats import budget, count, duration, ranges, shown, significant
 from clipnoise.reporting.notes import TEST, table_notes
 from clipnoise.reporting.privacy import headline, privacy_statement
 from clipnoise.reporting.records import STATUSES
 from clipnoise.reporting.render import panel_data
 from clipnoise.reporting.tables import build_table
+from clipnoise.reporting.tuning import tuned
 from clipnoise.studies.comparisons import PUBLISHED, comparisons
 from clipnoise.studies.study import ReportItem, Study
 
@@ -74,6 +75,7 @@ def document(
         "failures": _failures(runs),
         "reading": list(READING),
         "configurations": _configurations(runs),
+        "tuning": tuned(runs),
         "provenance": _provenance(distinct),
     }
 
@@ -154,7 +156,7 @@ def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     for (part, label, method), every in runs.groupby(["part", "label", "method"], sort=False):
         for text, own in every.groupby("hyperparameters", sort=False):
             values = json.loads(str(text)) if text else {}
-            said = [f"{name} {_value(value)}" for name, value in values.items() if name != "id"]
+            said = [f"{name} {shown(value)}" for name, value in values.items() if name != "id"]
             where = _where(own, every)
             rows.append(
                 {
@@ -174,14 +176,6 @@ def _where(own: pd.DataFrame, every: pd.DataFrame) -> str:
         if set(own[column]) != set(every[column]):
             places.append(", ".join(budget(str(text)) for text in own[column].drop_duplicates()))
     return "; ".join(places)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return significant(float(value), 6)
-    return str(value)
 
 
 def _provenance(runs: pd.DataFrame) -> list[list[str]]:

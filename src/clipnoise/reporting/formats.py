@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 DASH = "–"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -69,6 +70,15 @@ def significant(value: float, digits: int = 4) -> str:
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
     return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+
+
+def shown(value: Any) -> str:
+    """Return a hyper-parameter as text: numbers short, lists in brackets."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return significant(float(value), 6)
+    return str(value)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
