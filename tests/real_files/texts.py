@@ -129,6 +129,24 @@ def write_roberta(weights: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(content))
 
 
+def write_arxiv(cache: Path) -> None:
+    """Write some papers of the metadata snapshot, with the keys and line breaks of the real one."""
+    folder = cache / "raw" / "arxiv-abstracts"
+    folder.mkdir(parents=True, exist_ok=True)
+    papers = [
+        {"id": f"0704.{number:04}", "submitter": "A. Author", "authors": "A. Author"}
+        | {"title": "A title", "comments": None, "journal-ref": None, "doi": None}
+        | {"report-no": None, "categories": "math.CO", "license": None}
+        | {"abstract": f"  {sentence(number, 0)}\n{' '.join(WORDS[: number % 20])}\n"}
+        | {"versions": [{"version": "v1", "created": "Mon, 2 Apr 2007 19:18:42 GMT"}]}
+        | {"update_date": "2008-11-26", "authors_parsed": [["Author", "A.", ""]]}
+        for number in range(TRAIN)
+    ]
+    lines = "".join(json.dumps(paper) + "\n" for paper in papers)
+    (folder / "arxiv-metadata-oai-snapshot.json").write_text(lines)
+    write_bert(cache.parent / "weights", "tiny-bert")
+
+
 SIZES = {"validation_examples": 8, "test_examples": 20}
 SEQUENCES = {**SIZES, "length": 32}
 COUNTED = {**SIZES, "words": 40}
@@ -140,6 +158,7 @@ PLAIN: Mapping[str, type[LabelledTexts]] = {
     "sst2": Sst2,
 }
 RAW: dict[str, Callable[[Path], None]] = {
+    "arxiv-abstracts": write_arxiv,
     **{name: partial(write_texts, kind=kind, raw=name) for name, kind in PLAIN.items()},
     **dict.fromkeys(("imdb", "imdb-words", "imdb-bow"), write_imdb),
     **dict.fromkeys(("amazon", "amazon-words", "amazon-bow"), write_amazon),
@@ -152,4 +171,5 @@ OPTIONS: dict[str, dict[str, Any]] = {
         for name in ("imdb", "amazon")
     },
 }
+OPTIONS["arxiv-abstracts"] = {**SEQUENCES, "train_examples": 25}
 OPTIONS["snli"]["test_examples"] = 19

@@ -141,10 +141,13 @@ class RaggedRows(Rows):
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
         import torch
 
-        padded = self._padded(_positions(self.chosen, chosen))
-        return torch.from_numpy(padded).to(self.device)
+        return torch.from_numpy(self.padded(self.positions(chosen))).to(self.device)
 
-    def _padded(self, rows: np.ndarray) -> np.ndarray:
+    def positions(self, chosen: Tensor | slice) -> np.ndarray:
+        """Return which rows of the array are asked for, int64 of shape (b,)."""
+        return _positions(self.chosen, chosen)
+
+    def padded(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows of the array, int64 of shape (b, width)."""
         import numpy as np
 

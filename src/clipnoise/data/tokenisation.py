@@ -43,6 +43,11 @@ class Tokens:
     names: tuple[str, str]
     lowercase: bool = False
 
+    @property
+    def end(self) -> int:
+        """The token id after the last part of text: RoBERTa's mask comes last."""
+        return self.mask if self.mask > self.words else self.vocabulary
+
 
 BERT_NAMES = ("[PAD]", "[MASK]")
 TOKENIZERS: dict[TokenizerName, Tokens] = {

@@ -1,0 +1,152 @@
+"""Abstracts of arXiv papers, from the snapshot of its metadata, with tokens to fill in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clipnoise.data.base import Examples, Splits
+from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.fetch import RemoteFile, facts, require_raw
+from clipnoise.data.masking import MaskedRows, Masking
+from clipnoise.data.ragged import Ragged
+from clipnoise.data.rows import RaggedRows
+from clipnoise.data.signature import Signature
+from clipnoise.data.tokenisation import TOKENIZERS, Tokenising, Tokenizer, TokenizerName
+from clipnoise.errors import UserError
+from clipnoise.fields import Count, Natural
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArxivAbstracts(Tokenising):
+    """Abstracts with masked tokens; which are asked about is drawn once, from the split seed.
+
+    The test set is the same for every split seed.
+
+    Attributes:
+        split_seed: which abstracts are private, for validation or public, and what is masked.
+        train_examples, validation_examples, test_examples: as in the paper.
+        public_examples: how many are treated as public.
+        tokenizer: the model whose tokenizer cuts the text, from the weights folder.
+        length: the most tokens of an abstract, special ones included.
+
+    Source: On Design Principles for Private Adaptive Optimizers, section 5.2.
+    """
+
+    id: ClassVar[str] = "arxiv-abstracts"
+    title: ClassVar[str] = "arXiv abstracts"
+    licence: ClassVar[str] = "CC0 1.0 (the metadata)"
+    source: ClassVar[str] = "arXiv Dataset, Cornell University, on Kaggle: the metadata snapshot"
+    split: ClassVar[str] = "drawn at random: about 1.7, 0.1 and 0.1 million"
+    preprocessing: ClassVar[str] = (
+        "tokenised as [CLS] abstract [SEP]; 15% of the tokens asked about, 80% of these hidden, "
+        "10% replaced; 0 is padding"
+    )
+    manual: ClassVar[str] = (
+        "Kaggle asks for an account. Download Cornell-University/arxiv from kaggle.com/datasets "
+        f"and unpack {SNAPSHOT}. It grows every week: any with 1.9 million papers will do."
+    )
+    files: ClassVar[tuple[RemoteFile, ...]] = (RemoteFile(SNAPSHOT, None),)
+
+    train_examples: Count = 1_700_000
+    validation_examples: Natural = 100_000
+    test_examples: Count = 100_000
+    public_examples: Natural = 0
+    tokenizer: TokenizerName = "tiny-bert"
+    length: Count = 512
+
+    @property
+    def signature(self) -> Signature:
+        size = TOKENIZERS[self.tokenizer].vocabulary
+        return Signature("tokens", (self.length,), size, "masked-tokens", vocabulary=size)
+
+    @property
+    def prepared(self) -> str:
+        return f"{self.id}@{self.tokenizer}-{self.length}"
+
+    def preparation(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer, "length": self.length}
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+            "public": self.public_examples,
+        }
+
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
+        path = require_raw(cache, self) / SNAPSHOT
+        tokenizer = Tokenizer(self.tokenizer, weights or cache.parent / "weights", self.length)
+        ids = Ragged(cache, "uint16")
+        for row in tokenizer.encode(abstracts(path)):
+            ids.append(row)
+        starts, values = ids.arrays()
+        write_arrays(cache / self.prepared, {"starts": starts, "ids": values}, facts(cache, self))
+
+    def load(self, cache: Path) -> Splits:
+        import torch
+
+        folder, sizes = cache / self.prepared, self.sizes()
+        arrays = read_arrays(folder, self.invocation)
+        there = len(arrays["starts"]) - 1
+        if sum(sizes.values()) > there:
+            raise UserError(
+                f"dataset.id: {self.id} asks for {sum(sizes.values())} abstracts, but {there} are "
+                "prepared; ask for fewer (train_examples, …) or prepare a newer snapshot."
+            )
+        fixed = torch.randperm(there, generator=generator("split", 0))
+        test, rest = fixed[: sizes["test"]], fixed[sizes["test"] :]
+        rest = rest[torch.randperm(len(rest), generator=generator("split", self.split_seed))]
+        ends = [sizes[part] for part in ("train", "validation", "public")]
+        train, validation, public, _ = torch.split(rest, [*ends, len(rest) - sum(ends)])
+        tokens = TOKENIZERS[self.tokenizer]
+        masking = Masking(self.split_seed, tokens.mask, tokens.words, tokens.end)
+
+        def take(rows: Tensor) -> Examples:
+            ragged = RaggedRows(arrays["starts"], arrays["ids"], rows, self.length)
+            return Examples(MaskedRows(ragged, masking, False), MaskedRows(ragged, masking, True))
+
+        provenance = read_manifest(folder, self.invocation).provenance()
+        return Splits(
+            train=take(train),
+            validation=take(validation),
+            test=take(test),
+            public=take(public) if self.public_examples else None,
+            provenance=provenance,
+        )
+
+
+def abstracts(path: Path) -> Iterator[Sequence[str]]:
+    """Yield the abstract of each paper of a snapshot: JSON, one paper a line.
+
+    Raises:
+        UserError: a line is truncated or is not a paper; names the line.
+    """
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield (_abstract(path, number, line),)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from None
+
+
+def _abstract(path: Path, number: int, line: str) -> str:
+    try:
+        text = json.loads(line)["abstract"]
+    except ValueError as error:
+        raise UserError(f"{path}: line {number}: truncated or not JSON ({error}).") from None
+    except (KeyError, TypeError):
+        raise UserError(f"{path}: line {number}: abstract: required, but not there.") from None
+    if not isinstance(text, str):
+        raise UserError(f"{path}: line {number}: abstract: expected text, got {text!r}.")
+    return " ".join(text.split())
