@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from clipnoise.data.base import Examples, Splits
-from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
+from clipnoise.data.cache import write_arrays
 from clipnoise.data.fetch import RemoteFile, facts, require_raw
 from clipnoise.data.parquet import check_label, rows
 from clipnoise.data.partition import Partitioned
@@ -59,11 +59,6 @@ class LabelledTexts(Partitioned):
     drops_unlabelled: ClassVar[bool] = False
     manual: ClassVar[str] = "no licence to accept; the Parquet files of the Hugging Face hub."
 
-    @property
-    def test_part(self) -> str:
-        """Which part of the source is the test set."""
-        return "test"
-
     def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
         """Yield the texts of a part; the label of each is appended as it is yielded.
 
@@ -83,7 +78,7 @@ class LabelledTexts(Partitioned):
                 labels.append(check_label(path, label, self.classes))
                 yield text
 
-    def cut(
+    def cut_texts(
         self, cache: Path, inputs: Callable[[dict[str, np.ndarray], str, Tensor], Rows]
     ) -> Splits:
         """Cut what is prepared into the parts.
@@ -96,27 +91,14 @@ class LabelledTexts(Partitioned):
         Raises:
             UserError: it is not prepared, or holds fewer examples than asked for.
         """
-        import torch
 
-        folder = cache / self.prepared
-        arrays = read_arrays(folder, self.invocation)
-        files = {"train": "train", "public": "train", "test": self.test_part}
-        files["validation"] = "validation" if self.validation_file else "train"
-        there = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
-        positions = self.positions(there)
+        def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
+            import torch
 
-        def take(part: str) -> Examples:
-            chosen, file = positions[part], files[part]
             labels = torch.from_numpy(arrays[f"{file}_labels"][chosen.numpy()].astype("int64"))
             return Examples(inputs(arrays, file, chosen), labels)
 
-        return Splits(
-            train=take("train"),
-            validation=take("validation"),
-            test=take("test"),
-            public=take("public") if self.public_examples else None,
-            provenance=read_manifest(folder, self.invocation).provenance(),
-        )
+        return self.cut(cache, take)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,4 +143,4 @@ class Sequences(LabelledTexts, Tokenising):
             starts, ids = arrays[f"{part}_starts"], arrays[f"{part}_ids"]
             return RaggedRows(starts, ids, chosen, self.length)
 
-        return self.cut(cache, tokens)
+        return self.cut_texts(cache, tokens)

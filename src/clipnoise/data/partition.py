@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset
+from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.cache import read_arrays, read_manifest
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
+    import numpy as np
     from torch import Tensor
 
 
@@ -95,6 +98,38 @@ class Partitioned(Dataset):
             "test": fixed["test"][: sizes["test"]],
             "public": order[len(order) - public :],
         }
+
+    @property
+    def test_part(self) -> str:
+        """Which part of the source is the test set."""
+        return "test"
+
+    def cut(
+        self, cache: Path, take: Callable[[dict[str, np.ndarray], str, Tensor], Examples]
+    ) -> Splits:
+        """Cut what is prepared into the parts.
+
+        Args:
+            cache: the folder of prepared datasets; `<part>_labels` has a row for each example.
+            take: makes examples, from all arrays, the part of the source, and which of its rows.
+
+        Raises:
+            UserError: it is not prepared, or holds fewer examples than asked for.
+        """
+        folder = cache / self.prepared
+        arrays = read_arrays(folder, self.invocation)
+        files = {"train": "train", "public": "train", "test": self.test_part}
+        files["validation"] = "validation" if self.validation_file else "train"
+        there = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
+        positions = self.positions(there)
+        parts = {part: take(arrays, file, positions[part]) for part, file in files.items()}
+        return Splits(
+            train=parts["train"],
+            validation=parts["validation"],
+            test=parts["test"],
+            public=parts["public"] if self.public_examples else None,
+            provenance=read_manifest(folder, self.invocation).provenance(),
+        )
 
     def require(self, asked: int, there: int, file: str) -> None:
         """Raise UserError where a prepared file holds fewer examples than asked for."""

@@ -246,7 +246,7 @@ class BagOfWords(CountedWords):
             values = arrays[f"{part}_values"]
             return SparseRows(starts, columns, values, self.words, chosen, torch.float32)
 
-        return self.cut(cache, bags)
+        return self.cut_texts(cache, bags)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,243 @@
+"""A user's own data: two files in a folder, and a few lines that say what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from clipnoise.data.base import Examples, Splits
+from clipnoise.data.cache import write_arrays
+from clipnoise.data.fetch import digest, facts, raw_folder
+from clipnoise.data.images import Scaled
+from clipnoise.data.parquet import rows
+from clipnoise.data.partition import Partitioned
+from clipnoise.data.rows import StoredRows
+from clipnoise.data.signature import Signature
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import Count, to_plain
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+FORMS = (".parquet", ".npz")
+PARTS = ("train", "test")
+CUT = ("split_seed", "train_examples", "validation_examples", "public_examples", "test_examples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Partitioned):
+    """A training file and a test file, as NumPy archives or Parquet.
+
+    They lie in `<cache>/raw/<name>` and are called train and test, with .npz or .parquet behind.
+    What the options say of them is public: a study is planned from it without the data, and the
+    files are held to it when they are prepared.
+
+    Attributes:
+        name: of the folder.
+        inputs: the arrays or columns that make an example: several of one number each, or one of
+            lists or of arrays.
+        target: the array or column that is asked about.
+        kind: "features": numbers; "image": bytes 0 to 255, scaled to [0, 1], or floats as they
+            are; "tokens": ids from 1, filled up with 0 to the longest.
+        shape: of an example: (features,), (channels, height, width) or (longest,).
+        outputs: number of classes, tags or numbers to predict.
+        task: what the target is: a class from 0; tags as 0 and 1; or numbers.
+        vocabulary: number of token ids, 0 included; for tokens only.
+        training_file: examples in the training file.
+        test_file: examples in the test file.
+    """
+
+    id: ClassVar[str] = "own"
+    title: ClassVar[str] = "Your own data"
+    licence: ClassVar[str] = "yours"
+    source: ClassVar[str] = "your files"
+    split: ClassVar[str] = "your two files; validation and public from the training file"
+    preprocessing: ClassVar[str] = "bytes of images divided by 255; tokens padded with 0"
+
+    name: str = "own"
+    inputs: tuple[str, ...] = ("inputs",)
+    target: str = "target"
+    kind: Literal["features", "image", "tokens"] = "features"
+    shape: tuple[Count, ...] = (1,)
+    outputs: Count = 2
+    task: Literal["classification", "multi-label", "regression"] = "classification"
+    vocabulary: Count | None = None
+    training_file: Count = 1000  # type: ignore[misc]
+    test_file: Count = 200  # type: ignore[misc]
+    validation_examples: Count = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
+            raise ValueError(f"name must consist of letters, digits, - and _, got {self.name!r}")
+        axes = 3 if self.kind == "image" else 1
+        if len(self.shape) != axes:
+            raise ValueError(f"shape must have {axes} numbers for {self.kind}, got {self.shape}")
+        if (self.vocabulary is None) == (self.kind == "tokens"):
+            raise ValueError("vocabulary must be given for tokens, and for nothing else")
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(self.kind, self.shape, self.outputs, self.task, self.vocabulary)
+
+    @property
+    def prepared(self) -> str:
+        text = json.dumps(self.preparation(), sort_keys=True)
+        return f"own@{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def preparation(self) -> dict[str, Any]:
+        return {name: value for name, value in to_plain(self).items() if name not in CUT}
+
+    def prepare(self, cache: Path) -> None:
+        arrays: dict[str, np.ndarray] = {}
+        raw: dict[str, dict[str, str]] = {}
+        announced = dict(zip(PARTS, (self.training_file, self.test_file), strict=True))
+        for part, count in announced.items():
+            path = self._path(raw_folder(cache, self.name), part)
+            read = _read_npz if path.suffix == ".npz" else _read_parquet
+            columns = read(path, (*self.inputs, self.target))
+            try:
+                inputs = self._examples([columns[name] for name in self.inputs])
+                targets = self._targets(_numbers(columns[self.target]))
+                for name, found in (("inputs", inputs), ("targets", targets)):
+                    if len(found) != count:
+                        raise ValueError(f"{len(found):,} {name}, but {count:,} are announced")
+            except ValueError as error:
+                raise UserError(f"{path}: {error}.") from None
+            arrays |= {f"{part}_inputs": inputs, f"{part}_labels": targets}
+            raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
+        write_arrays(cache / self.prepared, arrays, {**facts(cache, self), "raw files": raw})
+
+    def _path(self, folder: Path, part: str) -> Path:
+        """Return the file of a part, in whatever form it is."""
+        found = [folder / f"{part}{form}" for form in FORMS if (folder / f"{part}{form}").is_file()]
+        if len(found) != 1:
+            names = " or ".join(f"{part}{form}" for form in FORMS)
+            raise UserError(f"{folder}: expected one file {names}, found {len(found)}.")
+        return found[0]
+
+    def _examples(self, columns: list[Any]) -> np.ndarray:
+        """Return inputs as they are stored, of shape (n, *shape), from their arrays or columns."""
+        import numpy as np
+
+        if self.kind == "tokens":
+            return self._tokens(columns)
+        arrays = [_numbers(column) for column in columns]
+        joined = arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
+        if joined.ndim == 0 or math.prod(joined.shape[1:]) != math.prod(self.shape):
+            raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is announced")
+        joined = joined.reshape(-1, *self.shape)
+        if self.kind == "image" and joined.dtype.kind in "iu":
+            _require_range("the pixel", joined, 256)
+            return joined.astype("uint8")
+        return _finite("inputs", joined)
+
+    def _tokens(self, columns: list[Any]) -> np.ndarray:
+        """Return token ids, int32 of shape (n, longest), filled up with 0."""
+        import numpy as np
+
+        assert self.vocabulary is not None
+        if len(columns) != 1:
+            raise ValueError("inputs of tokens are one array, or one column of lists")
+        padded = np.zeros((len(columns[0]), *self.shape), dtype="int64")
+        for number, row in enumerate(columns[0]):
+            ids = _numbers(row)
+            if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(ids) > len(padded[number]):
+                raise ValueError(f"row {number} is not a list of up to {self.shape[0]} token ids")
+            padded[number, : len(ids)] = ids
+        _require_range("the token id", padded, self.vocabulary)
+        return padded.astype("int32")
+
+    def _targets(self, targets: np.ndarray) -> np.ndarray:
+        """Return targets as they are stored."""
+        if self.task == "classification":
+            if targets.ndim != 1 or targets.dtype.kind not in "iub":
+                raise ValueError(f"{self.target} must hold one whole number an example")
+            _require_range("the label", targets, self.outputs)
+            return targets.astype("int64")
+        wanted = (len(targets), self.outputs)
+        if targets.shape != wanted and (targets.ndim != 1 or self.outputs != 1):
+            raise ValueError(f"{self.target} has shape {targets.shape}, but {wanted} is announced")
+        numbers = _finite(self.target, targets.reshape(wanted))
+        if self.task == "multi-label" and not ((numbers == 0) | (numbers == 1)).all():
+            raise ValueError(f"{self.target} must hold 0 and 1 only")
+        return numbers
+
+    def load(self, cache: Path) -> Splits:
+        def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
+            inputs, targets = arrays[f"{file}_inputs"], arrays[f"{file}_labels"]
+            made = Scaled() if inputs.dtype == "uint8" else _wide
+            return Examples(StoredRows(inputs, chosen, made), StoredRows(targets, chosen))
+
+        return self.cut(cache, take)
+
+
+def _wide(taken: Tensor) -> Tensor:
+    """Make token ids as wide as an embedding takes them; leave floats."""
+    return taken if taken.is_floating_point() else taken.long()
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Return numbers as an array.
+
+    Raises:
+        ValueError: they are lists of different lengths, or no numbers.
+    """
+    import numpy as np
+
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise ValueError("lists of different lengths where each must have the same") from None
+    if found.dtype.kind not in "iufb":
+        raise ValueError(f"expected numbers, got {found.dtype}")
+    return found
+
+
+def _finite(name: str, values: np.ndarray) -> np.ndarray:
+    """Return numbers as float32.
+
+    Raises:
+        ValueError: some are not finite.
+    """
+    import numpy as np
+
+    narrow = values.astype("float32")
+    if not np.isfinite(narrow).all():
+        raise ValueError(f"{name} must be finite, but some are not")
+    return narrow
+
+
+def _require_range(name: str, values: np.ndarray, count: int) -> None:
+    """Raise ValueError unless whole numbers are between 0 and count − 1."""
+    wrong = values[(values < 0) | (values >= count)]
+    if wrong.size:
+        raise ValueError(f"{name} {wrong.flat[0]}; allowed are 0 to {count - 1}")
+
+
+def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return some arrays of an archive."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for name in names:
+                if name not in archive:
+                    raise unknown("array", name, archive.files, file=str(path))
+            return {name: archive[name] for name in names}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}: truncated, damaged or not of plain arrays ({error}).") from None
+
+
+def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return some columns of a Parquet file."""
+    columns = list(zip(*rows(path, names), strict=True)) or [()] * len(names)
+    return dict(zip(names, columns, strict=True))

@@ -1,0 +1,47 @@
+"""A user's own data, in the forms that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COUNTS = {"train": 60, "test": 20}
+CLASSES, FEATURES = 3, ("age", "weight", "pulse")
+
+
+def table(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Return made-up columns: three numbers, and a class that follows from them."""
+    draws = np.random.default_rng(seed)
+    outcome = np.arange(count) % CLASSES
+    numbers = {
+        name: outcome * (1 + i) + draws.normal(size=count) for i, name in enumerate(FEATURES)
+    }
+    return {**numbers, "outcome": outcome}
+
+
+def write_parquet(cache: Path, name: str = "patients", counts: dict[str, int] = COUNTS) -> None:
+    """Write the two files of a folder as Parquet, one column a number."""
+    import pandas as pd
+
+    folder = cache / "raw" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (part, count) in enumerate(counts.items()):
+        pd.DataFrame(table(count, seed)).to_parquet(folder / f"{part}.parquet", index=False)
+
+
+RAW: dict[str, Callable[[Path], None]] = {"own": write_parquet}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "own": {
+        "name": "patients",
+        "inputs": FEATURES,
+        "target": "outcome",
+        "shape": (len(FEATURES),),
+        "outputs": CLASSES,
+        "training_file": COUNTS["train"],
+        "test_file": COUNTS["test"],
+        "validation_examples": 10,
+    }
+}

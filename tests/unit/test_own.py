@@ -1,0 +1,223 @@
+"""A user's own data: every form is read, and what does not fit its description is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from real_files import prepare, small
+from real_files.own import FEATURES, table
+
+from clipnoise.data.own import Own
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+
+COUNTS = {"train": 8, "test": 4}
+ROWS = {"training_file": 8, "test_file": 4, "validation_examples": 2}
+
+
+def own(**options: Any) -> Own:
+    return parse(Own, {"name": "mine", **ROWS, **options})
+
+
+def write(cache: Path, form: str, **columns: Any) -> None:
+    """Write both files; each value is what the training file holds, the test file its beginning."""
+    folder = cache / "raw" / "mine"
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, count in COUNTS.items():
+        cut = {name: values[:count] for name, values in columns.items()}
+        path = folder / f"{part}.{form}"
+        if form == "npz":
+            np.savez(path, **cut)
+        else:
+            pd.DataFrame({name: list(values) for name, values in cut.items()}).to_parquet(path)
+
+
+def test_columns_become_vectors_in_the_order_in_which_they_are_named(tmp_path: Path) -> None:
+    splits = prepare(tmp_path, "own").load(tmp_path)
+    expected = table(20, 1)
+    found = splits.test.dense()
+    order = found.targets.argsort(stable=True)
+    columns = np.column_stack([expected[name] for name in FEATURES]).astype("float32")
+    assert {tuple(row) for row in found.inputs.tolist()} == {tuple(row) for row in columns.tolist()}
+    assert found.targets[order].tolist() == sorted(expected["outcome"])
+    turned = small("own", inputs=FEATURES[::-1])
+    turned.prepare(tmp_path)
+    assert torch.equal(turned.load(tmp_path).test.dense().inputs, found.inputs.flip(1))
+
+
+def test_folders_prepared_in_different_ways_lie_side_by_side(tmp_path: Path) -> None:
+    one, other = small("own"), small("own", inputs=FEATURES[:2], shape=(2,))
+    assert one.prepared != other.prepared
+    assert one.prepared == small("own", split_seed=3, validation_examples=5).prepared
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_both_forms_hold_the_same_features(form: str, tmp_path: Path) -> None:
+    inputs = np.arange(24.0).reshape(8, 3)
+    write(tmp_path, form, inputs=inputs, target=np.arange(8) % 2)
+    dataset = own(shape=(3,))
+    dataset.prepare(tmp_path)
+    splits = dataset.load(tmp_path)
+    both = torch.cat([splits.train.dense().inputs, splits.validation.dense().inputs])
+    assert sorted(both.tolist()) == inputs.tolist()
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_bytes_of_images_are_scaled(form: str, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 1, 8, 8)).astype("uint8")
+    flat = images if form == "npz" else images.reshape(8, -1).tolist()
+    write(tmp_path, form, inputs=flat, target=np.arange(8) % 2)
+    dataset = own(kind="image", shape=(1, 8, 8))
+    dataset.prepare(tmp_path)
+    test = dataset.load(tmp_path).test.dense().inputs
+    expected = torch.from_numpy(images[:4]).float() / 255
+    assert sorted(test.flatten(1).tolist()) == sorted(expected.flatten(1).tolist())
+
+
+def test_floats_of_images_are_left_as_they_are(tmp_path: Path) -> None:
+    write(tmp_path, "npz", inputs=np.full((8, 1, 8, 8), -1.5), target=np.arange(8) % 2)
+    dataset = own(kind="image", shape=(1, 8, 8))
+    dataset.prepare(tmp_path)
+    assert (dataset.load(tmp_path).train.dense().inputs == -1.5).all()
+
+
+def test_tokens_are_filled_up_to_the_longest(tmp_path: Path) -> None:
+    lists = [[1 + i % 6] * (1 + i % 4) for i in range(8)]
+    write(tmp_path, "parquet", inputs=lists, target=np.arange(8) % 2)
+    dataset = own(kind="tokens", shape=(5,), vocabulary=7)
+    dataset.prepare(tmp_path)
+    test = dataset.load(tmp_path).test.dense().inputs
+    assert test.dtype == torch.int64
+    expected = [row + [0] * (5 - len(row)) for row in lists[:4]]
+    assert sorted(test.tolist()) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "targets"),
+    [("regression", np.linspace(-1, 1, 8)), ("multi-label", np.eye(8, 3))],
+    ids=["regression", "multi-label"],
+)
+def test_other_tasks_have_floats_as_targets(task: str, targets: np.ndarray, tmp_path: Path) -> None:
+    write(tmp_path, "npz", inputs=np.zeros((8, 2)), target=targets)
+    outputs = 1 if targets.ndim == 1 else targets.shape[1]
+    dataset = own(shape=(2,), task=task, outputs=outputs)
+    dataset.prepare(tmp_path)
+    found = dataset.load(tmp_path).test.dense().targets
+    assert found.dtype == torch.float32
+    assert sorted(found.tolist()) == sorted(targets[:4].astype("float32").reshape(4, -1).tolist())
+
+
+GOOD = {"inputs": np.zeros((8, 3)), "target": np.arange(8) % 2}
+RAGGED = [[1], [1, 2], *([[1]] * 6)]
+FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
+    "another shape": ("npz", GOOD, {"shape": (4,)}, r"shape \(3,\), but \(4,\) is announced"),
+    "fewer rows": ("npz", GOOD, {"shape": (3,), "training_file": 9}, "8 inputs, but 9"),
+    "a label too high": (
+        "npz",
+        {**GOOD, "target": np.arange(8)},
+        {"shape": (3,)},
+        "the label 2; allowed are 0 to 1",
+    ),
+    "a label of floats": (
+        "npz",
+        {**GOOD, "target": np.zeros(8)},
+        {"shape": (3,)},
+        "one whole number",
+    ),
+    "no such array": ("npz", GOOD, {"shape": (3,), "target": "targets"}, "Did you mean 'target'"),
+    "no such column": (
+        "parquet",
+        GOOD,
+        {"shape": (3,), "inputs": ["input"]},
+        "Did you mean 'inputs'",
+    ),
+    "not finite": ("npz", {**GOOD, "inputs": np.full((8, 3), np.nan)}, {"shape": (3,)}, "finite"),
+    "text": ("parquet", {**GOOD, "inputs": ["a"] * 8}, {"shape": (1,)}, "expected numbers"),
+    "a missing value": (
+        "parquet",
+        {**GOOD, "inputs": [1.0, None] * 4},
+        {"shape": (1,)},
+        "a missing value",
+    ),
+    "ragged": ("parquet", {**GOOD, "inputs": RAGGED}, {"shape": (2,)}, "of different lengths"),
+    "an unknown token": (
+        "parquet",
+        {**GOOD, "inputs": RAGGED},
+        {"kind": "tokens", "shape": (4,), "vocabulary": 2},
+        "the token id 2; allowed are 0 to 1",
+    ),
+    "too long": (
+        "parquet",
+        {**GOOD, "inputs": RAGGED},
+        {"kind": "tokens", "shape": (1,), "vocabulary": 9},
+        "row 1 is not a list of up to 1",
+    ),
+    "a pixel too bright": (
+        "npz",
+        {**GOOD, "inputs": np.full((8, 1, 2, 2), 256)},
+        {"kind": "image", "shape": (1, 2, 2)},
+        "the pixel 256; allowed are 0 to 255",
+    ),
+    "tags that are none": (
+        "npz",
+        {**GOOD, "target": np.full((8, 2), 0.5)},
+        {"shape": (3,), "task": "multi-label"},
+        "must hold 0 and 1 only",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_does_not_fit_its_description_is_told_with_the_file(
+    fault: str, tmp_path: Path
+) -> None:
+    form, columns, options, message = FAULTS[fault]
+    write(tmp_path, form, **columns)
+    with pytest.raises(UserError, match=rf"train\.{form}(.|\n)*{message}"):
+        own(**options).prepare(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_a_truncated_file_is_told(form: str, tmp_path: Path) -> None:
+    write(tmp_path, form, **GOOD)
+    path = tmp_path / "raw" / "mine" / f"test.{form}"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=rf"test\.{form}: .*damaged"):
+        own(shape=(3,)).prepare(tmp_path)
+
+
+def test_arrays_of_python_objects_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "npz", inputs=np.array([{}] * 8), target=GOOD["target"])
+    with pytest.raises(UserError, match="not of plain arrays"):
+        own().prepare(tmp_path)
+
+
+def test_a_folder_without_the_files_or_with_both_forms_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"expected one file train\.parquet or train\.npz, found 0"):
+        own(shape=(3,)).prepare(tmp_path)
+    write(tmp_path, "npz", **GOOD)
+    write(tmp_path, "parquet", **GOOD)
+    with pytest.raises(UserError, match="found 2"):
+        own(shape=(3,)).prepare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "../secrets"}, "name must consist of letters"),
+        ({"kind": "image"}, "shape must have 3 numbers for image"),
+        ({"kind": "tokens"}, "vocabulary must be given for tokens"),
+        ({"vocabulary": 5}, "vocabulary must be given for tokens"),
+        ({"validation_examples": 8}, "together must be at most 8"),
+    ],
+    ids=str,
+)
+def test_a_description_that_cannot_be_is_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        own(**options)
