@@ -158,6 +158,15 @@ def test_the_factored_engine_is_chosen_and_its_sum_is_that_of_autograd(
     torch.testing.assert_close(clipped, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("model", [name for name in MODELS if "dropout" in to_plain(tiny(name))])
+def test_dropout_is_not_mistaken_for_a_wrong_engine(model: str) -> None:
+    dropping = replace(tiny(model), dropout=0.5)  # type: ignore[call-arg]
+    network = dropping.build(SHAPES["tokens"], WEIGHTS)
+    losses, data = SHAPES["tokens"].goal.losses, examples("tokens", 4)
+    assert choose_engine(network.train(), losses, data).name == "factored"
+    assert not torch.equal(network(data.inputs), network(data.inputs))
+
+
 @every_pair
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_engines_agree_on_the_clipped_sum_of_every_query(model: str, shape: str) -> None:

@@ -83,6 +83,28 @@ def test_the_choice_leaves_parameters_modes_and_random_streams_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+class Remembering(nn.Module):
+    """Layers that drop values without a layer of dropout inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(3, 4, 2, batch_first=True, dropout=0.5)
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+        self.last = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.memory(x.view(-1, 2, 3))
+        return self.last(self.attention(states, states, states)[0].mean(dim=1))
+
+
+def test_dropout_inside_other_layers_is_not_mistaken_either_and_stays_as_it_was() -> None:
+    network = Remembering()
+    assert (
+        choose_engine(network, losses, Examples(*examples("own parameter", 4))).name == "factored"
+    )
+    assert network.memory.dropout == network.attention.dropout == 0.5
+
+
 @pytest.mark.parametrize(("first", "engine"), [(nn.Identity, "factored"), (instances, "hooks")])
 def test_a_network_with_dropout_is_not_mistaken_for_a_wrong_engine(
     first: Callable[[], nn.Module], engine: str

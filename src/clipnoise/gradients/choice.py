@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import MultiheadAttention, RNNBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from clipnoise.errors import UserError
@@ -69,18 +72,34 @@ def _trial(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> str | Non
     """
     before = engine.flat.theta.clone()
     theta = before + 0.05 * normal(before)
-    modes = {module: module.training for module in engine.network.modules()}
+    devices = [inputs.device] if inputs.is_cuda else []
     try:
-        for module in modes:
-            module.training = module.training and not isinstance(module, _DropoutNd)
-        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+        with _without_dropout(engine.network), torch.random.fork_rng(devices=devices):
             return _difference(engine, inputs, targets, theta)
     except Exception as error:  # a network's own code can raise anything under an engine
         return str(error).strip().partition("\n")[0] or type(error).__name__
     finally:
-        for module, mode in modes.items():
-            module.training = mode
         engine.flat.load(before)
+
+
+@contextmanager
+def _without_dropout(network: nn.Module) -> Iterator[None]:
+    """Let no layer drop values; a layer of attention may read the share from one inside it."""
+    names = {_DropoutNd: "p", MultiheadAttention: "dropout", RNNBase: "dropout"}
+    shares = [
+        (module, name)
+        for module in network.modules()
+        for kind, name in names.items()
+        if isinstance(module, kind)
+    ]
+    before = [getattr(module, name) for module, name in shares]
+    try:
+        for module, name in shares:
+            setattr(module, name, 0.0)
+        yield
+    finally:
+        for (module, name), value in zip(shares, before, strict=True):
+            setattr(module, name, value)
 
 
 def _difference(
