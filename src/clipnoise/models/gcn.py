@@ -1,0 +1,85 @@
+"""Graph networks with one step of message passing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.fields import Count
+from clipnoise.models.base import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+    from clipnoise.data.signature import Signature
+
+
+@dataclass(frozen=True, kw_only=True)
+class GCN(Model):
+    """Encodes each node, takes the mean over a node and those it hears, and decodes it.
+
+    The mean goes through one more layer, which is added to it. As DP-GCN in Daigavane et al. 2021;
+    widths and layers of DP-AdamBC, Appendix A (DP-Adam and DP-AdamBC; DP-SGD has two encoder
+    layers and one decoder layer).
+
+    Attributes:
+        width: outputs of every layer but the last.
+        encoder_layers: before the messages.
+        decoder_layers: after them, the last layer included.
+    """
+
+    id: ClassVar[str] = "gcn"
+    title: ClassVar[str] = "DP-GCN"
+    accepts: ClassVar[str] = "nodes of a graph to classify, with those they hear"
+
+    width: Count = 100
+    encoder_layers: Count = 1
+    decoder_layers: Count = 2
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return signature.kind == "nodes" and signature.task == "classification"
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        from torch import nn
+
+        self.require(signature)
+        features = signature.shape[1] - 1
+        inside = (self.width,) * (self.decoder_layers - 1)
+        decoder = nn.Linear(self.width, signature.outputs)
+        return _network(
+            _layers((features, *(self.width,) * self.encoder_layers)),
+            _layers((self.width, self.width)),
+            nn.Sequential(*_layers((self.width, *inside)), decoder),
+        )
+
+
+def _layers(widths: Sequence[int]) -> nn.Sequential:
+    from torch import nn
+
+    pairs = pairwise(widths)
+    return nn.Sequential(*(layer for a, b in pairs for layer in (nn.Linear(a, b), nn.Tanh())))
+
+
+def _network(encoder: nn.Module, core: nn.Module, decoder: nn.Module) -> nn.Module:
+    from torch import Tensor, nn
+
+    class OneHop(nn.Module):
+        """Nodes with those they hear (b, 1 + K, features + 1) in, outputs (b, classes) out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.core, self.decoder = encoder, core, decoder
+
+        def forward(self, heard: Tensor) -> Tensor:
+            there = (heard[..., -1:] > 0).to(heard.dtype)
+            states = self.encoder(heard[..., :-1]) * there
+            mean = states.sum(dim=-2) / there.sum(dim=-2).clamp(min=1)
+            outputs: Tensor = self.decoder(mean + self.core(mean))
+            return outputs
+
+    return OneHop()
