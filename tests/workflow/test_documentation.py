@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from real_files import write_raw
+from real_files.own import write_parquet
 
+from clipnoise.data.own import Own
+from clipnoise.fields import parse
 from clipnoise.studies.study import load_study
 
 pytestmark = pytest.mark.workflow
@@ -46,7 +50,7 @@ def run(words: list[str], folder: Path, source: Path = ROOT / "src") -> str:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what a user has checked out, with the study of docs/studies.md saved in it."""
+    """A copy of what a user has checked out, with the study of docs/studies.md and MNIST in it."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("Snakefile", "config.yaml", "Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
@@ -57,6 +61,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "workflow" / "studies" / "mine.yaml").write_text(study)
     (table,) = blocks(ROOT / "docs" / "studies.md", "csv")
     (folder / "reports" / "published" / "mine.csv").write_text(table)
+    write_raw(folder / "data", "mnist")
     return folder
 
 
@@ -73,6 +78,22 @@ def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) 
         elif words[0] == "make":
             words = ["make", "-n", *words[1:]]
         run(words, checkout)
+
+
+def test_the_data_of_the_readme_are_planned_prepared_and_loaded(checkout: Path) -> None:
+    (block,) = [text for text in blocks(ROOT / "README.md", "yaml") if "id: own" in text]
+    part = yaml.safe_load(block)
+    (values,) = part["datasets"]
+    dataset = parse(Own, {name: value for name, value in values.items() if name != "id"})
+    study = yaml.safe_load(blocks(ROOT / "docs" / "studies.md", "yaml")[0])
+    study["parts"]["comparison"] |= part
+    (checkout / "workflow" / "studies" / "own.yaml").write_text(yaml.safe_dump(study))
+    counts = {"train": dataset.training_file, "test": dataset.test_file}
+    write_parquet(checkout / "data", dataset.name, counts)
+    planned = run(["snakemake", "-n", "--cores", "1", "reports/own/report.pdf"], checkout)
+    assert f"data/{dataset.prepared}/manifest.json" in planned
+    run(["clipnoise", "data", "prepare", *shlex.split(dataset.invocation)], checkout)
+    assert len(dataset.load(checkout / "data").train) == dataset.sizes()["train"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

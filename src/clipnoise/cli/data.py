@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.fields import parse
 
     if arguments.action == "list":
-        show(arguments.cache)
+        _list(arguments.cache, arguments.markdown)
         return 0
     options = yaml.safe_load(getattr(arguments, "options", "{}"))
     dataset = parse(dataset_class(arguments.name), options, file="--options")
@@ -59,6 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _prepare(arguments.cache, dataset, arguments.weights, arguments.unverified)
     return 0
+
+
+def _list(cache: Path, page: Path | None) -> None:
+    from clipnoise.files import write_atomically
+    from clipnoise.reporting.dataset_page import dataset_page
+
+    if page is None:
+        show(cache)
+        return
+    write_atomically(page, dataset_page())
+    print(page)
 
 
 def show(cache: Path) -> None:

@@ -1,0 +1,54 @@
+"""The page of the datasets says what the classes say, and is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_files import DATASETS
+
+from clipnoise.cli import main
+from clipnoise.models.base import Model
+from clipnoise.plugins import plugins
+from clipnoise.reporting.dataset_page import COLUMNS, dataset_page
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows() -> dict[str, list[str]]:
+    """Read the table of the page, by dataset."""
+    lines = [line for line in dataset_page().splitlines() if line.startswith("| [")]
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return {cell[0].partition("]")[0][1:]: cell for cell in cells}
+
+
+def test_the_page_of_the_datasets_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "datasets.md").read_text()
+    command = "clipnoise data list --markdown docs/datasets.md"
+    assert page == dataset_page(), f"run: {command}"
+
+
+def test_every_dataset_has_a_row_with_every_column() -> None:
+    assert list(rows()) == list(DATASETS)
+    for cells in rows().values():
+        assert len(cells) == len(COLUMNS)
+        assert all(cells)
+
+
+@pytest.mark.parametrize("model", plugins("clipnoise.models", Model))
+def test_every_model_has_a_dataset(model: str) -> None:
+    assert any(model in cells[-1].split(", ") for cells in rows().values())
+
+
+def test_what_can_be_asked_about_images_is_told_with_the_models_for_it() -> None:
+    cells = rows()["mnist"]
+    assert "classification" in cells[2]
+    assert "reconstruction" in cells[2]
+    assert "autoencoder" in cells[-1]
+    assert "55,000 / 5,000 / 10,000" in cells[1]
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "list", "--markdown", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == dataset_page()
+    assert capsys.readouterr().out == f"{tmp_path / 'page.md'}\n"
