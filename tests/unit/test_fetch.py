@@ -114,6 +114,24 @@ def test_without_a_checksum_nothing_vouches_for_an_old_part(site: Site, tmp_path
     assert (folder / "a.bin").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("changed", [False, True], ids=["same", "changed"])
+def test_without_a_checksum_the_servers_name_for_the_version_vouches_for_an_old_part(
+    site: Site, changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    site.stops = [1_000_000, 0]
+    with pytest.raises(UserError, match="cannot be downloaded"):
+        fetch.fetch(tmp_path, the(site))
+    assert part(tmp_path).stat().st_size == 1_000_000
+    content = CONTENT[::-1] if changed else CONTENT
+    site.files["/a.bin"] = content
+    before = site.sent
+    folder = fetch.fetch(tmp_path, the(site))
+    assert (folder / "a.bin").read_bytes() == content
+    assert site.sent - before == len(CONTENT) - (0 if changed else 1_000_000)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "a.bin", "checksums.json"]
+
+
 def test_a_file_that_changes_during_the_download_is_started_anew(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,11 @@ TIMEOUT = 60  # seconds without a byte
 REFUSED = {401, 403, 404, 410, 451}  # trying again does not help
 
 
+def version_file(part: Path) -> Path:
+    """Return the file that names the version of which a part is, where the server names any."""
+    return part.with_name(f"{part.name}.version")
+
+
 def download(address: str, part: Path, report: Callable[[int, int | None], None]) -> None:
     """Download a file; what of it is there already is not downloaded again.
 
@@ -55,6 +60,8 @@ class _Download:
         import requests
         import urllib3
 
+        if self._size() and version_file(self.part).exists():
+            self.validator = version_file(self.part).read_text()
         failures, problem = 0, ""
         while failures < ATTEMPTS:
             before = self._size()
@@ -89,7 +96,7 @@ class _Download:
                     self.part.unlink()
                 return whole
             response.raise_for_status()
-            self.validator = _validator(response)
+            self._note(_validator(response))
             goes_on = response.status_code == requests.codes.partial_content
             if goes_on and not (offered and offered[1] == str(have)):
                 raise requests.ConnectionError("the server sent another part than asked for")
@@ -119,6 +126,14 @@ class _Download:
                 f"{self.part}: the disk is full. Free some space and run the same again: "
                 "it goes on where it stopped."
             ) from None
+
+    def _note(self, validator: str | None) -> None:
+        """Keep the name of the version, so that a later call can go on with it."""
+        self.validator = validator
+        if validator is None:
+            version_file(self.part).unlink(missing_ok=True)
+        else:
+            version_file(self.part).write_text(validator)
 
     def _size(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.data.download import download
+from clipnoise.data.download import download, version_file
 from clipnoise.errors import UserError
 from clipnoise.files import write_json
 
@@ -92,13 +92,17 @@ class RawFiles:
             UserError: a file is missing; the message says how to fetch it, and how to get it by
                 hand.
         """
-        missing = [file.name for file in self.files if not (self.folder / file.name).is_file()]
+        missing = self.missing()
         if missing:
             raise UserError(
                 f"{self.folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
                 f"there. Run: {self.command.format('fetch')}\n{self.steps()}"
             )
         return self.folder
+
+    def missing(self) -> list[str]:
+        """Return the names of the files that are not there."""
+        return [file.name for file in self.files if not (self.folder / file.name).is_file()]
 
     def steps(self) -> str:
         """Say how to get the files without this program."""
@@ -261,7 +265,7 @@ def _fetch(folder: Path, file: RemoteFile, report: Report) -> None:
     recorded = _recorded(folder).get(file.name, {})
     accepted = recorded.get("from") == ACCEPTED
     expected = _expected(file, {} if accepted else recorded)
-    if expected is None:
+    if expected is None and not version_file(part).exists():
         part.unlink(missing_ok=True)  # nothing would tell if its source had changed meanwhile
     download(file.address, part, lambda done, total: report(file.name, done, total))
     found = _compared(part, expected)
@@ -269,6 +273,7 @@ def _fetch(folder: Path, file: RemoteFile, report: Report) -> None:
         part.unlink()
         raise UserError(f"{file.address}: {found.problem}")
     part.replace(target)
+    version_file(part).unlink(missing_ok=True)
     _record(folder, {file.name: found.sha256}, DOWNLOADED)
 
 

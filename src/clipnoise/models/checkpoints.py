@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.data.fetch import RemoteFile
-from clipnoise.errors import UserError
+from clipnoise.data.fetch import RawFiles, RemoteFile
+from clipnoise.errors import UserError, unknown
+from clipnoise.models.base import Model
+from clipnoise.plugins import plugins
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,17 +36,53 @@ class Checkpoint:
     licence: str
 
 
-def hub(repository: str, licence: str, *, tensors: str = TENSORS[0]) -> Checkpoint:
+def hub(
+    repository: str,
+    licence: str,
+    *,
+    tensors: str = TENSORS[0],
+    tokenizer: str = "tokenizer.json",
+) -> Checkpoint:
     """Describe weights that lie on the Hugging Face hub.
 
     Args:
         repository: its name there.
         licence: under which they are given out.
         tensors: the name of the file of tensors.
+        tokenizer: the name of the file of the tokenizer.
     """
     page = f"https://huggingface.co/{repository}"
-    files = tuple(RemoteFile(name, f"{page}/resolve/main/{name}") for name in (CONFIG, tensors))
+    names = (CONFIG, tensors, tokenizer)
+    files = tuple(RemoteFile(name, f"{page}/resolve/main/{name}") for name in names)
     return Checkpoint(files, page, licence)
+
+
+def checkpoints() -> dict[str, Checkpoint]:
+    """Return the checkpoint of each model that can start from one, by the model's id."""
+    known = plugins("clipnoise.models", Model)
+    return {name: one.checkpoint for name, one in known.items() if one.checkpoint is not None}
+
+
+def weight_files(weights: Path, name: str) -> RawFiles:
+    """Return the files that a model's weights and tokenizer are, there or not.
+
+    Args:
+        weights: the folder of pretrained weights.
+        name: the model's id.
+
+    Raises:
+        UserError: no such model starts from pretrained weights; names the nearest one.
+    """
+    known = checkpoints()
+    if name not in known:
+        raise unknown("pretrained model", name, known)
+    return RawFiles(
+        folder=weights / name,
+        files=known[name].files,
+        manual=f"download from {known[name].source} (licence: {known[name].licence})",
+        command=f"clipnoise weights {{}} {name} --weights {weights}",
+        instead=f"clipnoise weights accept {name} --weights {weights}",
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +160,7 @@ class Weights:
             else:
                 import torch
 
-                found = torch.load(path, map_location="cpu", weights_only=True)
+                found = dict(torch.load(path, map_location="cpu", weights_only=True))
         except OSError as error:
             raise self._unusable(path, _missing(error)) from None
         except Exception as error:  # each format has its own for a damaged file

@@ -172,7 +172,10 @@ class TinyBert(Bert):
     id: ClassVar[str] = "tiny-bert"
     title: ClassVar[str] = "TinyBERT"
     checkpoint: ClassVar[Checkpoint | None] = hub(
-        "google/bert_uncased_L-2_H-128_A-2", "Apache-2.0", tensors="pytorch_model.bin"
+        "google/bert_uncased_L-2_H-128_A-2",
+        "Apache-2.0",
+        tensors="pytorch_model.bin",
+        tokenizer="vocab.txt",
     )
 
     layers: Count = 2

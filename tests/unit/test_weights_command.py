@@ -1,0 +1,112 @@
+"""Pretrained weights are fetched, verified and listed by the name of their model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from web_server import Site, serve
+
+from clipnoise.cli import main
+from clipnoise.data import download
+from clipnoise.engine import doctor
+from clipnoise.models.checkpoints import Weights, checkpoints
+from clipnoise.models.language import BertBase, TinyBert
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Serve files in the place of those of BERT-base."""
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    site = Site({f"/{name}": name.encode() * 1000 for name in FILES})
+    server = serve(site)
+    assert BertBase.checkpoint is not None
+    files = tuple(
+        replace(file, address=f"{site.address}/{file.name}") for file in BertBase.checkpoint.files
+    )
+    monkeypatch.setattr(BertBase, "checkpoint", replace(BertBase.checkpoint, files=files))
+    yield site
+    server.shutdown()
+    server.server_close()
+
+
+def run(folder: Path, *words: str) -> int:
+    return main(["weights", *words, "--weights", str(folder)])
+
+
+def test_weights_are_fetched_once_and_verified(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.stops = [500]
+    assert run(tmp_path, "fetch", "bert-base") == 0
+    assert {path.name for path in (tmp_path / "bert-base").glob("[!.]*")} == {
+        *FILES, "checksums.json",
+    }  # fmt: skip
+    assert run(tmp_path, "fetch", "bert-base") == 0
+    assert len(site.asked) == 4  # one of the three broke off
+    assert run(tmp_path, "verify", "bert-base") == 0
+    assert "model.safetensors: sha256 " in capsys.readouterr().out
+
+
+def test_changed_weights_are_noticed_until_they_are_accepted(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, "fetch", "bert-base")
+    (tmp_path / "bert-base" / "model.safetensors").write_text("another")
+    assert run(tmp_path, "verify", "bert-base") == 2
+    told = capsys.readouterr().err
+    assert "model.safetensors: its sha256 is" in told
+    assert f"clipnoise weights accept bert-base --weights {tmp_path}" in told
+    assert run(tmp_path, "accept", "bert-base") == 0
+    assert run(tmp_path, "verify", "bert-base") == 0
+
+
+def test_without_a_network_the_manual_steps_are_told(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.failures = [404]
+    assert run(tmp_path, "fetch", "bert-base") == 2
+    told = capsys.readouterr().err
+    assert "By hand: download from https://huggingface.co/google-bert/bert-base-cased" in told
+    assert f"to {tmp_path / 'bert-base' / 'model.safetensors'}" in told
+    assert f"Then: clipnoise weights verify bert-base --weights {tmp_path}" in told
+
+
+def test_the_list_and_the_doctor_say_which_weights_are_there(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, "fetch", "bert-base")
+    capsys.readouterr()
+    assert run(tmp_path, "list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[::2]] == sorted(checkpoints())
+    assert lines[0].split() == ["bert-base", "present"]
+    assert "tiny-bert     absent: config.json, pytorch_model.bin, vocab.txt" in lines
+    assert any("licence MIT" in line for line in lines)
+    found = {finding.name: finding for finding in doctor.pretrained(tmp_path)}
+    assert [name for name, finding in found.items() if finding.present] == ["weights bert-base"]
+    advice = found["weights tiny-bert"].advice
+    assert advice == f"clipnoise weights fetch tiny-bert --weights {tmp_path}"
+
+
+def test_a_model_without_weights_is_refused_with_those_that_have_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "fetch", "bert-bse") == 2
+    told = capsys.readouterr().err
+    assert "Did you mean 'bert-base'?" in told
+    assert "logistic" not in told
+
+
+@pytest.mark.parametrize("model", [BertBase, TinyBert])
+def test_what_is_fetched_is_what_is_read(model: type[BertBase | TinyBert], tmp_path: Path) -> None:
+    assert model.checkpoint is not None
+    for file in model.checkpoint.files:
+        (tmp_path / file.name).touch()
+    assert (tmp_path / "config.json").exists()
+    assert Weights(model.id, tmp_path).file() is not None
