@@ -82,9 +82,8 @@ def test_runs_that_share_a_gpu_are_one_job_of_several_at_a_time() -> None:
 def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8)
     assert not resources.batched
-    assert resources.whole_gpus == 0
     assert (resources.gres("logistic"), resources.gres("cnn-5")) == ("shard:2", "shard:8")
-    assert Resources(gpus=1).gres("logistic") == ""
+    assert (Resources(gpus=2).gres("logistic"), Resources().gres("logistic")) == ("gpu:2", "")
 
 
 def test_sharing_a_gpu_without_one_is_refused() -> None:

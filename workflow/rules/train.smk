@@ -21,9 +21,9 @@ rule train:
     resources:
         mem_mb=lambda wildcards, attempt: plan.job.memory_mb * attempt,
         runtime=lambda wildcards, attempt: plan.job.minutes * attempt,
-        gpu=plan.job.whole_gpus,
         gres=lambda wildcards: plan.job.gres(wildcards.model),
         cpus_per_task=plan.job.threads,
+        gpus_held=plan.job.gpus,
         tracking=plan.config.tracking,
         device=plan.config.device,
     params:
@@ -36,7 +36,7 @@ rule train:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
-        " --device {resources.device} --gpus {resources.gpu} --threads {resources.cpus_per_task} > {log:q} 2>&1"
+        " --device {resources.device} --gpus {resources.gpus_held} --requeue --threads {resources.cpus_per_task} > {log:q} 2>&1"
 
 
 # The runs' files are not its output, because Snakemake deletes what a failed job has made: a batch
@@ -65,13 +65,13 @@ rule train_batch:
         runtime=lambda wildcards, attempt: (
             plan.batch(wildcards.batch).rounds * plan.job.minutes * attempt
         ),
-        gpu=plan.job.whole_gpus,
         gres=lambda wildcards: plan.job.gres(
             plan.batch(wildcards.batch).runs[0].model.id
         ),
         cpus_per_task=lambda wildcards: (
             plan.batch(wildcards.batch).parallel * plan.job.threads
         ),
+        gpus_held=plan.job.gpus,
         tracking=plan.config.tracking,
         device=plan.config.device,
     params:
@@ -86,5 +86,5 @@ rule train_batch:
         "exec clipnoise train-batch --specs {params.specs:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
-        " --device {resources.device} --gpus {resources.gpu} --threads {params.run_threads}"
+        " --device {resources.device} --gpus {resources.gpus_held} --requeue --threads {params.run_threads}"
         " --parallel {params.parallel} --out {output:q} > {log:q} 2>&1"

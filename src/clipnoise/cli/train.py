@@ -50,6 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="GPUs to wait for and keep, where no scheduler deals them out",
     )
     parser.add_argument(
+        "--requeue",
+        action="store_true",
+        help="when told to stop inside a Slurm job, put the job back into the queue",
+    )
+    parser.add_argument(
         "--checkpoint-minutes",
         type=ranged(Positive),
         default=10.0,
@@ -89,8 +94,17 @@ def run(arguments: argparse.Namespace) -> int:
             )
     except InterruptedRunError as reason:
         logging.getLogger(__name__).info(reason)
-        return TRY_AGAIN
+        return try_again(arguments)
     return 0
+
+
+def try_again(arguments: argparse.Namespace) -> int:
+    """Return the exit code of what can go on later; ask Slurm for that where it should."""
+    from clipnoise.engine.slurm import requeue
+
+    if arguments.requeue and requeue():
+        print("the Slurm job is back in the queue", file=sys.stderr, flush=True)
+    return TRY_AGAIN
 
 
 def _spec(text: str) -> RunSpec:

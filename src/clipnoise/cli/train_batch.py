@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     tasks, specs = {}, {}
     for values in _listed(arguments.specs):
         spec = from_mapping(values, file="--specs")
-        spec = train.chosen(spec, _named(arguments.choice, spec.tuning.key if spec.tuning else None))
+        spec = train.chosen(
+            spec, _named(arguments.choice, spec.tuning.key if spec.tuning else None)
+        )
         target = calibration_target(spec)
         files = _named(arguments.calibration, target.key if target else None)
         if target is not None and not files:
@@ -63,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     for log, code in ended.items():
         print(f"{'done' if code == 0 else f'exit code {code}, see'} {log}")
     if forks.stopped:
-        return train.TRY_AGAIN
+        return train.try_again(arguments)
     if any(ended.values()):
         return 1
     if arguments.out is not None:
@@ -93,6 +95,6 @@ def _task(
     from clipnoise.engine.spec import to_mapping
 
     text = json.dumps(to_mapping(spec))
-    own = {"spec": text, "calibration": calibration, "choice": [], "gpus": 0}
+    own = {"spec": text, "calibration": calibration, "choice": [], "gpus": 0, "requeue": False}
     one = argparse.Namespace(**{**vars(arguments), **own})
     return lambda: train.run(one)

@@ -52,16 +52,11 @@ class Resources:
         """Return how many runs of a model one job trains at the same time."""
         return 1 if self.shards_per_gpu else self.gpu_share.get(model, 1)
 
-    @property
-    def whole_gpus(self) -> int:
-        """How many GPUs a job has to itself; none where it asks for shards."""
-        return 0 if self.shards_per_gpu else self.gpus
-
     def gres(self, model: str) -> str:
-        """Return what one run asks Slurm for instead of a GPU: its shards, or nothing."""
-        if not (self.gpus and self.shards_per_gpu):
-            return ""
-        return f"shard:{max(1, self.shards_per_gpu // self.gpu_share.get(model, 1))}"
+        """Return what a job asks Slurm for: GPUs, the shards of one, or nothing."""
+        if self.shards_per_gpu and self.gpus:
+            return f"shard:{max(1, self.shards_per_gpu // self.gpu_share.get(model, 1))}"
+        return f"gpu:{self.gpus}" if self.gpus else ""
 
 
 @dataclass(frozen=True, kw_only=True)
