@@ -93,39 +93,24 @@ def show(cache: Path) -> None:
 def _state(cache: Path, dataset: Dataset) -> str:
     """Say what of a dataset is there: prepared in some form, or its raw files at least."""
     from clipnoise.data.cache import MANIFEST
-    from clipnoise.data.fetch import require_raw
-    from clipnoise.errors import UserError
+    from clipnoise.data.fetch import raw_files
 
     forms = [cache / dataset.prepared, *cache.glob(f"{dataset.id}@*")]
     if any((folder / MANIFEST).is_file() for folder in forms):
         return "present"
     if not dataset.files:
         return "absent"
-    try:
-        require_raw(cache, dataset)
-    except UserError:
-        return "absent"
-    return "absent, raw files here"
+    return "absent" if raw_files(cache, dataset).missing() else "absent, raw files here"
 
 
 def _fetch(cache: Path, dataset: Dataset) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    from clipnoise.data.fetch import fetch
+    from clipnoise.cli._downloads import fetch
+    from clipnoise.data.fetch import raw_files
 
     if not dataset.files:
         print(f"{dataset.id}: nothing to fetch. {dataset.manual}".rstrip())
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
-        bars = {file.name: progress.add_task(file.name, total=None) for file in dataset.files}
-
-        def report(name: str, done: int, total: int | None) -> None:
-            progress.update(bars[name], completed=done, total=total)
-
-        folder = fetch(cache, dataset, report)
-    print(f"{dataset.id}: fetched into {folder}")
+    print(f"{dataset.id}: fetched into {fetch(raw_files(cache, dataset))}")
 
 
 def _verify(cache: Path, dataset: Dataset) -> None:
