@@ -26,6 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from clipnoise.files import write_atomically
+    from clipnoise.reporting.costs import cost_panel
     from clipnoise.reporting.records import read_runs
     from clipnoise.reporting.render import to_csv, to_latex, to_markdown
     from clipnoise.reporting.tables import build_table
@@ -36,8 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise unknown("part", arguments.part, study.parts, file=str(arguments.study))
     shown = [i for i in study.report if i.kind == "table" and i.part == arguments.part]
     title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
-    table = build_table(read_runs(arguments.runs), arguments.part, title=title, caption=caption)
-    table = replace(table, watermark=study.watermark)
+    runs = read_runs(arguments.runs)
+    table = build_table(runs, arguments.part, title=title, caption=caption)
+    costs = cost_panel(runs, arguments.part) if any(item.costs for item in shown) else None
+    table = replace(table, watermark=study.watermark, costs=costs)
     for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_atomically(arguments.out.with_name(arguments.out.name + ending), text(table))
     print(f"{arguments.out}: .csv, .md and .tex")

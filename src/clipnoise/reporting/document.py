@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.reporting.comparison import compare, comparison_data
+from clipnoise.reporting.costs import NOTE, cost_panel
 from clipnoise.reporting.formats import budget, count, duration, ranges, shown, significant
 from clipnoise.reporting.notes import TEST, table_notes
 from clipnoise.reporting.privacy import headline, privacy_statement
@@ -120,12 +121,13 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
     if item.drawn:
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     table = build_table(runs, item.part, title=title, caption=item.caption)
+    costs = [cost_panel(runs, item.part)] if item.costs else []
     return {
         "kind": "table",
         "title": title,
         "caption": item.caption,
-        "panels": panel_data(table),
-        "notes": table_notes(table),
+        "panels": [*panel_data(table), *costs],
+        "notes": [*table_notes(table), *([NOTE] if costs else [])],
     }
 
 

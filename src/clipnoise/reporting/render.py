@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from clipnoise.reporting.costs import NOTE, Panel, panel_lines
 from clipnoise.reporting.notes import table_notes
 from clipnoise.reporting.tables import Cell, Group, Row, Table
 
@@ -81,7 +82,10 @@ def to_markdown(table: Table) -> str:
         titles = [group.title for group in table.groups]
         rows = _markdown_rows(table.references, table.groups)
         blocks.append(_pipes(["non-private reference", *titles], rows))
-    blocks.extend(_markdown(note) for note in table_notes(table))
+    if table.costs is not None:
+        head, *rows = [[_markdown(text) for text in line] for line in panel_lines(table.costs)]
+        blocks.append(_pipes(head, rows))
+    blocks.extend(_markdown(note) for note in _notes(table))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -114,13 +118,26 @@ def to_latex(table: Table) -> str:
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(_caption(table))}}}"]
     for panel in table.panels():
         lines += [*_tabular(table, panel), "", r"\medskip"]
-    notes = " ".join(latex(note) for note in table_notes(table))
+    if table.costs is not None:
+        lines += [*_cost_tabular(table.costs), "", r"\medskip"]
+    notes = " ".join(latex(note) for note in _notes(table))
     lines += [rf"\par\raggedright\footnotesize {notes}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
 def _caption(table: Table) -> str:
     return ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
+
+
+def _notes(table: Table) -> list[str]:
+    return [*table_notes(table), *([NOTE] if table.costs is not None else [])]
+
+
+def _cost_tabular(panel: Panel) -> list[str]:
+    head, *rows = [" & ".join(map(latex, line)) + r" \\" for line in panel_lines(panel)]
+    width = sum(len(group["headings"]) for group in panel["groups"])
+    begin = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", head, r"\midrule"]
+    return [*begin, *rows, r"\bottomrule", r"\end{tabular}"]
 
 
 def _tabular(table: Table, panel: Sequence[Group]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.reporting.costs import Panel
 from clipnoise.reporting.formats import ACCURACY, DASH, LOSS, Metric, budget
 from clipnoise.reporting.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.reporting.statistics import Sample, Verdict, judge, sample
@@ -119,6 +120,7 @@ class Table:
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
         watermark: what stands on everything that shows the results; empty for none.
+        costs: what the methods cost, as a further panel; None where it is not asked for.
     """
 
     part: str
@@ -130,6 +132,7 @@ class Table:
     references: tuple[Row, ...]
     verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
     watermark: str = ""
+    costs: Panel | None = None
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""

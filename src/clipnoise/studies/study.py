@@ -24,6 +24,9 @@ Kind = Literal[
     "ablation",
     "filter-sweep",
     "sweep",
+    "interquartile-means",
+    "performance-profiles",
+    "critical-differences",
 ]
 
 
@@ -39,6 +42,7 @@ class ReportItem:
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
         over: the hyper-parameter that an item of the kind `sweep` is over.
+        costs: whether a table shows what methods cost, and what their audits found, too.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -49,10 +53,13 @@ class ReportItem:
     caption: str = ""
     published: str = ""
     over: str = ""
+    costs: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.over) != (self.kind == "sweep"):
             raise ValueError("a sweep, and nothing else, says the hyper-parameter that it is over")
+        if self.costs and self.kind != "table":
+            raise ValueError("costs are shown beside a table")
 
     @property
     def drawn(self) -> bool:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from clipnoise.errors import unknown
 from clipnoise.reporting.figures import (
     ablation,
+    across_tasks,
     against_epsilon,
     canvas,
     curves,
@@ -28,6 +29,9 @@ KINDS: Mapping[str, Draw] = {
     "ablation": ablation.draw,
     "filter-sweep": filter_sweep.draw,
     "sweep": sweep.draw,
+    "interquartile-means": across_tasks.draw_means,
+    "performance-profiles": across_tasks.draw_profiles,
+    "critical-differences": across_tasks.draw_differences,
 }
 
 

@@ -1,0 +1,137 @@
+"""Statistics across tasks hold their closed forms, and their figures say what they cannot show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from reporting_data import run_row, write_csv
+from scipy import stats
+
+from clipnoise.reporting.across import (
+    bootstrap,
+    datasets_needed,
+    interquartile_mean,
+    profile,
+    ranking,
+    wilcoxon,
+)
+from clipnoise.reporting.costs import cost_panel, panel_lines
+from clipnoise.reporting.figures.draw import draw_figure
+from clipnoise.reporting.records import read_runs
+from clipnoise.studies.collect import RUN_COLUMNS
+
+KINDS = ("interquartile-means", "performance-profiles", "critical-differences")
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 8, 21])
+def test_the_interquartile_mean_is_the_mean_trimmed_by_a_quarter(n: int) -> None:
+    values = np.random.default_rng(n).normal(size=(3, n))
+    expected = stats.trim_mean(values, 0.25, axis=-1)
+    np.testing.assert_allclose(interquartile_mean(values), expected)
+
+
+def test_a_diverged_run_is_the_lowest_and_too_many_leave_no_mean() -> None:
+    assert interquartile_mean(np.array([-np.inf, 1.0, 2.0, 9.0])) == 1.5
+    assert interquartile_mean(np.array([-np.inf, -np.inf, 2.0, 9.0])) == -np.inf
+
+
+def test_the_bootstrap_draws_seeds_within_each_task() -> None:
+    """Tasks far apart but without spread within: drawing tasks would give a wide interval."""
+    tasks = [np.full(5, 0.0), np.full(5, 100.0)]
+    low, high = bootstrap(tasks, lambda scores: scores.mean(axis=-1), resamples=200)
+    assert low == high == 50.0
+
+
+def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
+    values = np.random.default_rng(0).normal(size=400)
+    low, high = bootstrap([values], lambda scores: scores.mean(axis=-1), resamples=1000)
+    error = values.std() / np.sqrt(len(values))
+    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    assert low < values.mean() < high
+
+
+def test_a_profile_is_one_minus_the_distribution_function() -> None:
+    share = profile(np.array([0.0, 1.0, 2.5, 9.0]))
+    np.testing.assert_array_equal(share(np.array([1.0, 2.0, 3.0, -np.inf])), [0.75, 0.75, 0.25, 0])
+
+
+def test_ranks_are_means_over_datasets_with_ties_shared() -> None:
+    found = ranking({"a": [3, 3, 1], "b": [2, 3, 2], "c": [1, 1, 3]})
+    assert found.ranks == pytest.approx({"a": 5.5 / 3, "b": 5.5 / 3, "c": 7 / 3})
+    assert found.datasets == 3
+
+
+def test_a_clique_ends_where_a_difference_is_significant() -> None:
+    steps = np.linspace(1, 2, 12)
+    scores = {"best": 9 + steps, "second": 9 - 0.1 * (-1) ** np.arange(12) + steps, "last": steps}
+    found = ranking(scores)  # type: ignore[arg-type]
+    assert found.cliques == (("best", "second"),)
+
+
+def test_too_few_datasets_join_everybody() -> None:
+    found = ranking({"a": [3, 3, 3], "b": [2, 2, 2], "c": [1, 1, 1]})
+    assert found.cliques == (("a", "b", "c"),)
+    assert found.needed > found.datasets
+
+
+@pytest.mark.parametrize("methods", [2, 3, 5, 10, 30])
+def test_the_datasets_needed_are_the_first_that_can_tell(methods: int) -> None:
+    pairs = methods * (methods - 1) / 2
+    n = datasets_needed(methods)
+    assert 2.0 ** (1 - n) * pairs < 0.05 <= 2.0 ** (2 - n) * pairs
+
+
+def test_the_smallest_p_value_on_n_datasets_is_two_to_the_one_minus_n() -> None:
+    for n in (2, 5, 9):
+        values = np.arange(1.0, n + 1)
+        assert wilcoxon(values, 0 * values) == pytest.approx(2.0 ** (1 - n))
+    assert wilcoxon(np.ones(4), np.ones(4)) == 1.0
+
+
+def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
+    source = np.random.default_rng(0)
+    rows = [
+        run_row(
+            method=method,
+            dataset=f"set-{number}",
+            budget=budget,
+            seed=seed,
+            test_accuracy=level + 0.01 * source.normal(),
+            **changes,
+        )
+        for number in range(datasets)
+        for method, level in (("dp-sgd", 0.8), ("dp-adam", 0.7))
+        for budget in ("eps=1", "eps=8")
+        for seed in range(5)
+    ]
+    rows.append(run_row(method="sgd", dataset="set-0", budget="non-private"))
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_figure_across_tasks_is_drawn_and_repeats(kind: str, tmp_path: Path) -> None:
+    runs = league(tmp_path)
+    first = draw_figure(kind, "comparison", runs, runs)
+    assert first.startswith(b"<?xml")
+    assert first == draw_figure(kind, "comparison", runs, runs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_figure_survives_diverged_and_missing_runs(kind: str, tmp_path: Path) -> None:
+    runs = league(tmp_path)
+    runs.loc[runs["method"] == "dp-adam", ["status", "test_accuracy"]] = ["diverged", np.nan]
+    runs.loc[runs["dataset"] == "set-1", ["status", "test_accuracy"]] = ["missing", np.nan]
+    assert draw_figure(kind, "comparison", runs, runs)
+
+
+def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
+    runs = league(tmp_path, datasets=1, passes_per_step=2, audit="not refuted: ε ≥ 0.90 of 1.00")
+    lines = panel_lines(cost_panel(runs, "comparison"))
+    assert lines[0][-1] == "audit"
+    assert lines[1] == ["dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00"]
+    assert lines[-1][0] == "sgd"
+    assert lines[-1][-1] == "not audited"
