@@ -1,7 +1,8 @@
 """Runs killed at random moments, again and again: every result that exists is complete and right.
 
 CLIPNOISE_KILLS says how often; the processes are forked from one that has imported everything, so
-that kills fall on the run itself and not on its start.
+that kills fall on the run itself and not on its start. Every second one waits for a checkpoint
+first: however slow the machine is, some runs are killed that have something to go on from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 import yaml
 
 from clipnoise.data.base import dataset_class
+from clipnoise.engine.checkpoint import FILE as CHECKPOINT
 from clipnoise.engine.results import read_run, run_folder
 from clipnoise.engine.spec import RunSpec, to_mapping
 from clipnoise.privacy.calibration import calibrate
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.workflow
 
 KILLS = int(os.environ.get("CLIPNOISE_KILLS", "8"))
 LONGEST = 1.2  # seconds to the kill; a run of the study takes about one
+SHORTEST = 0.1  # seconds from a checkpoint to the kill
 STUDY: dict[str, Any] = {
     "title": "Killed",
     "parts": {
@@ -88,6 +91,17 @@ def start(words: list[str]) -> Any:
     return process
 
 
+def disturb(process: Any, checkpoint: Path | None, seconds: float) -> bool:
+    """Kill a process after some seconds, counted from a checkpoint on; return whether it lived."""
+    while checkpoint is not None and process.is_alive() and not checkpoint.exists():
+        process.join(0.001)
+    process.join(seconds)
+    alive = bool(process.is_alive())
+    process.kill()
+    process.join()
+    return alive
+
+
 def measured(folder: Path) -> list[dict[str, str]]:
     files = read_run(folder)  # raises where a file is half-written
     assert files is not None
@@ -121,17 +135,23 @@ def test_what_is_there_after_kills_at_random_moments_is_complete_and_right(
     right = whole(study, tmp_path / "undisturbed")
     draw = random.Random(KILLS)
     killed, resumed, rounds = 0, 0, 0
-    while killed < KILLS:
+    while killed < KILLS or not resumed:
         rounds += 1
+        assert rounds < 10 * KILLS, "no run went on from a checkpoint"
         results = tmp_path / str(rounds)
         left = [run.spec for run in study.runs]
         while left:
             spec = draw.choice(left)
             process = start(command(study, spec, results))
-            process.join(draw.uniform(0, LONGEST) if killed < KILLS else 120)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            saved = run_folder(results, spec) / CHECKPOINT
+            if killed < KILLS or not (resumed or saved.exists()):
+                late = killed % 2 == 1 and not saved.exists()
+                seconds = draw.uniform(0, SHORTEST if late else LONGEST)
+                alive = disturb(process, saved if late else None, seconds)
+            else:
+                process.join(120)
+                alive = False
+            if alive:
                 killed += 1
             else:
                 assert process.exitcode == 0
