@@ -69,7 +69,8 @@ def test_the_empirical_audit_exposes(name: str, tmp_path: Path) -> None:
 
 
 def test_every_control_has_a_check_that_applies_and_none_is_a_method() -> None:
-    assert set(EXPECTED) | {"shuffled-as-poisson", "delta-of-batches"} == set(CONTROLS)
+    others = {"node-at-c", "shuffled-as-poisson", "delta-of-batches"}  # held to elsewhere
+    assert set(EXPECTED) | others == set(CONTROLS)
     assert set(CONTROLS) == set(MISTAKES)
     assert not set(CONTROLS) & set(methods())
 

@@ -86,6 +86,32 @@ def realise(gradients: Tensor, theta: Tensor) -> DenseExamples:
     return DenseExamples(inputs, inputs @ theta - norms.squeeze(1))
 
 
+def mean_of_heard(dimension: int, pool: DenseExamples, seed: int = 0) -> Bench:
+    """Return a bench of linear regression on the mean of a node's features and those it hears.
+
+    Args:
+        dimension: d, the number of features.
+        pool: nodes as `clipnoise.data.graphs` hands them out, in float64.
+        seed: of the initial parameters.
+    """
+
+    class Mean(nn.Module):
+        """Nodes with those they hear (b, 1 + K, features + 1) in, means (b, features) out."""
+
+        def forward(self, heard: Tensor) -> Tensor:
+            return heard[..., :-1].sum(dim=-2) / heard[..., -1:].sum(dim=-2).clamp(min=1)
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.squeeze(1) - targets).square() / 2
+
+    draw = torch.Generator().manual_seed(seed)
+    theta = torch.randn(dimension, generator=draw, dtype=torch.float64)
+    engines = _engines(
+        lambda: nn.Sequential(Mean(), nn.Linear(dimension, 1, bias=False)), losses, theta
+    )
+    return Bench("nodes of a graph", engines, theta, pool)
+
+
 def real_data(dataset: Dataset, model: Model, inputs: DenseExamples, seed: int = 0) -> Bench:
     """Return a bench of a real dataset and model.
 

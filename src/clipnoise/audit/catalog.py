@@ -16,6 +16,9 @@ MISTAKES: Mapping[str, str] = {
     "microbatch-at-c": (
         "Means of micro-batches are clipped to C and accounted at C; one example can move one 2C."
     ),
+    "node-at-c": (
+        "Noise for nodes of a graph is scaled to C; with its messages one can move 2(K+1)C."
+    ),
     "realised-batch-size": "The sum is divided by the size of the batch that was drawn.",
     "delta-of-batches": (
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."

@@ -12,6 +12,7 @@ from clipnoise.gradients.engine import physical_batches
 from clipnoise.methods.registry import method_class
 from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.nodes import sensitivity_factor
 from clipnoise.privacy.sampling import MicroBatchAssignment
 from clipnoise.seeds import generator
 
@@ -50,6 +51,8 @@ class Subject:
         sampler: how batches are drawn.
         batches: "as declared", or another stream of batches in a deliberately broken variant.
         microbatches: how examples are averaged before clipping.
+        node_sensitivity: what noise for nodes of a graph is scaled to, by K; another than the real
+            code only in a deliberately broken variant.
     """
 
     method: Method
@@ -58,6 +61,7 @@ class Subject:
     sampler: str = "poisson"
     batches: Literal["as declared", "shuffled"] = "as declared"
     microbatches: MicroBatches = field(default_factory=MicroBatches)
+    node_sensitivity: Callable[[int], float] = sensitivity_factor
 
     @property
     def sensitivity_factor(self) -> float:

@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _contract(arguments: argparse.Namespace) -> dict[str, Any]:
     from clipnoise.audit.bench import real_data
     from clipnoise.audit.contract import check_contract
+    from clipnoise.audit.nodes import check_nodes
     from clipnoise.audit.runs import check_sampler, check_steps
     from clipnoise.data.digits import Digits
     from clipnoise.models.logistic import Logistic
@@ -94,7 +95,11 @@ def _contract(arguments: argparse.Namespace) -> dict[str, Any]:
     audited, digits = _subject(arguments), Digits()
     audited = replace(audited, microbatches=MicroBatches(arguments.microbatch))
     real = real_data(digits, Logistic(), digits.load(arguments.cache).train.dense())
-    findings = (check_steps(audited, arguments.cache), check_sampler(audited))
+    findings = (
+        check_steps(audited, arguments.cache),
+        check_sampler(audited),
+        check_nodes(audited),
+    )
     return check_contract(audited, real, findings=findings)
 
 

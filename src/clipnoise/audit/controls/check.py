@@ -9,6 +9,7 @@ from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls.registry import CONTROLS
 from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.nodes import check_nodes
 from clipnoise.audit.runs import check_sampler
 from clipnoise.errors import unknown
 
@@ -37,7 +38,8 @@ def check_control(name: str, cache: Path, settings: Settings | None = None) -> d
     result: dict[str, Any] = {"kind": "control", "control": name, "mistake": MISTAKES[name]}
     if control.build is not None:
         broken = control.build()
-        result["contract"] = check_contract(broken, findings=(check_sampler(broken),))
+        findings = (check_sampler(broken), check_nodes(broken))
+        result["contract"] = check_contract(broken, findings=findings)
         if result["contract"]["verdict"] == "broken":
             refuted_by.append("contract check")
             said += result["contract"]["broken"]

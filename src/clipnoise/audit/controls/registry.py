@@ -54,6 +54,9 @@ CONTROLS: Mapping[str, Control] = {
     "microbatch-at-c": Control(
         build=_formed("dp-sgd", forms.clip_microbatches),
     ),
+    "node-at-c": Control(
+        build=lambda: subject("dp-sgd", node_sensitivity=lambda degree: 1.0),
+    ),
     "realised-batch-size": Control(
         build=_formed("dp-sgd", forms.divide_by_realised_size(EXPECTED_BATCH_SIZE)),
     ),
