@@ -132,7 +132,7 @@ def texts_of(serialised: bytes) -> dict[str, str]:
     Raises:
         ValueError: it is no such message.
     """
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     try:
         example = _message()()

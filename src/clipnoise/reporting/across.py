@@ -138,7 +138,7 @@ def wilcoxon(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         return 1.0
     sizes = np.abs(differences)
     exact = bool(sizes.all()) and len(np.unique(sizes)) == len(sizes)
-    method: Literal["exact", "asymptotic"] = "exact" if exact else "asymptotic"
+    method: Literal["exact", "approx"] = "exact" if exact else "approx"
     test = stats.wilcoxon(differences, zero_method="zsplit", method=method)
     return max(float(test.pvalue), 2.0 ** (1 - len(differences)))
 
