@@ -50,6 +50,11 @@ def test_the_sizes_of_the_real_files_are_known_without_them(name: str) -> None:
     assert DATASETS[name]().sizes()["train"] > 0
 
 
+def test_what_decides_what_is_prepared_is_enough_to_prepare_it(name: str) -> None:
+    dataset = small_with_public(name)
+    assert parse(DATASETS[name], dataset.preparation()).prepared == dataset.prepared
+
+
 def test_inputs_are_as_declared(name: str, prepared: Path) -> None:
     dataset = small_with_public(name)
     signature = dataset.signature

@@ -118,6 +118,36 @@ def test_listing_the_commands_loads_nothing_heavy() -> None:
     assert not loaded_by("from clipnoise.cli import overview; overview()") & HEAVY
 
 
+BUILD = """
+import clipnoise.engine.training
+from pathlib import Path
+from clipnoise.data.signature import Signature
+from clipnoise.models.base import model_class
+shapes = [
+    Signature("image", (1, 28, 28), 10),
+    Signature("image", (1, 28, 28), 784, "reconstruction"),
+    Signature("tokens", (12,), 2, vocabulary=50),
+]
+def build(*names):
+    for name in names:
+        kind = model_class(name)
+        small = kind(pretrained=False, layers=1) if hasattr(kind, "pretrained") else kind()
+        small.build(next(shape for shape in shapes if kind.takes(shape)), Path("weights"))
+"""
+SMALL = ("logistic", "cnn-small", "cnn-5", "cnn-5-averaged", "autoencoder", "lstm")
+
+
+def test_a_run_loads_only_the_libraries_that_its_model_is_built_with() -> None:
+    libraries = {"timm", "transformers", "torchvision"}
+    assert not loaded_by(f"{BUILD}\nbuild(*{SMALL})") & (libraries | {"mlflow", "sklearn"})
+    images = loaded_by(f"{BUILD}\nbuild('vit', 'resnet-18')")
+    assert "timm" in images
+    assert "transformers" not in images
+    texts = loaded_by(f"{BUILD}\nbuild('tiny-bert')")
+    assert "transformers" in texts
+    assert "timm" not in texts
+
+
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Count the lines of a function, its docstring left out."""
     assert function.end_lineno is not None

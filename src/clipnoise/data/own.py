@@ -94,7 +94,8 @@ class Own(Partitioned):
         return f"own@{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def preparation(self) -> dict[str, Any]:
-        return {name: value for name, value in to_plain(self).items() if name not in CUT}
+        described = {name: value for name, value in to_plain(self).items() if name not in CUT}
+        return {**described, "validation_examples": 1}  # the default may be more than there are
 
     def prepare(self, cache: Path) -> None:
         arrays: dict[str, np.ndarray] = {}
