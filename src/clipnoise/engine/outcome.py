@@ -55,6 +55,7 @@ class Outcome:
         processed: examples whose gradients were taken.
         training_seconds: time in steps, evaluations excluded.
         seconds_before: time that the run took before it last went on from a checkpoint.
+        diagnostics: what was seen of the moments, as plain data; None where nothing watched.
     """
 
     provenance: dict[str, str]
@@ -69,6 +70,7 @@ class Outcome:
     processed: int = 0
     training_seconds: float = 0.0
     seconds_before: float = 0.0
+    diagnostics: dict[str, Any] | None = None
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

@@ -89,7 +89,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
     doubts = (spec.dataset.caveat(), None if groups.covered(method.query) else groups.caveat)
     caveats = [doubt for doubt in doubts if doubt]
     said = claim(
-        private=method.query.private,
+        private=method.query.private and not spec.training.diagnostics,
         sampler=privacy.sampler,
         accountant=privacy.accountant,
         adjacency=spec.adjacency,
@@ -163,6 +163,7 @@ def write_run(
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
         **provenance.as_mapping(),
+        **({} if outcome.diagnostics is None else {"diagnostics": outcome.diagnostics}),
     }
     table = metrics_csv(outcome.metrics)
     summary["digest"] = _digest(finite(summary), table)
@@ -205,21 +206,43 @@ def read_run(folder: Path) -> RunFiles | None:
     Raises:
         UserError: a file is damaged; the message names it and says how to recompute it.
     """
-    path = folder / SUMMARY
-    if not path.exists():
+    summary = read_summary(folder)
+    if summary is None:
         return None
+    path = folder / SUMMARY
+    try:
+        text = (folder / "metrics.csv").read_text()
+    except (OSError, ValueError) as error:
+        raise UserError(_damaged(path, str(error))) from None
+    if summary.get("digest") not in (None, _digest(summary, text)):
+        raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
+    return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Read a run's summary alone, without a check of its numbers.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        The summary, or None when the run has not finished.
+
+    Raises:
+        UserError: the file is damaged; the message names it and says how to recompute it.
+    """
+    path = folder / SUMMARY
     try:
         summary = json.loads(path.read_text())
-        text = (folder / "metrics.csv").read_text()
         missing = {"hash", "status", "final", "privacy", "spec"} - set(summary)
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, TypeError) as error:
         raise UserError(_damaged(path, str(error))) from None
     if missing or summary["hash"] != folder.name:
         reason = f"no {', '.join(sorted(missing))}" if missing else "its hash is another run's"
         raise UserError(_damaged(path, reason))
-    if summary.get("digest") not in (None, _digest(summary, text)):
-        raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
-    return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
+    return dict(summary)
 
 
 def set_aside(folder: Path) -> bool:

@@ -78,6 +78,8 @@ class Training:
         steps: T itself, instead of epochs; in federated training the number of rounds.
         physical_batch_size: examples held in memory at once; bounds memory, not privacy.
         evaluations: how many times the metrics are taken, the last step included.
+        diagnostics: whether moments are watched without their noise too; the run is non-private
+            then.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -87,6 +89,7 @@ class Training:
     steps: Natural | None = None
     physical_batch_size: Count = 256
     evaluations: Count = 10
+    diagnostics: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -282,16 +285,8 @@ class RunSpec:
     @property
     def folder(self) -> str:
         """The run's folder below results/runs."""
-        return "/".join(
-            [
-                self.dataset.id,
-                self.model.id,
-                self.method.id,
-                self.budget,
-                f"seed={self.seed}",
-                self.hash,
-            ]
-        )
+        place = (self.dataset.id, self.model.id, self.method.id, self.budget)
+        return "/".join((*place, f"seed={self.seed}", self.hash))
 
     def evaluation_steps(self) -> list[int]:
         """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
@@ -315,7 +310,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
         "privacy": None if spec.privacy is None else _privacy(spec.privacy),
-        "training": to_plain(spec.training),
+        "training": _training(spec.training),
         "seed": spec.seed,
         **public,
         **tuning,
@@ -333,6 +328,13 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
         del values["largest_batch"]
     if privacy.microbatch_size == 1:
         del values["microbatch_size"], values["microbatch_accounting"]
+    return values
+
+
+def _training(training: Training) -> dict[str, Any]:
+    values: dict[str, Any] = to_plain(training)
+    if not training.diagnostics:
+        del values["diagnostics"]
     return values
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.data.base import Examples, Splits
+from clipnoise.engine.diagnostics import Diagnostics
 from clipnoise.engine.ingredients import (
     WEIGHTS,
     build_network,
@@ -82,6 +83,8 @@ def train(
         progress.take_steps()
     except DivergenceError as reason:
         outcome.status, outcome.reason = "diverged", str(reason)
+    if run.diagnostics is not None and outcome.status == "completed" and outcome.steps_done:
+        outcome.diagnostics = run.diagnostics.result()
     outcome.processed, outcome.training_seconds = progress.clock.processed, progress.clock.seconds
     outcome.physical_batch_size = run.held.size
     return outcome
@@ -103,7 +106,8 @@ class _Progress:
         self.clock = Clock()
         self._run = run
         self._sigma = 0.0 if calibration is None else calibration.noise_multiplier
-        self._spent = None if calibration is None else calibration.spent
+        private = run.diagnostics is None
+        self._spent = calibration.spent if calibration is not None and private else None
         self._on_metrics = on_metrics
         self._checkpoint = checkpoint
 
@@ -157,6 +161,7 @@ class Run:
         sums: how a logical batch becomes a clipped sum; another one only where an audit tries what
             a mistake would do.
         held: how many examples are in memory at once.
+        diagnostics: what watches the steps of a run that is marked non-private for it, or None.
     """
 
     spec: RunSpec
@@ -174,6 +179,7 @@ class Run:
     past: deque[Tensor]
     memory: PeakMemory
     held: PhysicalBatch
+    diagnostics: Diagnostics | None = None
     sums: Callable[..., Unreleased] = physical_batches
 
     @classmethod
@@ -218,6 +224,7 @@ class Run:
             past=deque(maxlen=spec.method.iterates()),
             memory=PeakMemory(device),
             held=PhysicalBatch(spec.training.physical_batch_size),
+            diagnostics=Diagnostics(spec.method, theta) if spec.training.diagnostics else None,
         )
 
     def batches(self, after: int = 0) -> Iterator[Tensor]:
@@ -236,6 +243,7 @@ class Run:
             "sampler": self.sampler,
             "public": self.public,
             "micro-batches": self.units.assignment,
+            "diagnostics": self.diagnostics,
         }
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -297,6 +305,7 @@ class Run:
             available=len(self.past),
             clipped_sum=form,
             noise=self.noise.next(draws) if draws else (),
+            observe=None if self.diagnostics is None else self.diagnostics.observe,
         )
         self.theta = self.theta + change
 

@@ -160,6 +160,23 @@ class State:
 
 
 @dataclass(frozen=True)
+class Observation:
+    """What one step released, and what it would have released without noise: non-private.
+
+    Attributes:
+        released: the first released value, shape (d,).
+        clean: the same without noise, shape (d,).
+        clip_norm: C of the step; None where nothing was clipped.
+        public: the constants of the step.
+    """
+
+    released: Tensor
+    clean: Tensor
+    clip_norm: float | None
+    public: Public
+
+
+@dataclass(frozen=True)
 class WarmStart:
     """Training on public examples that comes before the first private step.
 
@@ -321,6 +338,7 @@ def step(
     available: int,
     clipped_sum: Callable[[Clipping], Unreleased],
     noise: Sequence[Tensor],
+    observe: Callable[[Observation], None] | None = None,
 ) -> Tensor:
     """Take one step of any method: form the sum, cross the privacy boundary, update.
 
@@ -331,6 +349,8 @@ def step(
         available: how many iterates exist, the current one included (1 at the first step).
         clipped_sum: the only access to private data: Σ v_i of the batch under a clipping plan.
         noise: standard normal tensors of shape (d,), one per noisy part of the query.
+        observe: is shown the release with and without noise, in a run that is marked non-private;
+            None in any other.
 
     Returns:
         The step to add to the parameters, shape (d,).
@@ -339,14 +359,19 @@ def step(
     if method.uses_clean_gradient:
         public = replace(public, clean_gradient=_clean_mean(method, public, clipped_sum))
     plan = method.clipping(state, public, min(available, method.iterates()))
+    clip_norm = plan.clip_norm if plan.clip_norm is not None else float("inf")
+    total = clipped_sum(plan)
     released = method.query.release(
-        clipped_sum(plan),
+        total,
         noise,
         noise_multiplier=public.noise_multiplier,
-        clip_norm=plan.clip_norm if plan.clip_norm is not None else float("inf"),
+        clip_norm=clip_norm,
         expected_batch_size=public.expected_batch_size,
         sensitivity_factor=public.sensitivity_factor,
     )
+    if observe is not None:
+        clean = method.query.values(total / public.expected_batch_size, clip_norm)
+        observe(Observation(released[0], clean[0], plan.clip_norm, public))
     return method.update(released, state, public)
 
 

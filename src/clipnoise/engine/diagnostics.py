@@ -1,0 +1,190 @@
+"""Diagnostics: what noise does to the moments of Adam, seen with the noise-free value beside it.
+
+They read what privacy protects, so a run with diagnostics is non-private whatever its noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.methods.base import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.methods.base import Method, Observation
+
+BETAS = (0.9, 0.999)  # of methods that have none
+POINTS = 100  # of a series that is kept, and of a sorted curve
+BINS = 80
+OUTLIERS = 0.999  # linear histograms span this quantile of the absolute values
+STATISTICS = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
+SERIES = ("negative_fraction", "clipped_gradient_norm")
+FIRST = ("m_clipped", "m_private")
+SECOND = ("v_clipped", "v_private", "v_corrected")
+UPDATES = ("update_clipped", "update_private", "update_corrected")
+
+
+class Diagnostics:
+    """Adam's moments of what was released and of what would have been without noise.
+
+    Both are those of one trajectory, the run's own. The update of the clipped kind divides the
+    private first moment by the clipped second moment, as in the source.
+
+    Source: DP-AdamBC, section 3, Table 2 and Figures 1 and 4; On Design Principles for Private
+    Adaptive Optimizers, section 5.2.
+    """
+
+    def __init__(self, method: Method, like: Tensor) -> None:
+        """Begin with moments of zero.
+
+        Args:
+            method: whose releases are watched; its betas are taken where it has two, its γ′, and
+                the Φ that it takes off where it is given one.
+            like: a tensor with the shape, dtype and device of the parameters.
+        """
+        betas = getattr(method, "betas", None)
+        self._betas: tuple[float, float] = betas if betas and len(betas) == 2 else BETAS
+        self._floor: float | None = getattr(method, "gamma_prime", None)
+        self._taken_off: float | None = getattr(method, "phi", None)
+        self._private, self._clipped = State(like), State(like)
+        self._phi = 0.0
+        self._rows: list[list[float]] = []  # SERIES, one row a step
+
+    def observe(self, seen: Observation) -> None:
+        """Take in one step."""
+        for state, value in ((self._private, seen.released), (self._clipped, seen.clean)):
+            state.step += 1
+            state.decay("m", value, self._betas[0])
+            state.decay("v", value.square(), self._betas[1])
+        norm = math.nan
+        if seen.clip_norm is not None:
+            self._phi = self._private.noise_bias(seen.public, seen.clip_norm, self._betas[1])
+            length = torch.linalg.vector_norm(seen.clean, dtype=torch.float64)
+            norm = float(length) / seen.clip_norm
+        negative = (self._second(self._private) < self._phi).double().mean()
+        self._rows.append([float(negative), norm])
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the moments and series so far, for a checkpoint."""
+        held = {"rows": torch.tensor(self._rows, dtype=torch.float64).reshape(-1, len(SERIES))}
+        for name, state in (("private", self._private), ("clipped", self._clipped)):
+            held.update((f"{name} {key}", value) for key, value in state.get_state().items())
+        return {"phi": torch.tensor(self._phi, dtype=torch.float64), **held}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a saved position; what follows is the same bit for bit."""
+        self._phi = float(state["phi"])
+        self._rows = state["rows"].tolist()
+        for name, own in (("private", self._private), ("clipped", self._clipped)):
+            prefix = f"{name} "
+            own.set_state(
+                {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
+            )
+
+    def result(self) -> dict[str, Any]:
+        """Return what was seen as plain data, the moments those of the last step.
+
+        Returns:
+            The step; Φ; minimum, quartiles, maximum and mean of every quantity over coordinates,
+            and of the series over steps; histograms with their ends, those of second moments over
+            log10; sorted second moments at evenly spaced ranks; the series at evenly spaced steps:
+            the fraction of coordinates with v̂ < Φ, and ‖ḡ‖/C.
+        """
+        values = dict(self._quantities())
+        series = dict(zip(SERIES, torch.tensor(self._rows, dtype=torch.float64).T, strict=True))
+        ordered = {name: value.sort().values for name, value in values.items() if len(value)}
+        over = {**ordered, **{name: x.sort().values for name, x in series.items()}}
+        shown = _evenly(len(self._rows))
+        return {
+            "step": self._private.step,
+            "phi": self._phi,
+            "statistics": {
+                f"{name}.{key}": number
+                for name, value in over.items()
+                for key, number in _statistics(value).items()
+            },
+            "histograms": {
+                "first": _histograms({name: values[name] for name in FIRST}),
+                "second": _histograms({n: values[n] for n in SECOND if n in values}, log=True),
+                "update": _histograms({n: values[n] for n in UPDATES[1:] if n in values}),
+            },
+            "sorted": {
+                name: [_quantile(ordered[name], i / POINTS) for i in range(POINTS + 1)]
+                for name in SECOND
+                if name in ordered
+            },
+            "series": {
+                "step": [row + 1 for row in shown],
+                **{name: [float(value[row]) for row in shown] for name, value in series.items()},
+            },
+        }
+
+    def _first(self, state: State) -> Tensor:
+        return state["m"] / (1 - self._betas[0] ** state.step)
+
+    def _second(self, state: State) -> Tensor:
+        return state["v"] / (1 - self._betas[1] ** state.step)
+
+    def _quantities(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each quantity by name, of shape (d,); the corrected ones for a method with γ′."""
+        first, clipped = self._first(self._private), self._second(self._clipped)
+        private = self._second(self._private)
+        yield FIRST[0], self._first(self._clipped)
+        yield FIRST[1], first
+        seconds = {SECOND[0]: clipped, SECOND[1]: private}
+        if self._floor is not None:
+            phi = self._phi if self._taken_off is None else self._taken_off
+            seconds[SECOND[2]] = (private - phi).clamp(min=self._floor)
+        yield from seconds.items()
+        for name, second in zip(UPDATES, seconds.values(), strict=False):
+            moved = second > 0  # a coordinate that nothing has reached has no update
+            yield name, first[moved] / second[moved].sqrt()
+
+
+def _evenly(length: int) -> list[int]:
+    """Return at most POINTS positions in a list, evenly spaced, its last one among them."""
+    stride = -(-length // POINTS)
+    return list(range((length - 1) % stride, length, stride)) if length else []
+
+
+def _statistics(ordered: Tensor) -> dict[str, float]:
+    """Return minimum, quartiles, maximum and mean of sorted values."""
+    found = {key: _quantile(ordered, share) for key, share in STATISTICS.items()}
+    return {**found, "mean": float(ordered.double().mean())}
+
+
+def _quantile(ordered: Tensor, share: float) -> float:
+    """Return a quantile of sorted values, between two of them by linear interpolation."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
+    return low if low == high else low + (place - below) * (high - low)
+
+
+def _histograms(values: dict[str, Tensor], *, log: bool = False) -> dict[str, Any]:
+    """Count values in bins that all share; what lies outside is left out.
+
+    Args:
+        values: each of shape (d,).
+        log: whether the bins are even in log10; values of 0 have no place there.
+    """
+    if log:
+        values = {name: value[value > 0].log10() for name, value in values.items()}
+        found = [end for x in values.values() if len(x) for end in (float(x.min()), float(x.max()))]
+        low, high = (min(found), max(found)) if found else (0.0, 1.0)
+    else:
+        spans = [_quantile(x.abs().sort().values, OUTLIERS) for x in values.values() if len(x)]
+        high = max(spans, default=0.0)
+        low = -high
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    counts = {
+        name: [int(n) for n in torch.histc(x.float(), BINS, low, high)]
+        for name, x in values.items()
+    }
+    return {"low": low, "high": high, "log10": log, "counts": counts}
