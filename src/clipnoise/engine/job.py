@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def run_job(
             logger.info(describe(metrics, spec.steps))
             view.log(asdict(metrics))
 
-        logger.info("%s on %s", spec.folder, device)
+        logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
         outcome = train(
             spec,
             cache=cache,

@@ -1,0 +1,236 @@
+"""Status: how far studies are, read from the files that their runs leave behind.
+
+A run that has ended has a summary. One that has not writes to its log at every evaluation and every
+checkpoint: the log's last lines say how far it is, or why it ended, and its age is a sign of life.
+So this needs no scheduler, and says the same on every machine that sees the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Literal
+
+from clipnoise.engine.job import CHECKPOINT_SECONDS
+from clipnoise.engine.results import read_summary, run_folder
+from clipnoise.engine.spec import RunSpec
+from clipnoise.errors import UserError
+from clipnoise.studies.study import Study
+
+State = Literal[
+    "done", "diverged", "damaged", "running", "silent", "stopped", "failed", "not started"
+]
+ENDED = ("done", "diverged")
+SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a run that is alive says so at every checkpoint
+TAIL = 8192  # bytes of a log that are read
+
+LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)$", re.MULTILINE)
+STEP = re.compile(r"step (\d+)/(\d+) .*?(?:(\d+) s left)?$")
+SAVED = re.compile(r"checkpoint after step (\d+)")
+STOPPED = "stopped by "
+FAULT = "Traceback (most recent call last)"
+COMPLAINT = re.compile(r"clipnoise [a-z-]+: ")
+
+# What runs wait for: the rule → what it makes for a name, below the results folder or the cache.
+MADE_BY = {
+    "prepare": ("cache", "{name}/manifest.json"),
+    "calibrate": ("results", "calibration/{name}.json"),
+    "select": ("results", "tuning/{name}.json"),
+}
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where one run is.
+
+    Attributes:
+        spec: the run.
+        state: "silent" is a run that began and shows no sign of life; "stopped" one that was told
+            to stop, and goes on from its checkpoint.
+        reason: why it diverged, failed, stopped or is damaged; the last step of one on its way.
+        log: its log, where there is one.
+        age: seconds since its last sign of life, for one that began and has not ended.
+        seconds: how long it took, or will take as a whole as far as can be told.
+        left: seconds that one on its way still needs, as its log says.
+    """
+
+    spec: RunSpec
+    state: State
+    reason: str = ""
+    log: Path | None = None
+    age: float | None = None
+    seconds: float | None = None
+    left: float | None = None
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """Where a study is.
+
+    Attributes:
+        name: the study.
+        runs: each of its runs once, those that tune others included.
+    """
+
+    name: str
+    runs: tuple[RunStatus, ...]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many runs are in each state."""
+        return Counter(run.state for run in self.runs)
+
+    def of(self, *states: str) -> list[RunStatus]:
+        """Return the runs in some states."""
+        return [run for run in self.runs if run.state in states]
+
+    @cached_property
+    def work_left(self) -> float | None:
+        """Seconds of training that are left, one run after another; None where nothing is known.
+
+        A run is expected to take as long as others of its dataset, model and method, or else of
+        its dataset and model, or else as any.
+        """
+        open_runs = [run for run in self.runs if run.state not in ENDED]
+        typical = _Durations(self.runs)
+        guesses = [
+            run.left if run.left is not None and run.state == "running" else typical.of(run.spec)
+            for run in open_runs
+        ]
+        known = [guess for guess in guesses if guess is not None]
+        return sum(known) if len(known) == len(open_runs) else None
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until all runs have ended, if as many train at a time as do now."""
+        running, work = self.counts["running"], self.work_left
+        return work / running if running and work is not None else None
+
+
+class _Durations:
+    """How long runs take, by what they have in common."""
+
+    def __init__(self, runs: Iterable[RunStatus]) -> None:
+        self._found: dict[tuple[str, ...], list[float]] = {}
+        for run in runs:
+            if run.seconds is not None and run.state in (*ENDED, "running"):
+                for key in self._keys(run.spec):
+                    self._found.setdefault(key, []).append(run.seconds)
+        self._mean = {key: mean(values) for key, values in self._found.items()}
+
+    def of(self, spec: RunSpec) -> float | None:
+        return next((self._mean[key] for key in self._keys(spec) if key in self._mean), None)
+
+    @staticmethod
+    def _keys(spec: RunSpec) -> Iterator[tuple[str, ...]]:
+        yield (spec.dataset.id, spec.model.id, spec.method.id)
+        yield (spec.dataset.id, spec.model.id)
+        yield ()
+
+
+def study_status(study: Study, results: Path, now: float | None = None) -> StudyStatus:
+    """Look at every run of a study.
+
+    Args:
+        study: the study.
+        results: the results folder.
+        now: the time, seconds since 1970; None asks the clock that dates the files.
+    """
+    clock = file_clock(results) if now is None else now
+    tuning = (spec for search in study.searches.values() for spec in search.runs)
+    specs = {spec.hash: spec for spec in (*(run.spec for run in study.runs), *tuning)}
+    return StudyStatus(study.name, tuple(_run(spec, results, clock) for spec in specs.values()))
+
+
+def file_clock(folder: Path) -> float:
+    """Return the time by the clock that dates files in a folder: another machine's may differ."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            return os.fstat(stream.fileno()).st_mtime
+    except OSError:  # the folder can only be read
+        return time.time()
+
+
+def failed_steps(results: Path, cache: Path) -> dict[str, str]:
+    """Return the steps that runs wait for and that failed: `rule name` → why.
+
+    Args:
+        results: the results folder, where the logs are.
+        cache: the folder of prepared datasets.
+    """
+    found = {}
+    for rule, (where, pattern) in MADE_BY.items():
+        for log in sorted((results / "logs" / rule).glob("*.log")):
+            made = (cache if where == "cache" else results) / pattern.format(name=log.stem)
+            reason = None if made.exists() else _failure(_tail(log))
+            if reason is not None:
+                found[f"{rule} {log.stem}"] = f"{reason} ({log})"
+    return found
+
+
+def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
+    folder = run_folder(results, spec)
+    try:
+        summary = read_summary(folder)
+    except UserError as error:
+        return RunStatus(spec, "damaged", str(error))
+    if summary is not None:
+        state: State = "done" if summary["status"] == "completed" else "diverged"
+        return RunStatus(spec, state, summary.get("reason") or "", seconds=summary["seconds"])
+    log = folder / "run.log"
+    try:
+        age = max(0.0, now - log.stat().st_mtime)
+    except FileNotFoundError:
+        return RunStatus(spec, "not started")
+    return _begun(spec, log, age)
+
+
+def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
+    """Tell where a run without a result is, from its log."""
+    text = _tail(log)
+    reason = _failure(text)
+    if reason is not None:
+        return RunStatus(spec, "failed", reason, log, age)
+    said = LINE.findall(text)
+    if said and said[-1].startswith(STOPPED):
+        return RunStatus(spec, "stopped", said[-1], log, age)
+    steps = [found.groups() for line in said if (found := STEP.match(line))]
+    if not steps:
+        return RunStatus(spec, _alive(age), "before its first step", log, age)
+    done, total, remaining = steps[-1]
+    state = _alive(age)
+    saved = max([int(done), *map(int, SAVED.findall(text))])
+    if remaining is None:
+        return RunStatus(spec, state, f"step {saved}/{total}", log, age)
+    whole = float(remaining) * int(total) / (int(total) - int(done))
+    left = max(0.0, float(remaining) - age)
+    return RunStatus(spec, state, f"step {saved}/{total}", log, age, whole, left)
+
+
+def _alive(age: float) -> State:
+    return "running" if age < SILENT_SECONDS else "silent"
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - TAIL))
+        return stream.read().decode(errors="replace")
+
+
+def _failure(text: str) -> str | None:
+    """Return why a command failed, from the end of its log; None where it has not."""
+    ends = [found.end() for found in LINE.finditer(text)]
+    lines = [line for line in text[max(ends, default=0) :].splitlines() if line.strip()]
+    complaints = [line for line in lines if COMPLAINT.match(line)]
+    if complaints:
+        return complaints[0]
+    return lines[-1] if any(line.startswith(FAULT) for line in lines) else None

@@ -1,0 +1,219 @@
+"""What `clipnoise status` says of runs, from the files that they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clipnoise.cli import main
+from clipnoise.cli.status import STATES, span
+from clipnoise.engine.checkpoint import Checkpoint, InterruptedRunError, StopRequest
+from clipnoise.engine.job import describe
+from clipnoise.engine.outcome import Metrics
+from clipnoise.engine.results import run_folder
+from clipnoise.engine.spec import RunSpec, to_mapping
+from clipnoise.files import write_json
+from clipnoise.studies.status import SILENT_SECONDS, StudyStatus, failed_steps, study_status
+from clipnoise.studies.study import Study, load_study
+
+STUDY: dict[str, Any] = {
+    "title": "Status",
+    "defaults": {"training": {"expected_batch_size": 50, "steps": 40, "evaluations": 4}},
+    "parts": {
+        "main": {
+            "datasets": ["digits"],
+            "models": ["logistic"],
+            "seeds": list(range(8)),
+            "methods": [{"id": "sgd", "learning_rate": 0.5}],
+        }
+    },
+    "report": [],
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    path = tmp_path / "workflow" / "studies" / "mine.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(STUDY))
+    folders = {name: str(tmp_path / name) for name in ("results", "cache", "reports")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"studies": ["mine"], **folders}))
+    return load_study(path)
+
+
+def line(text: str) -> str:
+    """Return a line of a log, as the format of `clipnoise train` makes it."""
+    return f"2026-01-05 12:00:00,123 {text}\n"
+
+
+def progress(step: int, seconds: float) -> str:
+    numbers = dict.fromkeys(Metrics.__dataclass_fields__, 0.5)
+    values = {**numbers, "step": step, "seconds": seconds, "epsilon": None}
+    return line(describe(Metrics(**values), 40))  # type: ignore[arg-type]
+
+
+def log(results: Path, spec: RunSpec, text: str, *, age: float = 0.0) -> None:
+    path = run_folder(results, spec) / "run.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    moment = time.time() - age
+    os.utime(path, (moment, moment))
+
+
+def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
+    path = run_folder(results, spec) / "summary.json"
+    reason = None if status == "completed" else "the loss is not finite after step 10"
+    values = {"hash": spec.hash, "status": status, "reason": reason, "seconds": seconds}
+    write_json(path, {**values, "final": {}, "privacy": {}, "spec": to_mapping(spec)})
+    return path
+
+
+def stop_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a run says that was told to stop after step 20."""
+    monkeypatch.setattr("clipnoise.engine.checkpoint._pack", lambda *words: b"")
+    stopping = Checkpoint(folder / "x", {}, 1e9, StopRequest(signal.SIGTERM.name))
+    with pytest.raises(InterruptedRunError) as stopped:
+        stopping.save({}, {"outcome": {"steps_done": 20}})
+    return str(stopped.value)
+
+
+@pytest.fixture
+def states(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyStatus:
+    """One run in each state."""
+    results, specs = tmp_path / "results", [run.spec for run in study.runs]
+    end(results, specs[0], "completed", 100.0)
+    end(results, specs[1], "diverged", 50.0)
+    damaged = end(results, specs[2], "completed", 1.0)
+    damaged.write_text(damaged.read_text()[:30])
+    begun = line("digits on cpu") + progress(0, 0.0) + progress(10, 30.0)
+    log(results, specs[3], begun)
+    log(results, specs[4], begun + line("checkpoint after step 15"), age=SILENT_SECONDS + 60)
+    log(results, specs[5], begun + line(stop_message(tmp_path, monkeypatch)))
+    trace = "Traceback (most recent call last):\n  File ...\nOSError: [Errno 28] No space left\n"
+    log(results, specs[6], begun + trace)
+    return study_status(study, results)
+
+
+def test_every_run_is_in_one_state_with_its_reason(states: StudyStatus) -> None:
+    found = [(run.state, run.reason) for run in states.runs]
+    assert found[2][1].count("damaged result file") == 1
+    found[2] = (found[2][0], "")
+    assert found == [
+        ("done", ""),
+        ("diverged", "the loss is not finite after step 10"),
+        ("damaged", ""),
+        ("running", "step 10/40"),
+        ("silent", "step 15/40"),
+        ("stopped", "stopped by SIGTERM, checkpoint after step 20"),
+        ("failed", "OSError: [Errno 28] No space left"),
+        ("not started", ""),
+    ]
+
+
+def test_the_time_left_follows_from_runs_of_the_same_kind(states: StudyStatus) -> None:
+    running = states.runs[3]
+    assert running.seconds == pytest.approx(120)  # 30 s for a quarter of the steps
+    assert running.left == pytest.approx(90, abs=5)
+    typical = (100 + 50 + 120) / 3
+    assert states.work_left == pytest.approx(5 * typical + 90, abs=5)
+    assert states.time_left == states.work_left  # one runs
+
+
+def test_a_fault_that_training_outlives_is_no_failure(study: Study, tmp_path: Path) -> None:
+    trace = "Traceback (most recent call last):\n  File ...\nConnectionError: gone\n"
+    log(tmp_path, study.runs[0].spec, line("begun") + trace + progress(10, 30.0))
+    log(tmp_path, study.runs[1].spec, "clipnoise train: digits: not prepared.\nRun prepare.\n")
+    log(tmp_path, study.runs[2].spec, "")
+    first, second, third = study_status(study, tmp_path).runs[:3]
+    assert (first.state, first.reason) == ("running", "step 10/40")
+    assert (second.state, second.reason) == ("failed", "clipnoise train: digits: not prepared.")
+    assert (third.state, third.reason) == ("running", "before its first step")
+
+
+def test_a_clock_that_is_behind_makes_nobody_silent(study: Study, tmp_path: Path) -> None:
+    spec = study.runs[0].spec
+    log(tmp_path, spec, progress(10, 30.0), age=-3600)
+    (run, *_) = study_status(study, tmp_path).runs
+    assert (run.state, run.age) == ("running", 0.0)
+
+
+def test_a_step_that_runs_wait_for_is_named_when_it_failed(tmp_path: Path) -> None:
+    results, cache = tmp_path / "results", tmp_path / "cache"
+    for name in ("mnist", "digits"):
+        path = results / "logs" / "prepare" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("clipnoise data: no such file.\n")
+    write_json(cache / "digits" / "manifest.json", {})  # a later try went well
+    (found,) = failed_steps(results, cache).items()
+    assert found[0] == "prepare mnist"
+    assert found[1].startswith("clipnoise data: no such file. (")
+
+
+def test_the_command_shows_a_line_per_study_and_the_reasons(
+    states: StudyStatus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--config", str(tmp_path / "config.yaml")]) == 0
+    head, row, *rest = capsys.readouterr().out.splitlines()
+    names = ("study", "runs", *STATES, "time left")
+    assert re.split(r"  +", head) == list(names)
+    assert row.split()[:10] == ["mine", "8", *["1"] * 8]
+    assert row.endswith("9 min with 1 at a time")
+    said = "\n".join(rest)
+    assert "step 10/40" in said
+    assert "OSError: [Errno 28] No space left" in said
+    assert str(tmp_path / "results") in said
+
+
+def test_as_json_every_run_is_there_and_a_folder_that_cannot_be_written_will_do(
+    states: StudyStatus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted((tmp_path / "results").rglob("*"))
+    (tmp_path / "results").chmod(0o555)
+    words = ["status", "mine", "--json", "--config", str(tmp_path / "config.yaml")]
+    assert main(words) == 0
+    (study,) = json.loads(capsys.readouterr().out)["studies"]
+    assert study["counts"] == dict.fromkeys(study["counts"], 1)
+    assert [run["hash"] for run in study["each"]] == [run.spec.hash for run in states.runs]
+    (tmp_path / "results").chmod(0o755)
+    assert sorted((tmp_path / "results").rglob("*")) == before
+
+
+def test_ten_thousand_runs_cost_few_looks_at_the_disk(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most two files of a run are opened or looked at: that is what keeps it fast."""
+    looks: list[str] = []
+    for name in ("open", "stat"):
+        real = getattr(Path, name)
+
+        def look(self: Path, *words: Any, _real: Any = real, **options: Any) -> Any:
+            if "runs" in self.parts:
+                looks.append(self.name)
+            return _real(self, *words, **options)
+
+        monkeypatch.setattr(Path, name, look)
+    study_status(study, tmp_path)
+    assert len(looks) <= 2 * len(study.runs)
+
+
+def test_a_study_that_is_not_there_is_named(
+    states: StudyStatus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "mime", "--config", str(tmp_path / "config.yaml")]) == 2
+    assert "Did you mean 'mine'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.2, "8 s"), (720, "12 min"), (11_100, "3 h 5 min"), (187_200, "2 d 4 h")],
+)
+def test_spans_of_time_are_short(seconds: float, text: str) -> None:
+    assert span(seconds) == text
