@@ -166,7 +166,7 @@ def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
     assert found[0].part == "comparison"
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
     kinds = [item["kind"] for item in document(one, runs, {}, folder)["items"]]
-    assert kinds == ["table", "published"]
+    assert kinds == ["table", "rows"]
 
 
 def test_a_study_may_name_the_table_and_where_it_stands(tmp_path: Path) -> None:

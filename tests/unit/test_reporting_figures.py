@@ -17,7 +17,7 @@ from scipy import signal
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
 from clipnoise.reporting.figures.draw import draw_figure
-from clipnoise.reporting.filters import frequency_response, noise_gain
+from clipnoise.reporting.filters import frequency_response, momentum_reduction, noise_gain
 from clipnoise.reporting.records import read_curves, read_runs
 from clipnoise.reporting.styles import COLOURS, LOOKS, style
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
@@ -117,9 +117,33 @@ def test_noise_gain_is_the_energy_of_the_impulse_response(a, b):
     assert noise_gain(a, b) == pytest.approx(float(np.sum(response**2)), rel=1e-10)
 
 
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_noise_gain_and_response_are_those_of_the_normalised_filter(scale):
+    a, b, frequencies = [-0.9], [0.15, -0.05], np.linspace(0, 0.5, 5)
+    scaled = [scale * one for one in b]
+    assert noise_gain(a, scaled) == pytest.approx(noise_gain(a, b))
+    responses = [frequency_response(a, taps, frequencies) for taps in (b, scaled)]
+    np.testing.assert_allclose(*responses)
+
+
+@pytest.mark.parametrize(("beta", "history"), [(0.1, 2), (0.9, 6), (0.0, 3), (0.5, 1)])
+def test_momentum_divides_the_deviation_of_independent_noise_by_rho(beta, history):
+    weights = np.array([beta**j for j in range(history)])
+    weights /= weights.sum()
+    rho = momentum_reduction(beta, history)
+    assert np.square(weights).sum() == pytest.approx(1 / rho**2)
+    printed = (1 + beta) * (1 - beta**history) / ((1 - beta) * (1 + beta**history))
+    assert rho**2 == pytest.approx(printed)
+
+
+def test_momentum_of_equal_weights_divides_by_the_root_of_their_number():
+    assert momentum_reduction(1.0, 5) == pytest.approx(math.sqrt(5))
+
+
 def test_an_unstable_filter_has_infinite_gain():
     assert math.isinf(noise_gain([-1.0], [0.1]))
     assert math.isinf(noise_gain([0.2, 1.5], [1.0]))
+    assert math.isinf(noise_gain([], [1.0, -1.0])), "nothing of a constant is left"
 
 
 @pytest.mark.parametrize(("a", "b"), FILTERS.values())
@@ -164,7 +188,7 @@ def test_ablation_labels_its_variants_directly(draw):
 def test_filter_sweep_shows_the_noise_gain_of_every_filter(draw):
     rows = [row for row in quickstart() if row["part"] == "filters"]
     found = set(texts(draw("filter-sweep", rows, "filters")))
-    assert {"Noise gain", "Variance factor Σκ²", "Amplitude (dB)", *FILTERS} <= found
+    assert {"Noise gain", "Variance factor Σκ̂²", "Amplitude (dB)", *FILTERS} <= found
     assert {"Frequency (cycles per step)", "1", "0.333", "0.0526", "0.0605", "0.00503"} <= found
 
 

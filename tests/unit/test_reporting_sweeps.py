@@ -14,7 +14,8 @@ from reporting_data import curve_rows, run_row, write_csv
 
 from clipnoise.errors import UserError
 from clipnoise.reporting.figures import canvas, curves, sweep
-from clipnoise.reporting.figures.draw import draw_figure
+from clipnoise.reporting.figures.draw import KINDS, draw_figure
+from clipnoise.reporting.filters import momentum_reduction
 from clipnoise.reporting.formats import ACCURACY
 from clipnoise.reporting.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
@@ -80,6 +81,39 @@ def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: 
     assert lines(ax)[0][0] == [0, 1, 2]
     said = [tick.get_text() for tick in ax.get_xticklabels()]
     assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]
+
+
+def test_beside_a_sweep_over_momentum_stands_what_it_does_to_sampling_noise(tmp_path: Path) -> None:
+    rows = [
+        run_row(
+            method="dp-pmlf",
+            label=f"k = {k}",
+            hyperparameters=json.dumps({"id": "dp-pmlf", "beta": 0.5, "history": k}),
+            seed=seed,
+        )
+        for k in (2, 3, 4)
+        for seed in (1, 2)
+    ]
+    runs, points = tables(tmp_path, rows)
+    with canvas.look():
+        figure = KINDS["momentum-sweep"](runs, points, ACCURACY, over="history")
+    accuracy, reduction = figure.axes
+    (line,) = reduction.lines
+    assert list(line.get_xdata()) == [2, 3, 4]
+    assert list(line.get_ydata()) == pytest.approx([momentum_reduction(0.5, k) for k in (2, 3, 4)])
+    assert [tick.get_text() for tick in reduction.get_xticklabels()] == ["2", "3", "4"]
+    assert accuracy.get_xlabel() == reduction.get_xlabel() == "history"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("phi", "Allowed: beta, history"), ("beta", "without a method with beta")]
+)
+def test_a_momentum_sweep_over_anything_else_says_so(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    runs, points = tables(tmp_path, over(name, [0.1, 0.5]))
+    with pytest.raises(UserError, match=message):
+        draw_figure("momentum-sweep", "comparison", runs, points, over=name)
 
 
 def test_an_incomplete_value_of_a_sweep_is_said_in_the_figure(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.reporting.formats import DASH, METRICS, Metric, budget, count
+from clipnoise.reporting.formats import DASH, METRICS, Metric, budget, count, power
 from clipnoise.reporting.notes import mark_notes
 from clipnoise.reporting.published import PublishedCell, read_published
+from clipnoise.reporting.records import PLACE
 from clipnoise.reporting.tables import Cell, cell_of
 from clipnoise.studies.study import ReportItem
 
-PLACE = ["dataset", "model", "budget", "method", "label"]
 COLUMNS = (
     *("part", *PLACE, "metric", "published", "published_std", "published_n"),
     *("ours", "ours_std", "n", "planned", "claim", "difference", "standard_error"),
@@ -109,7 +109,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     elsewhere: list[Pair] = []
     used = set()
     for cell in read_published(table):
-        metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, 4, True))
+        metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, None, True))
         match = _match(cell, found)
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
@@ -187,10 +187,11 @@ def comparison_data(one: Comparison) -> dict[str, Any]:
     several = len(metrics) > 1
     rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in one.pairs]
     return {
-        "kind": "published",
+        "kind": "rows",
         "title": one.item.title or one.item.part,
         "caption": one.item.caption,
         "heads": (["metric"] if several else []) + HEADS,
+        "numbers": 4,
         "rows": rows,
         "notes": _notes(one, list(metrics)),
     }
@@ -219,8 +220,10 @@ def _shown(value: Decimal | None, metric: Metric) -> str:
     if value is None:
         return ""
     scaled = value.scaleb(round(math.log10(metric.factor)))
-    text = f"{scaled:f}" if scaled.adjusted() > -5 else str(scaled)
-    return text.replace("-", "−")
+    if not scaled or -7 < scaled.adjusted() < 6:
+        return f"{scaled:f}".replace("-", "−")
+    digits = len(scaled.as_tuple().digits)
+    return power(*f"{scaled:.{digits - 1}e}".split("e"))
 
 
 def _difference(pair: Pair) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 from clipnoise.reporting.comparison import compare, comparison_data
 from clipnoise.reporting.costs import NOTE, cost_panel
 from clipnoise.reporting.formats import budget, count, duration, ranges, shown, significant
+from clipnoise.reporting.moments import moments_data
 from clipnoise.reporting.notes import TEST, table_notes
 from clipnoise.reporting.privacy import headline, privacy_statement
 from clipnoise.reporting.records import STATUSES
@@ -120,6 +121,8 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
     title = item.title or item.part
     if item.drawn:
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
+    if item.kind == "moments-table":
+        return moments_data(item, runs)
     table = build_table(runs, item.part, title=title, caption=item.caption)
     costs = [cost_panel(runs, item.part)] if item.costs else []
     return {

@@ -19,7 +19,7 @@ class Metric:
         name: what a reader calls it.
         unit: "%" or "".
         factor: what a value is multiplied by to be in that unit.
-        decimals: digits after the point.
+        decimals: digits after the point; None shows four significant digits.
         higher_is_better: which direction is good.
     """
 
@@ -27,7 +27,7 @@ class Metric:
     name: str
     unit: str
     factor: float
-    decimals: int
+    decimals: int | None
     higher_is_better: bool
 
     @property
@@ -37,7 +37,8 @@ class Metric:
 
     def show(self, value: float) -> str:
         """Return a value in the metric's unit, with its digits."""
-        return decimal(value * self.factor, self.decimals)
+        scaled = value * self.factor
+        return significant(scaled) if self.decimals is None else decimal(scaled, self.decimals)
 
 
 ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
@@ -68,8 +69,12 @@ def significant(value: float, digits: int = 4) -> str:
         text = f"{float(text):.0f}" if "e" in text else text
         return text.replace("-", "−")
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".").replace("-", "−")
-    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    return power(mantissa.rstrip("0").rstrip("."), exponent)
+
+
+def power(mantissa: str, exponent: str) -> str:
+    """Return a number as a multiple of a power of ten, with the digits given."""
+    return f"{mantissa} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}".replace("-", "−")
 
 
 def shown(value: Any) -> str:

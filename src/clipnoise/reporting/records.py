@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,15 +14,17 @@ from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 
 NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # the one under which ε of different methods can be compared
+PLACE = ["dataset", "model", "budget", "method", "label"]  # what makes a configuration
 STATUSES = ("completed", "diverged", "missing", "corrupt")
 
 TEXT = frozenset(
     {
         *("study", "part", "dataset", "model", "method", "label", "budget", "hash", "folder"),
         *("status", "reason", "claim", "accountant", "sampler", "adjacency", "engine"),
-        *("unit", "caveat"),
+        *("unit", "caveat", "randomness"),
         *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
         *("started", "finished", "data", "tuned", "charge", "tuning_remark", "audit"),
+        "diagnostics",
     }
 )
 
@@ -34,11 +37,12 @@ def read_runs(path: Path) -> pd.DataFrame:
 
     Returns:
         The columns of runs.csv; numbers as float64 with NaN where there is none, the rest as text.
+        Statistics of diagnostics are columns of their own, such as `v_private.median`.
 
     Raises:
         UserError: the file is missing, lacks a column, or holds a status or number of no meaning.
     """
-    runs = _read(path, RUN_COLUMNS)
+    runs = _with_statistics(_read(path, RUN_COLUMNS))
     for status in set(runs["status"]) - set(STATUSES):
         raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
     return runs
@@ -77,6 +81,12 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         except ValueError as error:
             raise UserError(f"{path}: {column}: {error}") from None
     return frame
+
+
+def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
+    found = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
+    statistics = pd.DataFrame(found, index=runs.index, dtype=float)
+    return pd.concat([runs, statistics], axis=1)
 
 
 def is_private(runs: pd.DataFrame) -> pd.Series:

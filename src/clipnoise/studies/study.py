@@ -24,10 +24,16 @@ Kind = Literal[
     "ablation",
     "filter-sweep",
     "sweep",
+    "momentum-sweep",
+    "moments",
+    "moments-table",
+    "noise-bias",
     "interquartile-means",
     "performance-profiles",
     "critical-differences",
 ]
+SWEEPS = ("sweep", "momentum-sweep")
+TABLES = ("table", "published", "moments-table")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,7 @@ class ReportItem:
         caption: what the reader should see.
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
-        over: the hyper-parameter that an item of the kind `sweep` is over.
+        over: the hyper-parameter that a sweep is over.
         costs: whether a table shows what methods cost, and what their audits found, too.
     """
 
@@ -56,7 +62,7 @@ class ReportItem:
     costs: bool = False
 
     def __post_init__(self) -> None:
-        if bool(self.over) != (self.kind == "sweep"):
+        if bool(self.over) != (self.kind in SWEEPS):
             raise ValueError("a sweep, and nothing else, says the hyper-parameter that it is over")
         if self.costs and self.kind != "table":
             raise ValueError("costs are shown beside a table")
@@ -64,7 +70,7 @@ class ReportItem:
     @property
     def drawn(self) -> bool:
         """Whether it is a figure."""
-        return self.kind not in ("table", "published")
+        return self.kind not in TABLES
 
 
 @dataclass(frozen=True, kw_only=True)

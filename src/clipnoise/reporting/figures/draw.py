@@ -16,6 +16,9 @@ from clipnoise.reporting.figures import (
     canvas,
     curves,
     filter_sweep,
+    moments,
+    momentum,
+    noise_bias,
     sweep,
 )
 from clipnoise.reporting.tables import choose_metric
@@ -28,7 +31,10 @@ KINDS: Mapping[str, Draw] = {
     "curves": curves.draw,
     "ablation": ablation.draw,
     "filter-sweep": filter_sweep.draw,
+    "moments": moments.draw,
+    "noise-bias": noise_bias.draw,
     "sweep": sweep.draw,
+    "momentum-sweep": partial(sweep.draw, beside=momentum.draw_beside),
     "interquartile-means": across_tasks.draw_means,
     "performance-profiles": across_tasks.draw_profiles,
     "critical-differences": across_tasks.draw_differences,

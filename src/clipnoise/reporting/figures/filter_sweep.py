@@ -62,7 +62,7 @@ def _taps(runs: pd.DataFrame) -> Taps:
 def _gain(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
     gains = [noise_gain(*one) for one in taps]
     ax.set(xscale="log", ylim=(len(every) - 0.4, -0.6), title="Noise gain")
-    ax.set_xlabel("Variance factor Σκ²")
+    ax.set_xlabel("Variance factor Σκ̂²")
     for height, (one, gain) in enumerate(zip(every, gains, strict=True)):
         if math.isinf(gain):
             ax.text(1.0, height, "unstable", ha="right", va="center", fontsize=8)
@@ -87,6 +87,8 @@ def _gain(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
 def _response(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
     frequencies = np.linspace(0.0, 0.5, 501)
     for one, (a, b) in zip(every, taps, strict=True):
+        if math.isinf(noise_gain(a, b)):
+            continue
         amplitude = np.maximum(frequency_response(a, b, frequencies), 10 ** (FLOOR / 20))
         ax.plot(
             frequencies,

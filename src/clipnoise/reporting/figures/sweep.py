@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,7 +22,16 @@ WIDE = 50  # values that span more than this factor stand on a logarithmic axis
 DEFAULT = "as computed"  # what a hyper-parameter without a value is called
 
 
-def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, over: str = "") -> Figure:
+Beside = Callable[[Axes, pd.DataFrame, str], None]
+
+
+def draw(
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    metric: Metric,
+    over: str = "",
+    beside: Beside | None = None,
+) -> Figure:
     """Draw one panel per dataset, model and method, a line per budget.
 
     Args:
@@ -30,6 +39,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, over: str = "
         curves: not used.
         metric: what the vertical axis shows.
         over: the hyper-parameter of the horizontal axis.
+        beside: draws one more panel, from the rows whose method has the hyper-parameter.
 
     Raises:
         UserError: no method of the part has the hyper-parameter.
@@ -40,11 +50,14 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, over: str = "
         raise unknown("hyper-parameter", over, known, key="report.over")
     swept = runs[runs["value"] != ""]
     panels = list(swept.groupby(["dataset", "model", "method"], sort=False))
-    columns = min(COLUMNS, len(panels))
-    figure, axes = canvas.sheet(-(-len(panels) // columns), columns, height=2.4)
+    wanted = len(panels) + (beside is not None)
+    columns = min(COLUMNS, wanted)
+    figure, axes = canvas.sheet(-(-wanted // columns), columns, height=2.4)
     every = _series(swept)
-    for ax in axes.flat[len(panels) :]:
+    for ax in axes.flat[wanted:]:
         ax.set_axis_off()
+    if beside is not None:
+        beside(axes.flat[len(panels)], swept, over)
     for ax, (key, own) in zip(axes.flat, panels, strict=False):
         ax.set_title(", ".join(map(str, key)))
         _panel(ax, own, every, metric)
@@ -69,10 +82,10 @@ def _series(runs: pd.DataFrame) -> list[canvas.Series]:
 
 
 def _panel(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> None:
-    places = _places(ax, list(dict.fromkeys(runs["value"])))
+    at_places = places(ax, list(dict.fromkeys(runs["value"])))
     for one in every:
         at = runs[runs["budget"] == one.method]
-        found = [(x, sample(at[at["value"] == text], metric)) for text, x in places.items()]
+        found = [(x, sample(at[at["value"] == text], metric)) for text, x in at_places.items()]
         points = [(x, values) for x, values in found if values.n]
         if points:
             ax.errorbar(
@@ -92,7 +105,7 @@ def _panel(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric:
     canvas.remark(ax, canvas.incomplete(runs, canvas.series(runs), metric))
 
 
-def _places(ax: Axes, texts: list[str]) -> dict[str, float]:
+def places(ax: Axes, texts: list[str]) -> dict[str, float]:
     """Set the horizontal axis and return where each value stands, from left to right.
 
     Numbers stand where they belong; anything else is evenly spaced in the order of the study.
@@ -100,14 +113,14 @@ def _places(ax: Axes, texts: list[str]) -> dict[str, float]:
     values = [json.loads(text) for text in texts]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     if len(numbers) < len(values):
-        places = {text: float(number) for number, text in enumerate(texts)}
+        found = {text: float(number) for number, text in enumerate(texts)}
     else:
-        places = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
+        found = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
         if min(numbers) > 0 and max(numbers) > WIDE * min(numbers):
             ax.set_xscale("log")
-    ax.set_xticks(list(places.values()), [_said(json.loads(text)) for text in places])
+    ax.set_xticks(list(found.values()), [_said(json.loads(text)) for text in found])
     ax.xaxis.set_minor_locator(NullLocator())
-    return places
+    return found
 
 
 def _said(value: Any) -> str:
