@@ -33,7 +33,7 @@ def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generat
     """Return the random stream of one purpose.
 
     The streams are for repeatable research: who knows the seed knows the noise. A model that
-    protects real people needs noise from a cryptographic source.
+    protects real people needs noise from a cryptographic source: `privacy.secure_noise`.
 
     Args:
         purpose: what the stream is for.

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.spec import Privacy, RunSpec, Training, to_mapping, write_spec
+from clipnoise.engine.budget import Privacy
+from clipnoise.engine.spec import RunSpec, Training, to_mapping, write_spec
 from clipnoise.files import write_atomically, write_json
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model

@@ -14,8 +14,9 @@ from clipnoise.audit.subject import recorded
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits
 from clipnoise.data.digits_users import DigitsUsers
+from clipnoise.engine.budget import Privacy
 from clipnoise.engine.ingredients import sampler
-from clipnoise.engine.spec import Privacy, RunSpec, Training
+from clipnoise.engine.spec import RunSpec, Training
 from clipnoise.engine.training import Run
 from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.sensitivity import EXCESS

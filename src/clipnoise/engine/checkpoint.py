@@ -87,12 +87,15 @@ class Checkpoint:
         identity: what must be the same for a checkpoint to be used, see `identity`.
         every: seconds between two checkpoints.
         stop: a request to stop makes a checkpoint due at once.
+        kept: whether anything is written. A run with secure noise keeps nothing that could give
+            its noise or its batches away, and starts anew when it was stopped.
     """
 
     path: Path
     identity: dict[str, str]
     every: float
     stop: StopRequest = field(default_factory=StopRequest)
+    kept: bool = True
     _last: float = field(default_factory=time.monotonic)
 
     def load(self) -> Saved | None:
@@ -101,6 +104,8 @@ class Checkpoint:
         A checkpoint that is damaged, or that other code, another spec or another kind of device
         made, is refused: the log says why.
         """
+        if not self.kept:
+            return None
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -133,11 +138,13 @@ class Checkpoint:
             InterruptedRunError: the process was asked to stop.
         """
         step = notes["outcome"]["steps_done"]
-        try:
-            write_atomically(self.path, _pack(self.identity, tensors, notes))
-            said = f"checkpoint after step {step}"
-        except OSError as error:
-            said = f"no checkpoint after step {step}: {error}"
+        said = f"no checkpoint after step {step}: secure noise is not kept"
+        if self.kept:
+            try:
+                write_atomically(self.path, _pack(self.identity, tensors, notes))
+                said = f"checkpoint after step {step}"
+            except OSError as error:
+                said = f"no checkpoint after step {step}: {error}"
         logger.info(said)
         self._last = time.monotonic()
         if self.stop.signal is not None:

@@ -16,6 +16,7 @@ from clipnoise.privacy.cyclic import CyclicPoissonSampler
 from clipnoise.privacy.fixed_size import FixedSizeSampler, TruncatedPoissonSampler
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.sampling import PoissonSampler, Sampler
+from clipnoise.privacy.secure import secure_generator
 from clipnoise.privacy.shuffling import ShuffledSampler
 from clipnoise.seeds import derive, generator
 
@@ -45,12 +46,17 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
 def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
     """Start the run's stream of noise, independent or correlated across steps."""
     noise = Noise() if spec.privacy is None else spec.privacy.noise
-    return noise.source(spec.steps, generator("noise", spec.seed, device), theta)
+    stream = None if spec.secure_noise else generator("noise", spec.seed, device)
+    return noise.source(spec.steps, stream, theta)
 
 
 def sampler(spec: RunSpec) -> Sampler:
-    """Start the run's stream of batches; the same for every method at the same seed."""
-    turns, draws = spec.participation(), generator("sampling", spec.seed)
+    """Start the run's stream of batches; the same for every method at the same seed.
+
+    Not with secure noise: ε counts on it that nobody knows who was drawn.
+    """
+    turns = spec.participation()
+    draws = secure_generator() if spec.secure_noise else generator("sampling", spec.seed)
     name = "poisson" if spec.privacy is None else spec.privacy.sampler
     if name == "fixed-size":
         return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)

@@ -65,7 +65,9 @@ def run_job(
     remove_unfinished(folder)
     made_by = identity(spec, calibration, device)
     with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
-        checkpoint = Checkpoint(folder / FILE, made_by, checkpoint_seconds, stop)
+        checkpoint = Checkpoint(
+            folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
+        )
 
         def on_metrics(metrics: Metrics) -> None:
             logger.info(describe(metrics, spec.steps))

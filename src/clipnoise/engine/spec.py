@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.engine.budget import Privacy, privacy_mapping
 from clipnoise.engine.tuning import Tuning
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
@@ -21,51 +22,9 @@ from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
 from clipnoise.privacy import nodes
-from clipnoise.privacy.correlation import Noise
-from clipnoise.privacy.microbatches import Accounting, MicroBatches
-from clipnoise.privacy.participation import Analysis, Participation, Sampler, participation
+from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.participation import Participation, participation
 from clipnoise.privacy.queries import Adjacency
-
-
-@dataclass(frozen=True, kw_only=True)
-class Privacy:
-    """The privacy budget of a run.
-
-    Attributes:
-        epsilon: the target; σ is calibrated to the smallest value that meets it.
-        noise_multiplier: σ itself, instead of a target.
-        delta: a number, or the rule "1/n".
-        accountant: whose mathematics turns σ, q and T into ε.
-        sampler: how batches are drawn.
-        largest_batch: most examples in a batch of the sampler truncated-poisson.
-        noise: how noise is correlated across steps; independent unless it says otherwise.
-        microbatch_size: m, how many examples (on average) are averaged before clipping.
-        microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    epsilon: Positive | None = None
-    noise_multiplier: Positive | None = None
-    delta: Positive | Literal["1/n"] = "1/n"
-    accountant: Analysis = "rdp"
-    sampler: Sampler = "poisson"
-    largest_batch: Count | None = None
-    noise: Noise = field(default_factory=Noise)
-    microbatch_size: Count = 1
-    microbatch_accounting: Accounting = "corrected"
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give exactly one of epsilon and noise_multiplier")
-        if not isinstance(self.delta, str) and self.delta >= 1:
-            raise ValueError("delta must be below 1")
-        _ = self.microbatches
-
-    @property
-    def microbatches(self) -> MicroBatches:
-        """How examples are averaged before clipping, and what the noise is scaled to."""
-        return MicroBatches(self.microbatch_size, self.microbatch_accounting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +175,11 @@ class RunSpec:
         return MicroBatches() if self.privacy is None else self.privacy.microbatches
 
     @property
+    def secure_noise(self) -> bool:
+        """Whether noise and batches come from a cryptographic source, not from the seed."""
+        return self.privacy is not None and self.privacy.secure_noise
+
+    @property
     def sampling_rate(self) -> float:
         """q = B/n."""
         return self.training.expected_batch_size / self.examples
@@ -309,7 +273,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "dataset": _with_id(spec.dataset),
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
-        "privacy": None if spec.privacy is None else _privacy(spec.privacy),
+        "privacy": None if spec.privacy is None else privacy_mapping(spec.privacy),
         "training": _training(spec.training),
         "seed": spec.seed,
         **public,
@@ -319,16 +283,6 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
 
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
     return {"id": plugin.id, **to_plain(plugin)}
-
-
-def _privacy(privacy: Privacy) -> dict[str, Any]:
-    """Leave out what came later where it is not used: runs keep the hash they had before."""
-    values: dict[str, Any] = to_plain(privacy)
-    if privacy.largest_batch is None:
-        del values["largest_batch"]
-    if privacy.microbatch_size == 1:
-        del values["microbatch_size"], values["microbatch_accounting"]
-    return values
 
 
 def _training(training: Training) -> dict[str, Any]:

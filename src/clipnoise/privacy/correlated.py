@@ -24,11 +24,14 @@ class CorrelatedNoise:
     "Scaling up the Banded Matrix Factorization Mechanism", section 3.
     """
 
-    def __init__(self, generator: torch.Generator, like: torch.Tensor, strategy: Strategy) -> None:
+    def __init__(
+        self, generator: torch.Generator | None, like: torch.Tensor, strategy: Strategy
+    ) -> None:
         """Start the stream.
 
         Args:
-            generator: a stream of random numbers on the device of `like`, used by nothing else.
+            generator: a stream of random numbers on the device of `like`, used by nothing else;
+                None draws from a cryptographic source.
             like: a tensor with the shape (d,), dtype and device of the parameters.
             strategy: C.
         """

@@ -51,12 +51,15 @@ class Noise:
             return optimal_dense(steps)
         return optimal_toeplitz(steps, self.bands_over(steps))
 
-    def source(self, steps: int, generator: torch.Generator, like: torch.Tensor) -> NoiseSource:
+    def source(
+        self, steps: int, generator: torch.Generator | None, like: torch.Tensor
+    ) -> NoiseSource:
         """Start the stream of noise.
 
         Args:
             steps: T.
-            generator: a stream of random numbers on the device of `like`, used by nothing else.
+            generator: a stream of random numbers on the device of `like`, used by nothing else;
+                None draws from a cryptographic source.
             like: a tensor with the shape (d,), dtype and device of the parameters.
         """
         from clipnoise.privacy.noise import IndependentNoise

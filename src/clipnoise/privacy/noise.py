@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from clipnoise.privacy.secure import secure_normals
 from clipnoise.resumable import Resumable
 
 
@@ -34,11 +35,12 @@ class IndependentNoise:
     accountants assume (float32 ones never exceed about 6 on a CPU).
     """
 
-    def __init__(self, generator: torch.Generator, like: torch.Tensor) -> None:
+    def __init__(self, generator: torch.Generator | None, like: torch.Tensor) -> None:
         """Start the stream.
 
         Args:
-            generator: a stream of random numbers on the device of `like`, used by nothing else.
+            generator: a stream of random numbers on the device of `like`, used by nothing else;
+                None draws from a cryptographic source.
             like: a tensor with the shape (d,), dtype and device of the parameters.
         """
         self._generator = generator
@@ -47,8 +49,11 @@ class IndependentNoise:
 
     def next(self, draws: int = 1) -> list[torch.Tensor]:
         """Return the next step's noise: `draws` independent standard normal tensors."""
+        shape = (draws, *self._shape)
+        if self._generator is None:
+            return list(secure_normals(shape, self._like).unbind())
         normals = torch.randn(
-            (draws, *self._shape),
+            shape,
             generator=self._generator,
             dtype=self._like.dtype,
             device=self._like.device,
@@ -60,9 +65,15 @@ class IndependentNoise:
         return 1.0
 
     def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position in the stream, for a checkpoint."""
-        return {"generator": self._generator.get_state()}
+        """Return the position in the stream, for a checkpoint; a cryptographic one has none."""
+        return {} if self._generator is None else {"generator": self._generator.get_state()}
 
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go to a saved position; the noise that follows is the same bit for bit."""
+        """Go to a saved position; the noise that follows is the same bit for bit.
+
+        Raises:
+            ValueError: the noise is from a cryptographic source, which has no positions.
+        """
+        if self._generator is None:
+            raise ValueError("noise from a cryptographic source cannot be gone on with")
         self._generator.set_state(state["generator"])

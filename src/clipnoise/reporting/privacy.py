@@ -9,8 +9,10 @@ import pandas as pd
 from clipnoise.reporting.formats import DASH, budget, count, significant
 from clipnoise.reporting.records import NON_PRIVATE
 
-TERMS = ["claim", "accountant", "sampler", "adjacency", "caveat"]
+TERMS = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
+SEEDED = "Noise and batches follow from the seed: the guarantee does not hold against who knows it."
+SECURE = "Noise and batches came from a cryptographic source and cannot be repeated."
 NAMES = {
     "rdp": "RDP",
     "prv": "PRV",
@@ -46,7 +48,7 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
     finished = runs[runs["claim"] != ""]
     private = finished[finished["claim"] != NON_PRIVATE]
     blocks = [
-        {"head": _head(key[0]), "text": _sentence(*key, len(own)), "rows": _rows(own)}
+        {"head": _head(key[0]), "text": _sentence(*key, number=len(own)), "rows": _rows(own)}
         for key, own in _terms(private)
     ]
     open_runs = finished[finished["claim"] == NON_PRIVATE]
@@ -64,35 +66,31 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
     return blocks
 
 
-def _terms(runs: pd.DataFrame) -> list[tuple[tuple[str, str, str, str, str], pd.DataFrame]]:
-    groups = []
-    for key, own in runs.groupby(TERMS, sort=True):
-        claim, accountant, sampler, adjacency, caveat = map(str, key)
-        groups.append(((claim, accountant, sampler, adjacency, caveat), own))
-    return groups
+def _terms(runs: pd.DataFrame) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
+    return [(tuple(map(str, key)), own) for key, own in runs.groupby(TERMS, sort=True)]
 
 
 def _head(claim: str) -> str:
     return {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}.get(claim, claim)
 
 
-def _sentence(
-    claim: str, accountant: str, sampler: str, adjacency: str, caveat: str, number: int
-) -> str:
+def _sentence(*terms: str, number: int) -> str:
+    claim, accountant, sampler, adjacency, caveat, randomness = terms
     runs, used = count(number, "run"), f"{NAMES.get(accountant, accountant)} accountant"
+    source = SECURE if randomness == "secure" else SEEDED
     drawn = f"{NAMES.get(sampler, sampler)} sampling"
     if claim == "guarantee":
         return (
             f"{runs}. The trained model and every iterate before it are (ε, δ)-differentially "
             f"private under {adjacency} adjacency. ε is an upper bound by the {used} for {drawn}, "
-            "which is how the batches were drawn."
+            f"which is how the batches were drawn. {source}"
         )
     doubt = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
     if caveat:
         doubt = f"does not hold for these runs: {caveat}"
     return (
         f"{runs}. ε was computed by the {used}, whose analysis {doubt}. These ε are nominal: they "
-        "order runs by noise and guarantee nothing."
+        f"order runs by noise and guarantee nothing. {source}"
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.spec import REQUIRED, Privacy, Training
+from clipnoise.engine.budget import Privacy
+from clipnoise.engine.spec import REQUIRED, Training
 from clipnoise.engine.tuning import Tuning
 from clipnoise.fields import adapter
 from clipnoise.methods.registry import methods

@@ -1,0 +1,55 @@
+"""Randomness from a cryptographic source: nobody can repeat it, whatever they know."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import TYPE_CHECKING
+
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
+
+PAIRS = 2**16  # pairs of normals made at a time: they fit the cache
+DIGITS = 53  # of a float64
+
+
+def secure_normals(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Draw independent standard normals from a cryptographic stream.
+
+    The stream is ChaCha20 under a key that the operating system draws for this call and that is
+    forgotten after it: no number follows from any other. Uniforms of 53 bits become normals by
+    Box and Muller's transform in float64, which reaches 8.5, and are rounded to the dtype of
+    `like`. Drawn on the CPU, then moved.
+
+    Args:
+        shape: of the result.
+        like: a tensor with its dtype and device.
+
+    Returns:
+        The normals, of that shape, dtype and device.
+    """
+    stream = Cipher(ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor()
+    numbers = torch.empty(math.prod(shape), dtype=like.dtype)
+    for start in range(0, len(numbers), 2 * PAIRS):
+        piece = numbers[start : start + 2 * PAIRS]
+        piece.copy_(_box_muller(stream, (len(piece) + 1) // 2)[: len(piece)])
+    return numbers.view(shape).to(like.device)
+
+
+def _box_muller(stream: CipherContext, pairs: int) -> torch.Tensor:
+    """Return 2·pairs standard normals in float64."""
+    drawn = bytearray(stream.update(bytes(16 * pairs)))
+    bits = torch.frombuffer(drawn, dtype=torch.int64) & (2**DIGITS - 1)
+    uniform = (bits + 1).double() * 2.0**-DIGITS  # (0, 1]
+    radius = uniform[:pairs].log_().mul_(-2).sqrt_()
+    angle = uniform[pairs:].mul_(2 * math.pi)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])
+
+
+def secure_generator() -> torch.Generator:
+    """Return a stream for the CPU that starts where the operating system's randomness says."""
+    return torch.Generator().manual_seed(secrets.randbits(63))

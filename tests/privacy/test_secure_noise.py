@@ -1,0 +1,156 @@
+"""Secure noise: normal, never the same twice, not kept anywhere, and said in the statement."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clipnoise.data.base import dataset_class
+from clipnoise.engine.checkpoint import FILE, InterruptedRunError
+from clipnoise.engine.job import run_job
+from clipnoise.engine.results import privacy_statement, read_run, run_folder
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.training import Run
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.correlated import CorrelatedNoise
+from clipnoise.privacy.noise import IndependentNoise
+from clipnoise.privacy.secure import PAIRS, secure_normals
+from clipnoise.privacy.strategies import optimal_toeplitz
+from clipnoise.studies.plan import calibration_target
+
+NOWHERE = torch.empty(0)
+STOP = signal.SIGTERM
+
+
+def spec(**privacy: Any) -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": "logistic",
+            "method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
+            "privacy": {"noise_multiplier": 1, **privacy},
+            "training": {"expected_batch_size": 50, "steps": 4, "evaluations": 2},
+            "seed": 1,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    dataset_class("digits")().prepare(folder)
+    return folder
+
+
+def test_numbers_are_standard_normal_and_uncorrelated() -> None:
+    """Failing by chance: below 1e-8 for each bound of six standard deviations."""
+    count = 4 * PAIRS
+    z = secure_normals((count,), NOWHERE).double()
+    for power, expected, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs(float(z.pow(power).mean()) - expected) < 6 * math.sqrt(variance / count)
+    for lag in (1, PAIRS, 2 * PAIRS):  # neighbours, the two of a pair, pieces
+        assert abs(float((z[lag:] * z[:-lag]).mean())) < 6 / math.sqrt(count - lag)
+
+
+def test_the_distribution_is_that_of_a_normal_everywhere() -> None:
+    """Kolmogorov and Smirnov's distance stays below its bound for p = 1e-8."""
+    z = secure_normals((2 * PAIRS,), torch.empty(0, dtype=torch.float64)).sort().values
+    count = len(z)
+    steps = torch.arange(1, count + 1, dtype=torch.float64) / count
+    distance = float((torch.special.ndtr(z) - steps).abs().max())
+    assert distance < math.sqrt(math.log(2 / 1e-8) / 2 / count) + 1 / count
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (1, 2 * PAIRS + 1), (0, 5)])
+def test_any_shape_and_dtype_is_filled(shape: tuple[int, ...]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        z = secure_normals(shape, torch.empty(0, dtype=dtype))
+        assert (z.shape, z.dtype) == (torch.Size(shape), dtype)
+        assert torch.isfinite(z).all()
+        assert len(z.unique()) == z.numel() or z.numel() > PAIRS  # float32 may meet again
+
+
+def test_no_seed_repeats_it_and_torchs_own_stream_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        draws.append(IndependentNoise(None, torch.zeros(8)).next()[0])
+    assert not torch.equal(*draws)
+    torch.random.set_rng_state(before)
+    secure_normals((8,), NOWHERE)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None:
+    strategy, d = optimal_toeplitz(4, 2), 100_000
+    source = CorrelatedNoise(None, torch.zeros(d, dtype=torch.float64), strategy)
+    for step in range(1, 5):
+        (y,) = source.next()
+        variance = source.row_norm_squared(step)
+        assert float(y.square().mean()) == pytest.approx(variance, rel=6 * math.sqrt(2 / d))
+
+
+def test_a_position_in_a_secure_stream_can_be_neither_kept_nor_gone_back_to() -> None:
+    source = IndependentNoise(None, torch.zeros(3))
+    assert source.get_state() == {}
+    with pytest.raises(ValueError, match="cannot be gone on with"):
+        source.set_state({})
+
+
+def test_only_secure_runs_have_another_identity_than_before() -> None:
+    plain, secure = spec(), spec(secure_noise=True)
+    assert plain.privacy is not None
+    assert "secure_noise" not in to_mapping(plain)["privacy"]
+    assert plain.hash == spec(secure_noise=False).hash
+    assert secure.hash != plain.hash
+    assert from_mapping(to_mapping(secure)) == secure
+
+
+def test_batches_are_secret_too(cache: Path) -> None:
+    def batches(run: RunSpec) -> list[list[int]]:
+        return [batch.tolist() for batch in Run.prepare(run, cache, "cpu").batches()]
+
+    assert batches(spec()) == batches(spec())
+    assert batches(spec(secure_noise=True)) != batches(spec(secure_noise=True))
+
+
+def test_every_statement_says_which_of_the_two_it_was() -> None:
+    for run, said in [(spec(), "seeded"), (spec(secure_noise=True), "secure")]:
+        target = calibration_target(run)
+        assert target is not None
+        statement = privacy_statement(run, calibrate(target))
+        assert statement["randomness"] == said
+        assert statement["claim"] == "guarantee"
+        assert statement["noise_multiplier"] == pytest.approx(1)  # the same mechanism
+
+
+def test_a_stopped_run_keeps_nothing_and_starts_anew(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = spec(secure_noise=True)
+    target = calibration_target(run)
+    assert target is not None
+    places = {"results": tmp_path, "cache": cache, "weights": tmp_path, "device": "cpu"}
+
+    def job() -> dict[str, Any]:
+        return run_job(run, calibrate(target), tracking="off", **places)  # type: ignore[arg-type]
+
+    with caplog.at_level(logging.INFO), monkeypatch.context() as patch:
+        patch.setattr("clipnoise.engine.job.describe", lambda *_: signal.raise_signal(STOP))
+        with pytest.raises(InterruptedRunError, match="no checkpoint after step 1: secure noise"):
+            job()
+    assert not (run_folder(tmp_path, run) / FILE).exists()
+    summary = job()
+    assert summary["resumed"] == []
+    files = read_run(run_folder(tmp_path, run))
+    assert files is not None
+    assert json.loads(json.dumps(files.summary["privacy"]))["randomness"] == "secure"
+    assert [row["step"] for row in files.metrics] == ["0", "2", "4"]
