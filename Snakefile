@@ -18,6 +18,18 @@ RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.
 COLLECTED = plan.collected
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
+# A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
+REPRODUCTIONS = glob_wildcards(
+    f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml"
+).artefact
+ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
+PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
+
+# What has a report and is no study, with the character that comes after its name.
+NO_STUDY = "|".join(
+    [r"(audit|reaccounting)/", *(rf"{name}[./]" for name in REPRODUCTIONS)]
+)
+
 
 # Seconds of work, or work that needs the network: not worth a place in a cluster's queue.
 localrules:
@@ -45,7 +57,7 @@ wildcard_constraints:
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
     batch="[0-9a-f]{12}",
-    study="(?!(?:audit|reaccounting)/)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?",
+    study=f"(?!{NO_STUDY})[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?",
     part="[A-Za-z0-9_-]+",
     number="[0-9]+",
 

@@ -1,15 +1,8 @@
-# A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
-ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
-PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
 OF_PAPER = {
     paper: [name for name in ARTEFACTS if name.startswith(f"{paper}/")]
     for paper in PAPERS
 }
 BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
-
-
-# A paper's report is not that of a study.
-ruleorder: paper_report > report
 
 
 rule paper_report:

@@ -4,11 +4,6 @@ TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
 PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 
 
-# A reproduction writes its own comparison, and is an artefact of its own.
-ruleorder: reproduction_report > compare
-ruleorder: reproduction_report > artefact
-
-
 rule table:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
@@ -117,7 +112,7 @@ rule report:
     benchmark:
         f"{RESULTS}/logs/report/{{study}}.jsonl"
     wildcard_constraints:
-        study="[A-Za-z0-9_-]+",
+        study=rf"(?!{NO_STUDY}|({'|'.join(PAPERS)})/)[A-Za-z0-9_-]+",
     conda:
         LOCK
     params:
@@ -143,7 +138,7 @@ use rule report as artefact with:
     benchmark:
         f"{RESULTS}/logs/artefact/{{study}}.jsonl"
     wildcard_constraints:
-        study=r"[A-Za-z0-9_-]+/(?!(report|partial)\.)[A-Za-z0-9_-]+",
+        study=rf"(?!{NO_STUDY})[A-Za-z0-9_-]+/(?!(report|partial)\.)[A-Za-z0-9_-]+",
 
 
 # Takes what is there: no run is an input, so a failed job cannot hold it up.

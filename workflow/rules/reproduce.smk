@@ -1,9 +1,5 @@
 from clipnoise.reproductions.base import fingerprint as reproduction_fingerprint
 
-REPRODUCTIONS = glob_wildcards(
-    f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml"
-).artefact
-
 
 rule reproduce:
     input:
