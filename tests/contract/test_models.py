@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tiny_models import MODELS, tiny
 from torch import Tensor, nn
 
 from clipnoise.data.base import Dataset, DenseExamples
@@ -21,12 +21,10 @@ from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.hooks import HooksEngine
 from clipnoise.gradients.probes import made_up
 from clipnoise.gradients.vmap import VmapEngine
-from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.privacy.queries import Clipping
 
 WEIGHTS = Path("weights")
-MODELS = plugins("clipnoise.models", Model)
 DATASETS = plugins("clipnoise.data", Dataset)
 SHAPES = {
     "features": Signature("features", (20,), 4),
@@ -39,17 +37,6 @@ SHAPES = {
     "nodes": Signature("nodes", (4, 6), 5),
     "tokens": Signature("tokens", (12,), 3, vocabulary=50),
     "masked tokens": Signature("tokens", (12,), 50, "masked-tokens", vocabulary=50),
-}
-ENCODER = {"pretrained": False, "layers": 2, "width": 8, "heads": 2, "dropout": 0.0}
-TINY: dict[str, dict[str, Any]] = {
-    "autoencoder": {"widths": [20, 5]},
-    "bert-base": ENCODER,
-    "bert-large": ENCODER,
-    "lstm": {"width": 8, "dropout": 0.0},
-    "resnet-18": {"blocks": [1, 1, 1, 1], "width": 8, "groups": 4},
-    "roberta-base": ENCODER,
-    "tiny-bert": ENCODER,
-    "vit": {"width": 16, "layers": 2, "heads": 2},
 }
 WITHOUT_HOOKS = {
     "bert-base": "no rule for a weight that two layers share, when frozen",
@@ -73,10 +60,6 @@ PLANS = {
     "two iterates": Clipping(0.1, weights=(0.9, 0.1)),
     "micro-batches": Clipping(0.1, group_size=2, groups=torch.tensor([0, 1, 1])),
 }
-
-
-def tiny(model: str) -> Model:
-    return parse(MODELS[model], TINY.get(model, {}))
 
 
 def build(model: str, shape: str) -> nn.Module:

@@ -97,7 +97,7 @@ def opened(path: Path, folder: Path) -> Iterator[Database]:
             raise UserError(
                 f"{path}: cannot be unpacked into {folder}: {error.strerror}."
             ) from None
-        connection = sqlite3.connect(f"{plain.as_uri()}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro", uri=True)
         try:
             yield Database(path, connection)
         except sqlite3.DatabaseError as error:
