@@ -160,7 +160,10 @@ class Grid:
         return self.scale.shortened(spec)
 
     def _search(self, part: Part, tune: Tune, cell: Cell, cells: list[Cell]) -> Search:
-        """Plan the runs by which a cell, and those that share its choice, are tuned."""
+        """Plan the runs by which a cell, and those that share its choice, are tuned.
+
+        Diagnostics would see nothing new in them: studies with and without share these runs.
+        """
         sharing = [one for one in cells if one.shares(cell, tune.per)]
         if any(one.tune != tune for one in sharing):
             raise UserError(
@@ -170,7 +173,7 @@ class Grid:
         seeds = tune.seeds[: self.scale.tuning_seeds]
         configurations = tuple(
             tuple(
-                replace(first, seed=seed)
+                replace(first, seed=seed, training=replace(first.training, diagnostics=False))
                 for first in (self._spec(part, one, values, seeds[0]) for one in sharing)
                 for seed in seeds
             )
