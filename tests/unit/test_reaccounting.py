@@ -56,6 +56,18 @@ def test_code_without_a_mistake_costs_what_the_text_says(published: dict[str, Pu
     assert row.released == row.text == pytest.approx(1.0, abs=2e-3)
 
 
+def test_nodes_of_a_graph_are_accounted_with_those_that_hear_them(
+    published: dict[str, Published],
+) -> None:
+    row = reaccount(published["ogbn-arxiv, K 7, ε 12"])
+    assert row.text == pytest.approx(12, abs=0.2)
+    assert row.text <= 12
+    assert math.isnan(row.text_tight)
+    assert math.isnan(row.released)
+    alone = reaccount(replace(published["ogbn-arxiv, K 7, ε 12"], degree=None))
+    assert alone.steps != row.steps
+
+
 def test_without_amplification_the_value_is_exact(published: dict[str, Published]) -> None:
     row = reaccount(published["arXiv, BandMF or independent noise, σ 1"])
     assert row.text == pytest.approx(10.0, abs=0.1)

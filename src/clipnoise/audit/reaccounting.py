@@ -14,6 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, parse
 from clipnoise.privacy.accountants import AccountantError, Delta, epsilon
 from clipnoise.privacy.calibration import Target, calibrate
+from clipnoise.privacy.nodes import changed_terms, node_epsilon
 from clipnoise.privacy.participation import gaussian_epsilon
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class Published:
         examples, batch_size, epochs, participations: n, B, passes over the data, or for a result
             without amplification how often an example takes part.
         noise_multiplier, noise_source: σ and where it is printed.
-        noise_divisor: by which σ of the released code is smaller than accounted.
+        noise_divisor: by which σ of the released code is smaller than accounted; None where nobody
+            looked.
+        degree: K, where examples are nodes of a graph that at most K others hear.
         released: what the released code does.
     """
 
@@ -52,7 +55,8 @@ class Published:
     participations: Count | None = None
     noise_multiplier: Positive | None = None
     noise_source: str = ""
-    noise_divisor: Positive = 1.0
+    noise_divisor: Positive | None = 1.0
+    degree: Count | None = None
     released: str
 
     def __post_init__(self) -> None:
@@ -138,9 +142,9 @@ def reaccount(result: Published) -> Reaccounted:
         noise_source = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
     else:
         sigma, noise_source = result.noise_multiplier, result.noise_source
-        steps = _steps(result.epsilon, sigma, rate, nominal)
+        steps = _steps(result, sigma, rate, nominal)
         steps_source = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
-    real = sigma / result.noise_divisor
+    real = math.nan if result.noise_divisor is None else sigma / result.noise_divisor
     return Reaccounted(
         paper=result.paper,
         result=result.result,
@@ -148,10 +152,10 @@ def reaccount(result: Published) -> Reaccounted:
         published=result.epsilon,
         published_delta=delta,
         delta=delta,
-        text=_epsilon(NAMED, sigma, rate, steps, delta),
-        text_tight=_epsilon("prv", sigma, rate, steps, delta),
-        released=_epsilon(NAMED, real, rate, steps, delta),
-        released_tight=_epsilon("prv", real, rate, steps, delta),
+        text=_epsilon(result, NAMED, sigma, rate, steps, delta),
+        text_tight=_epsilon(result, "prv", sigma, rate, steps, delta),
+        released=_epsilon(result, NAMED, real, rate, steps, delta),
+        released_tight=_epsilon(result, "prv", real, rate, steps, delta),
         examples=n,
         batch_size=result.batch_size,
         steps=steps,
@@ -179,20 +183,34 @@ def _nominal_delta(result: Published, examples: int, delta: float) -> float:
     return 1 / examples if isinstance(result.nominal_delta, str) else result.nominal_delta
 
 
-def _steps(target: float, sigma: float, rate: float, delta: float) -> int:
-    """Return the most steps that cost at most the target under the accountant named."""
+def _steps(result: Published, sigma: float, rate: float, delta: float) -> int:
+    """Return the most steps that cost at most the published ε under the accountant named."""
     low, high = 0, 1
-    while _epsilon(NAMED, sigma, rate, high, delta) <= target and high < MOST_STEPS:
+    while _epsilon(result, NAMED, sigma, rate, high, delta) <= result.epsilon and high < MOST_STEPS:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        inside = _epsilon(NAMED, sigma, rate, middle, delta) <= target
+        inside = _epsilon(result, NAMED, sigma, rate, middle, delta) <= result.epsilon
         low, high = (middle, high) if inside else (low, middle)
     return low
 
 
-def _epsilon(accountant: str, sigma: float, rate: float, steps: int, delta: float) -> float:
+def _epsilon(
+    result: Published, accountant: str, sigma: float, rate: float, steps: int, delta: float
+) -> float:
+    """Return ε; nan where the accountant cannot say, or nobody knows the noise."""
+    if math.isnan(sigma) or (result.degree is not None and accountant != NAMED):
+        return math.nan
     try:
+        if result.degree is not None:
+            return node_epsilon(
+                noise_multiplier=sigma,
+                terms=changed_terms(result.degree),
+                sampling_rate=rate,
+                examples=result.examples,
+                steps=steps,
+                delta=delta,
+            )
         return epsilon(
             accountant, noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta
         )
