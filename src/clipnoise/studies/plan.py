@@ -139,7 +139,8 @@ class Plan:
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
         """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
-        for path in sorted(self.folder.rglob("*.yaml")):
+        unread = [] if key in known else sorted(self.folder.rglob("*.yaml"))
+        for path in unread:
             if key in known:
                 break
             self.study(path.relative_to(self.folder).with_suffix("").as_posix())
@@ -231,6 +232,14 @@ class Plan:
         """Return the rules that make a study smaller; none where it is as its file says."""
         smaller = self.study(study).at != PAPER
         return [str(self.scale)] if smaller and self.scale else []
+
+    @property
+    def open_store(self) -> str:
+        """The command that makes the MLflow store ready for the runs of this plan, for a shell."""
+        studies = [self.study_file(name) for name in self.configured]
+        words = ["clipnoise", "mlflow-init", *studies, "--results", self.config.results]
+        scale = [] if self.scale is None else ["--scale", str(self.scale)]
+        return shlex.join([*words, *scale, "--tracking", self.config.tracking])
 
     @property
     def collected(self) -> str:
