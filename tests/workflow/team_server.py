@@ -1,0 +1,190 @@
+"""A team's MLflow server: PostgreSQL behind it, artefacts through it, a password before it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ADMINISTRATOR, MEMBER = "administrator", "member"
+
+
+@dataclass(frozen=True)
+class Team:
+    """A running server.
+
+    Attributes:
+        address: without credentials.
+        password: of the member that writes runs.
+        secrets: every password there is, none of which may be seen anywhere.
+        log: what the server prints.
+        artefacts: where the server keeps them.
+    """
+
+    address: str
+    password: str
+    secrets: tuple[str, ...]
+    log: Path
+    artefacts: Path
+
+    def with_credentials(self) -> str:
+        """Return the address as somebody careless writes it."""
+        scheme, _, place = self.address.partition("://")
+        return f"{scheme}://{MEMBER}:{self.password}@{place}"
+
+
+def programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs, Debian's newest first."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = shutil.which("initdb")
+    folders += [Path(found).resolve().parent] if found else []
+    return next((folder for folder in folders if (folder / "initdb").exists()), None)
+
+
+@contextmanager
+def team() -> Iterator[Team]:
+    """Start PostgreSQL as an unprivileged user and MLflow before it, in a temporary folder."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clipnoise-team-")))
+        folder.chmod(0o755)
+        passwords = tuple(secrets.token_hex(12) for _ in range(3))
+        database = stack.enter_context(_database(folder, passwords[0]))
+        yield stack.enter_context(_server(folder, database, passwords))
+
+
+@contextmanager
+def _database(folder: Path, password: str) -> Iterator[str]:
+    binaries, port = programs(), _free_port()
+    assert binaries is not None
+    user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+    data, secret = folder / "postgres", folder / "postgres.password"
+    data.mkdir(mode=0o700)
+    secret.write_text(password)
+    if user is not None:
+        shutil.chown(data, user)
+        shutil.chown(secret, user)
+    options = ["--username=mlflow", "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
+    subprocess.run(
+        [binaries / "initdb", "--pgdata", data, *options, "--encoding=UTF8", "--locale=C"],
+        user=user,
+        cwd=data,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    secret.unlink()
+    settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""}
+    words = [f"-c{name}={value}" for name, value in {**settings, "fsync": "off"}.items()]
+    with (folder / "postgres.log").open("wb") as log:
+        server = subprocess.Popen(
+            [binaries / "postgres", "-D", data, *words],
+            user=user,
+            cwd=data,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _wait_for(server, lambda: _answers(port), "PostgreSQL", folder / "postgres.log")
+        yield f"postgresql://mlflow:{password}@127.0.0.1:{port}/postgres"
+    finally:
+        server.send_signal(signal.SIGINT)  # fast shutdown: it does not wait for clients
+        server.wait(30)
+
+
+@contextmanager
+def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator[Team]:
+    """Start MLflow as docs/operations.md says: secrets in files and the environment only."""
+    port, log, artefacts = _free_port(), folder / "mlflow.log", folder / "artefacts"
+    address = f"http://127.0.0.1:{port}"
+    configuration = folder / "auth.ini"
+    configuration.touch(mode=0o600)
+    configuration.write_text(
+        "[mlflow]\n"
+        "default_permission = EDIT\n"
+        f"database_uri = {database}\n"
+        f"admin_username = {ADMINISTRATOR}\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+        "auth_cache_ttl_seconds = 60\n"
+    )
+    settings = {
+        "MLFLOW_BACKEND_STORE_URI": database,
+        "MLFLOW_AUTH_CONFIG_PATH": str(configuration),
+        "MLFLOW_AUTH_ADMIN_PASSWORD": passwords[1],
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    words = ["server", "--app-name", "basic-auth", "--host", "127.0.0.1", "--port", str(port)]
+    words += ["--workers", "2", "--artifacts-destination", str(artefacts)]
+    with log.open("wb") as stream:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words],
+            env={**os.environ, **settings},
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+    try:
+        _wait_for(server, lambda: _healthy(address), "MLflow", log)
+        _add_member(address, passwords[1], passwords[2])
+        yield Team(address, passwords[2], passwords, log, artefacts)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _add_member(address: str, administrator: str, password: str) -> None:
+    code = (
+        "import os; from mlflow.server import get_app_client\n"
+        "client = get_app_client('basic-auth', tracking_uri=os.environ['ADDRESS'])\n"
+        f"client.create_user({MEMBER!r}, os.environ['PASSWORD'])"
+    )
+    settings = {
+        "ADDRESS": address,
+        "PASSWORD": password,
+        "MLFLOW_TRACKING_USERNAME": ADMINISTRATOR,
+        "MLFLOW_TRACKING_PASSWORD": administrator,
+    }
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **settings}, check=True)
+
+
+def _wait_for(server: subprocess.Popen[bytes], ready: object, what: str, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not ready():  # type: ignore[operator]
+        running = server.poll() is None and time.monotonic() < deadline
+        assert running, f"{what} did not start:\n{log.read_text()[-3000:]}"
+        time.sleep(0.2)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=5):
+            return True
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

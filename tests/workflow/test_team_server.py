@@ -1,0 +1,133 @@
+"""MLflow for a team: 32 writers at once lose nothing, and nobody sees a password."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from recorded_runs import spec
+from team_server import MEMBER, Team, programs, team
+from tracked import STUDY, train
+
+from clipnoise.engine.batch import Forks
+from clipnoise.engine.tracking import init_store, sync
+from clipnoise.engine.tracking.store import known_experiments, open_store
+from clipnoise.engine.tracking.write import active_runs
+
+REQUIRED = os.environ.get("CLIPNOISE_REQUIRE_POSTGRES") == "1"
+
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(
+        programs() is None and not REQUIRED,
+        reason="no PostgreSQL here (apt-get install postgresql)",
+    ),
+]
+
+WRITERS = 32
+PROGRAM = str(Path(sys.executable).parent / "clipnoise")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Team]:
+    with team() as running:
+        yield running
+
+
+@pytest.fixture
+def member(server: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
+    """The server, with a member's credentials in the environment as MLflow wants them."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", MEMBER)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", server.password)
+    return server
+
+
+def leaks(server: Team, text: bytes) -> list[str]:
+    return [secret for secret in server.secrets if secret.encode() in text]
+
+
+def test_who_has_no_password_is_refused(server: Team) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{server.address}/api/2.0/mlflow/experiments/get?experiment_id=0")
+    assert refused.value.code == 401
+
+
+def test_writers_at_once_lose_nothing(member: Team, tmp_path: Path) -> None:
+    assert init_store(tmp_path, {STUDY: "What it asks."}).available
+    runs = [spec(seed=seed) for seed in range(WRITERS)]
+
+    def write(number: int) -> int:
+        from clipnoise.engine.tracking import live
+
+        live.IMPORT_SECONDS = 300.0  # so many at once on few cores
+        return 0 if train(tmp_path, runs[number], patience=120.0) else 1
+
+    import mlflow.tracking.client  # noqa: F401 - once, for all writers
+
+    tasks = {
+        tmp_path / f"{number}.log": lambda number=number: write(number) for number in range(WRITERS)
+    }
+    codes = Forks(WRITERS).run(tasks)
+    assert len(codes) == WRITERS
+    report = sync(tmp_path)  # what a slow server has made a writer leave behind
+    assert report.added + report.replaced + report.unchanged + report.retagged == WRITERS
+    assert sync(tmp_path).unchanged == WRITERS
+    client, _ = open_store(tmp_path, {})
+    shown = active_runs(client, known_experiments(client))
+    assert sorted(run.data.tags["hash"] for run in shown) == sorted(run.hash for run in runs)
+    history = client.get_metric_history(shown[0].info.run_id, "test_accuracy")
+    assert len(history) == 5
+    names = {item.path for item in client.list_artifacts(shown[0].info.run_id)}
+    assert {"spec.yaml", "summary.json", "metrics.csv"} <= names
+    assert len(list(member.artefacts.rglob("summary.json"))) >= WRITERS
+    everything = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+    assert leaks(member, everything) == []
+
+
+def test_credentials_in_an_address_are_never_written_or_printed(
+    server: Team, tmp_path: Path
+) -> None:
+    settings = {**os.environ, "MLFLOW_TRACKING_URI": server.with_credentials()}
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "title: One\nparts: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
+        "  methods: [{id: sgd, learning_rate: 0.1}],\n"
+        "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, part: p}]\n"
+    )
+    commands: list[bytes] = []
+    for words in (["mlflow-init", str(study)], ["mlflow-sync"], ["doctor"]):
+        results = () if words == ["doctor"] else ("--results", str(tmp_path / "results"))
+        done = subprocess.Popen(
+            [PROGRAM, *words, *results],
+            env=settings,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        while done.poll() is None:
+            commands.append(command_lines())
+            time.sleep(0.5)
+        assert done.stdout is not None
+        said = done.stdout.read()
+        assert leaks(server, said) == [], words
+    assert leaks(server, b"".join(commands)) == []
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert leaks(server, b"".join(path.read_bytes() for path in files)) == []
+    assert leaks(server, server.log.read_bytes()) == []
+
+
+def command_lines() -> bytes:
+    """Return the command line of every process, as anybody on the machine may read it."""
+    lines: list[str] = []
+    for process in psutil.process_iter(["cmdline"]):
+        lines += process.info["cmdline"] or []
+    return "\n".join(lines).encode()
