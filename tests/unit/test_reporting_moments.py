@@ -76,13 +76,24 @@ def test_statistics_become_columns_and_stay_empty_without_diagnostics(tmp_path: 
 def test_histograms_stand_in_shares_with_phi_in_the_second_moments(tmp_path: Path) -> None:
     first, second, update = axes(moments.draw, runs(tmp_path))
     assert (first.get_xlabel(), second.get_xlabel(), update.get_xlabel()) == (
-        *("m̂", "log₁₀ v̂", "m̂ / √v̂"),
+        *("m̂", "v̂", "m̂ / √v̂"),
     )
     (phi,) = second.lines
-    assert set(phi.get_xdata()) == {np.log10(PHI)}
+    assert set(phi.get_xdata()) == {PHI}
+    assert second.get_xscale() == "log"
+    assert second.patches[0].get_data().edges[0] == pytest.approx(1e-7)
     assert first.patches[0].get_data().values.tolist() == [12.5, 25, 50, 12.5]
     looks = {patch.get_linestyle() for patch in second.patches}
     assert len(looks) >= 3, "told apart without colour"
+
+
+def test_no_glyph_of_a_figure_is_missing_from_its_fonts(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    table = runs(tmp_path)
+    for kind in ("moments", "noise-bias"):
+        draw_figure(kind, "comparison", table, table)
+    assert [str(one.message) for one in recwarn if "Glyph" in str(one.message)] == []
 
 
 def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path) -> None:
@@ -129,3 +140,15 @@ def test_published_statistics_stand_beside_ours(tmp_path: Path) -> None:
     assert first[0] == "v_corrected.median"
     assert first[5:8] == ["3.000 × 10⁻¹⁰", "1 × 10⁻⁶ ± 0§", "2/2"]
     assert second[8] == "+9.448 × 10⁻⁷"
+
+
+def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_published_number(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "published.csv"
+    table.write_text(
+        "dataset,model,method,budget,metric,mean,source\n"
+        "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
+    )
+    found = compare(runs(tmp_path), ReportItem(kind="published", part="comparison"), table)
+    assert found.extra == (), "dp-sgd completed and was not watched"

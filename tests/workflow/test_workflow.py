@@ -144,6 +144,12 @@ def test_editing_code_reruns_exactly_the_runs_it_can_change(
     assert set(trained) == again
 
 
+def test_diagnostics_end_in_a_report_that_claims_no_privacy(tmp_path: Path) -> None:
+    start_case("diagnostics", tmp_path)
+    snakemake(tmp_path)
+    check_outputs(tmp_path)
+
+
 def test_a_diverged_run_is_a_result_and_stops_nobody(tmp_path: Path) -> None:
     start_case("diverged", tmp_path)
     snakemake(tmp_path)

@@ -26,6 +26,7 @@ COLUMNS = (
     *("source", "note"),
 )
 HEADS = ["dataset", "model", "budget", "method", "published", "ours", "runs", "difference"]
+FEW = 3  # metrics that a note names
 
 Place = tuple[str, ...]
 
@@ -125,9 +126,15 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         Pair(item.part, place, metric, None, cell_of(rows, metric))
         for metric in metrics
         for place, rows in found.items()
-        if (place, metric.column) not in used
+        if (place, metric.column) not in used and not _has_none(rows, metric)
     ]
     return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere))
+
+
+def _has_none(runs: pd.DataFrame, metric: Metric) -> bool:
+    """Return whether all runs completed, and such runs have no such number."""
+    done = (runs["status"] == "completed").all()
+    return bool(done and runs[metric.column].isna().all())
 
 
 def _match(cell: PublishedCell, found: Mapping[Place, Any]) -> Place | None:
@@ -220,7 +227,8 @@ def _shown(value: Decimal | None, metric: Metric) -> str:
     if value is None:
         return ""
     scaled = value.scaleb(round(math.log10(metric.factor)))
-    if not scaled or -7 < scaled.adjusted() < 6:
+    smallest = -3 if metric.decimals is None else -6
+    if not scaled or smallest <= scaled.adjusted() < 6:
         return f"{scaled:f}".replace("-", "−")
     digits = len(scaled.as_tuple().digits)
     return power(*f"{scaled:.{digits - 1}e}".split("e"))
@@ -240,9 +248,11 @@ def _notes(one: Comparison, metrics: Sequence[str]) -> list[str]:
     cells = [pair.ours for pair in one.pairs if pair.ours is not None]
     lost = len(one.pairs) - len(cells)
     verb = "is" if lost == 1 else "are"
+    more = len({pair.place for pair in one.extra})
     remarks = dict.fromkeys(pair.published.note for pair in one.pairs if pair.published)
+    named = ", ".join(metrics) if len(metrics) <= FEW else "Every number"
     notes = [
-        f"{', '.join(metrics)}: mean ± standard deviation. Difference: ours minus published; its ± "
+        f"{named}: mean ± standard deviation. Difference: ours minus published; its ± "
         "is the standard error, known where both sides say their deviation and number of runs."
         if metrics
         else "No published number is at a dataset and model of this part.",
@@ -253,9 +263,7 @@ def _notes(one: Comparison, metrics: Sequence[str]) -> list[str]:
         "does not have."
         if one.elsewhere
         else "",
-        f"{count(len(one.extra), 'configuration')} of this part without a published number."
-        if one.extra
-        else "",
+        f"{count(more, 'configuration')} of this part without a published number." if more else "",
         *(f"The paper: {remark}" for remark in remarks if remark),
     ]
     return [note for note in [*notes, *mark_notes(cells)] if note]

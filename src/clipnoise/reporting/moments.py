@@ -19,11 +19,16 @@ QUANTITIES = {
     "v_clipped": "second moment, without noise",
     "v_private": "second moment, with noise",
     "v_corrected": "second moment, corrected",
-    "update_clipped": "update, noise in the first moment alone",
+    "update_clipped": "update, clean second moment",
     "update_private": "update, with noise",
     "update_corrected": "update, corrected",
     "negative_fraction": "share of coordinates below Φ",
-    "clipped_gradient_norm": "norm of the mean clipped gradient / C",
+    "clipped_gradient_norm": "norm of mean clipped gradient / C",
+}
+WITHOUT_NOISE = {
+    "m_clipped": "first moment",
+    "v_clipped": "second moment",
+    "update_clipped": "update",
 }
 
 
@@ -75,7 +80,8 @@ def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
     own = runs[runs["part"] == item.part]
     rows: list[list[str]] = []
     for one in seen(own):
-        known = {name: said for name, said in QUANTITIES.items() if _known(one, name)}
+        names = QUANTITIES if one.values["phi"] > 0 else WITHOUT_NOISE
+        known = {name: said for name, said in names.items() if _known(one, name)}
         rows += [
             [one.title if not rank else "", said, *(_mean(one, name, key) for key in HEADS[2:])]
             for rank, (name, said) in enumerate(known.items())
@@ -105,8 +111,8 @@ def _notes(runs: pd.DataFrame) -> list[str]:
     said = ", ".join(f"{step:,}" for step in steps) or DASH
     have = int((runs["diagnostics"] != "").sum())
     return [
-        f"Over the coordinates of the parameters, after step {said}; the last two rows are over "
-        f"the steps. Means over seeds: {count(have, 'run')} of {len(runs)} planned.",
+        f"Over the coordinates of the parameters, after step {said}; shares below Φ and norms are "
+        f"over the steps. Means over seeds: {count(have, 'run')} of {len(runs)} planned.",
         "Non-private: diagnostics read gradients before the noise is added, so these runs have no "
         "ε whatever their noise.",
     ]

@@ -13,10 +13,12 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from clipnoise.reporting.formats import Metric, budget
+from clipnoise.reporting.formats import SUPERSCRIPTS, Metric, budget
 from clipnoise.reporting.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.reporting.statistics import sample
 from clipnoise.reporting.styles import Style, style
@@ -25,7 +27,7 @@ WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 
 LOOK: dict[str, Any] = {
-    "font.family": "STIXGeneral",
+    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has powers of ten
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "font.size": 9,
     "axes.titlesize": 9,
@@ -186,6 +188,17 @@ def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> s
     if len(lines) > REMARKS:
         return f"{len(lines)} settings are incomplete: see the table"
     return "\n".join(lines)
+
+
+def powers(axis: Axis) -> None:
+    """Label a logarithmic axis with plain text, at whole powers of ten."""
+    axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _power(value: float) -> str:
+    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
 
 
 def remark(ax: Axes, text: str) -> None:

@@ -23,7 +23,7 @@ KINDS = {  # colour and line of what a reader compares
 }
 PANELS = {
     "first": ("First moment", "m̂"),
-    "second": ("Second moment", "log₁₀ v̂"),
+    "second": ("Second moment", "v̂"),
     "update": ("Update", "m̂ / √v̂"),
 }
 
@@ -58,15 +58,20 @@ def _row(row: Any, one: Seen) -> None:
     step = f"step {one.values['step']:,}, seed {one.seed}"
     row[0].set_ylabel(f"{one.title}\n{step}\n\nCoordinates (%)")
     if one.values["phi"] > 0:
-        row[1].axvline(np.log10(one.values["phi"]), color=canvas.INK, linewidth=1.0, linestyle=":")
+        row[1].axvline(one.values["phi"], color=canvas.INK, linewidth=1.0, linestyle=":")
 
 
 def _histogram(ax: Axes, shown: Mapping[str, Any]) -> None:
     for name, counts in shown["counts"].items():
         _, colour, line = KINDS[name.partition("_")[2]]
         edges = np.linspace(shown["low"], shown["high"], len(counts) + 1)
+        edges = 10**edges if shown["log10"] else edges
         share = 100 * np.asarray(counts) / max(1, sum(counts))
         ax.stairs(share, edges, color=colour, fill=True, alpha=0.15, linewidth=0)
         ax.stairs(share, edges, color=colour, linestyle=line, linewidth=1.1)
     ax.set_ylim(bottom=0)
-    ax.locator_params(axis="x", nbins=5)
+    if shown["log10"]:
+        ax.set_xscale("log")
+        canvas.powers(ax.xaxis)
+    else:
+        ax.locator_params(axis="x", nbins=5)

@@ -36,8 +36,10 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
         _lines(negative, norm, one, look)
         _ranked(ranked, one, look)
     negative.set(title="Second moment below Φ", xlabel="Step", ylabel="Coordinates (%)")
-    norm.set(title="Mean clipped gradient", xlabel="Step", ylabel="Norm / C", yscale="log")
+    norm.set(title="Mean clipped gradient", xlabel="Step", ylabel="Norm / C")
+    norm.set_ylim(bottom=0)
     ranked.set(title="Second moments, sorted", xlabel="Coordinates (%)", ylabel="v̂", yscale="log")
+    canvas.powers(ranked.yaxis)
     figure.legend(loc="outside lower center", ncols=min(3, len(found)))
     return figure
 
