@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_method import build
 
 from clipnoise.engine.diagnostics import BINS, Diagnostics
 from clipnoise.engine.provenance import Provenance
@@ -79,6 +80,12 @@ def test_noise_alone_lifts_the_second_moment_to_phi_and_half_of_it_is_below() ->
 def test_the_first_step_is_below_phi_as_often_as_a_normal_is_within_one_deviation() -> None:
     found = watched(1, torch.zeros(20000), adambc(), math.sqrt(PHI))
     assert found["series"]["negative_fraction"] == pytest.approx([0.6827], abs=0.012)
+
+
+@pytest.mark.parametrize(("name", "share"), [("ime-adam", 2), ("clipped-adam-biased", 0)])
+def test_phi_is_the_variance_of_the_noise_that_the_query_adds(name: str, share: float) -> None:
+    method = build(name, clip_norm=2)
+    assert watched(3, torch.zeros(4), method, 0.1)["phi"] == pytest.approx(share * PHI)
 
 
 def test_the_corrected_moment_is_the_one_that_the_method_divides_by() -> None:

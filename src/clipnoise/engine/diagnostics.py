@@ -50,6 +50,7 @@ class Diagnostics:
         betas = getattr(method, "betas", None)
         self._betas: tuple[float, float] = betas if betas and len(betas) == 2 else BETAS
         self._floor: float | None = getattr(method, "gamma_prime", None)
+        self._query = method.query
         self._taken_off: float | None = getattr(method, "phi", None)
         self._private, self._clipped = State(like), State(like)
         self._phi = 0.0
@@ -63,7 +64,8 @@ class Diagnostics:
             state.decay("v", value.square(), self._betas[1])
         norm = math.nan
         if seen.clip_norm is not None:
-            self._phi = self._private.noise_bias(seen.public, seen.clip_norm, self._betas[1])
+            bias = self._private.noise_bias(seen.public, seen.clip_norm, self._betas[1])
+            self._phi = bias * self._relative_variance(seen)
             length = torch.linalg.vector_norm(seen.clean, dtype=torch.float64)
             norm = float(length) / seen.clip_norm
         negative = (self._second(self._private) < self._phi).double().mean()
@@ -93,7 +95,7 @@ class Diagnostics:
             The step; Φ; minimum, quartiles, maximum and mean of every quantity over coordinates,
             and of the series over steps; histograms with their ends, those of second moments over
             log10; sorted second moments at evenly spaced ranks; the series at evenly spaced steps:
-            the fraction of coordinates with v̂ < Φ, and ‖ḡ‖/C.
+            the fraction of coordinates with v̂ < Φ, and ‖ḡ‖/C. Φ is what noise adds to v̂.
         """
         values = dict(self._quantities())
         series = dict(zip(SERIES, torch.tensor(self._rows, dtype=torch.float64).T, strict=True))
@@ -123,6 +125,12 @@ class Diagnostics:
                 **{name: [float(value[row]) for row in shown] for name, value in series.items()},
             },
         }
+
+    def _relative_variance(self, seen: Observation) -> float:
+        """Return the noise variance of what was released, relative to that of a clipped mean."""
+        size = seen.public.expected_batch_size
+        part = self._query.parts(seen.clip_norm or 0.0, size)[0]
+        return (part.noise_factor * part.sensitivity * size / (seen.clip_norm or 1.0)) ** 2
 
     def _first(self, state: State) -> Tensor:
         return state["m"] / (1 - self._betas[0] ** state.step)
