@@ -13,10 +13,11 @@ import torch
 from every_method import build
 
 from clipnoise.engine.diagnostics import BINS, Diagnostics
+from clipnoise.engine.outcome import Outcome
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import read_run, run_folder, write_run
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.training import Outcome, Run, train
+from clipnoise.engine.training import Run, train
 from clipnoise.methods.base import Method, Observation, Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
 from clipnoise.privacy.calibration import Calibration, calibrate
