@@ -54,8 +54,9 @@ def draw_beside(ax: Axes, runs: pd.DataFrame, over: str) -> None:
             fontsize=8,
         )
     ax.grid(visible=False, axis="x")
-    ax.margins(y=0.15)
-    ax.set(title="What momentum alone does", xlabel=over, ylabel="Sampling noise divided by: ρ")
+    highest = max(max(reductions.values()) for reductions in lines.values())
+    ax.set_ylim(1, 1 + 1.25 * max(highest - 1, 0.1))  # 1 is no momentum
+    ax.set(title="Sampling noise is divided by ρ", xlabel=over, ylabel="ρ")
 
 
 def _momenta(runs: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
