@@ -13,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from clipnoise.gradients.engine import GradientEngine
+from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.factored.groups import Groups
+from clipnoise.gradients.factored.linear import Outer
+from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.queries import Clipping
 
@@ -270,3 +274,19 @@ def test_per_example_gradients_are_those_of_vmap(name: str) -> None:
     data = examples(name, 4, torch.float64)
     expected = expecting.per_example_gradients(*data, theta)
     torch.testing.assert_close(factored.per_example_gradients(*data, theta), expected)
+
+
+def test_a_shared_weight_goes_by_inner_products_only_where_they_pay_for_each_use() -> None:
+    """Scaled, the products of a decoder's rows would hold 24 × 24 × 4000 numbers an example."""
+    tokens, width, length = 4000, 64, 12
+    draws = torch.Generator().manual_seed(0)
+    ids = torch.randint(tokens, (2, length), generator=draws)
+    given, taken, into = (
+        torch.randn(2, length, size, generator=draws) for size in (tokens, width, width)
+    )
+    looked_up, decoded = Lookup(ids, into, tokens), Outer(given, taken)
+    assert looked_up.pays(2 * length, scaled=True, keeps=False)
+    assert not decoded.pays(2 * length, scaled=True, keeps=False)
+    both = ParameterGradient([looked_up, decoded], Groups.single(2))
+    assert both._in_products(scaled=True) is None
+    assert both._in_products(scaled=False) is not None

@@ -81,7 +81,8 @@ class ParameterGradient:
             return None
         total = sum(use.rows for use in uses) * self.groups.largest
         keeps = worth_keeping(uses, self.groups)
-        return uses if uses[0].pays(total, scaled=scaled, keeps=keeps) else None
+        pays = all(use.pays(total, scaled=scaled, keeps=keeps) for use in uses)
+        return uses if pays else None
 
     def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Tensor:
         rows = sum(use.rows for use in uses)
