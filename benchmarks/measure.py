@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,8 +49,16 @@ class Row:
     problem: str = ""
 
 
-def measure(name: str, case: Case, *, batch: int, repetitions: int, device: str) -> list[Row]:
-    """Measure every way on one network.
+def measure(
+    name: str,
+    case: Case,
+    *,
+    batch: int,
+    repetitions: int,
+    device: str,
+    ways: Sequence[Way] = WAYS,
+) -> list[Row]:
+    """Measure ways on one network.
 
     Ways take turns, so that what else the machine does falls on all of them alike.
     """
@@ -59,12 +67,12 @@ def measure(name: str, case: Case, *, batch: int, repetitions: int, device: str)
     problems: dict[Way, str] = {}
     sums: dict[Way, Tensor] = {}
     parameters = 0
-    for way in WAYS:
+    for way in ways:
         torch.manual_seed(0)
         network = case.build().to(device).train()
         parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
         try:
-            run = way.prepare(network, inputs, targets)
+            run = way.prepare(network, case.losses, inputs, targets)
             sums[way] = run()
         except Exception as error:  # whatever a library raises is a result here
             problems[way] = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -78,7 +86,7 @@ def measure(name: str, case: Case, *, batch: int, repetitions: int, device: str)
     medians = {way: statistics.median(times) for way, times in seconds.items()}
     base = next(way for way in running if way.engine == NON_PRIVATE)
     rows = []
-    for way in WAYS:
+    for way in ways:
         row: dict[str, Any] = {"network": name, "parameters": parameters, "batch": batch}
         row |= {"query": way.query, "engine": way.engine, "problem": problems.get(way, "")}
         if way in running:

@@ -1,127 +1,126 @@
-"""Networks to time: those of the suite, and small forms of those that papers train."""
+"""What is timed: every model of the suite, and series of models that grow in one direction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+
+from clipnoise.data.signature import Signature
+from clipnoise.fields import parse
+from clipnoise.models.base import model_class
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
-TOKENS, VOCABULARY = 64, 8000
+VOCABULARY = 8000
+SMALL_BERT = {"pretrained": False, "layers": 4, "width": 128, "heads": 4, "dropout": 0.0}
+GREY = Signature("image", (1, 28, 28), 10)
+COLOUR = Signature("image", (3, 32, 32), 10)
+TEXT = Signature("tokens", (64,), 2, vocabulary=VOCABULARY)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network with random weights, and made-up data of the shape it takes.
+    """A model of the suite with random weights, and made-up data of the shape it takes.
 
     Attributes:
-        build: makes the network.
-        shape: of one example.
-        classes: outputs.
-        tokens: whether inputs are token ids.
+        model: its id.
+        signature: of the data.
+        options: of the model.
+        goal: which row of the goals it is held to, by the kind of its layers.
     """
 
-    build: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    classes: int
-    tokens: bool = False
+    model: str
+    signature: Signature
+    options: dict[str, Any] = field(default_factory=dict)
+    goal: str = "convolutions and transformers"
+
+    def build(self) -> nn.Module:
+        """Make the network, without ReLUs that overwrite their input: Opacus' hooks take none."""
+        network = parse(model_class(self.model), self.options).build(
+            self.signature, Path("weights")
+        )
+        for module in network.modules():
+            if isinstance(module, torch.nn.ReLU):
+                module.inplace = False
+        return network
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return each example's loss."""
+        return self.signature.goal.losses(outputs, targets)
 
     def batch(self, count: int, device: str) -> tuple[Tensor, Tensor]:
         """Make up a batch of inputs and targets."""
-        draws = torch.Generator().manual_seed(0)
-        targets = torch.randint(self.classes, (count,), generator=draws)
-        if self.tokens:
-            inputs = torch.randint(VOCABULARY, (count, *self.shape), generator=draws)
+        draws, shape = torch.Generator().manual_seed(0), self.signature.shape
+        if self.signature.kind == "tokens":
+            inputs = torch.randint(1, VOCABULARY, (count, *shape), generator=draws)
         else:
-            inputs = torch.randn(count, *self.shape, generator=draws)
-        return inputs.to(device), targets.to(device)
+            inputs = torch.rand(count, *shape, generator=draws)
+        if self.signature.kind == "nodes":
+            inputs[..., -1] = 1
+        return inputs.to(device), self._targets(inputs, draws).to(device)
 
-
-class Logits(nn.Module):
-    """A language model that takes token ids alone and returns logits alone."""
-
-    def __init__(self, inside: nn.Module) -> None:
-        super().__init__()
-        self.inside = inside
-
-    def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = self.inside(input_ids=ids).logits
-        return logits
-
-
-def suite(model: str, shape: tuple[int, ...], classes: int) -> Case:
-    """Take a registered model."""
-    from clipnoise.data.signature import Signature
-    from clipnoise.models.base import model_class
-
-    signature = Signature("features" if len(shape) == 1 else "image", shape, classes)
-    weights = Path("weights")
-    return Case(lambda: model_class(model)().build(signature, weights), shape, classes)
-
-
-def vit() -> nn.Module:
-    """Build a small vision transformer: 4×4 patches of 32×32 pixels, six blocks of width 192."""
-    from timm.models.vision_transformer import VisionTransformer
-
-    return VisionTransformer(
-        img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=10
-    )
-
-
-def bert(*, embeddings_trained: bool) -> nn.Module:
-    """Build a small BERT: four blocks of width 128."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    options = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=512,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    network = BertForSequenceClassification(options)
-    network.bert.embeddings.requires_grad_(embeddings_trained)
-    return Logits(network)
-
-
-def resnet(*, small_stem: bool) -> nn.Module:
-    """Build a ResNet-18 with GroupNorm, with the stem for 32×32 pixels or the usual one."""
-    from timm.models.resnet import BasicBlock, ResNet
-
-    network = ResNet(
-        BasicBlock,
-        [2, 2, 2, 2],
-        num_classes=10,
-        norm_layer=lambda width, **_: nn.GroupNorm(16, width),
-    )
-    if small_stem:
-        network.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-        network.maxpool = nn.Identity()
-    for module in network.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False  # Opacus' hooks take no layers that overwrite their input
-    return network
+    def _targets(self, inputs: Tensor, draws: torch.Generator) -> Tensor:
+        if self.signature.task == "reconstruction":
+            return inputs.flatten(1)
+        if self.signature.task == "masked-tokens":
+            return torch.where(inputs % 7 == 0, inputs, -100)
+        return torch.randint(self.signature.outputs, (len(inputs),), generator=draws)
 
 
 CASES: dict[str, Case] = {
-    "logistic 10,000×500": suite("logistic", (10_000,), 500),
-    "cnn-small": suite("cnn-small", (1, 28, 28), 10),
-    "cnn-5": suite("cnn-5", (1, 28, 28), 10),
-    "cnn-5-averaged": suite("cnn-5-averaged", (1, 28, 28), 10),
-    "ViT, small": Case(vit, (3, 32, 32), 10),
-    "BERT, small": Case(lambda: bert(embeddings_trained=True), (TOKENS,), 2, tokens=True),
-    "BERT, small, frozen embeddings": Case(
-        lambda: bert(embeddings_trained=False), (TOKENS,), 2, tokens=True
+    "logistic 10,000×500": Case(
+        "logistic", Signature("features", (10_000,), 500), goal="logistic regression"
     ),
-    "ResNet-18, 3×3 stem": Case(lambda: resnet(small_stem=True), (3, 32, 32), 10),
-    "ResNet-18, 7×7 stem": Case(lambda: resnet(small_stem=False), (3, 32, 32), 10),
+    "cnn-small": Case("cnn-small", GREY),
+    "cnn-5": Case("cnn-5", GREY),
+    "cnn-5-averaged": Case("cnn-5-averaged", COLOUR),
+    "autoencoder": Case(
+        "autoencoder", Signature("image", (1, 28, 28), 784, "reconstruction"), goal="no goal"
+    ),
+    "gcn": Case("gcn", Signature("nodes", (8, 129), 40), goal="no goal"),
+    "lstm": Case("lstm", TEXT, {"dropout": 0.0}, goal="no goal"),
+    "vit, 6 layers of 192": Case("vit", COLOUR, {"width": 192, "layers": 6, "heads": 3}),
+    "bert-base, 4 of 128, all trained": Case("bert-base", TEXT, {**SMALL_BERT, "train": "all"}),
+    "bert-base, 4 of 128, last block": Case("bert-base", TEXT, SMALL_BERT),
+    "roberta-base, 4 of 128": Case("roberta-base", TEXT, SMALL_BERT),
+    "tiny-bert, masked tokens": Case(
+        "tiny-bert",
+        Signature("tokens", (64,), VOCABULARY, "masked-tokens", vocabulary=VOCABULARY),
+        {"pretrained": False, "dropout": 0.0},
+    ),
+    "resnet-18, 3×3 stem": Case("resnet-18", COLOUR),
+    "resnet-18, 7×7 stem": Case("resnet-18", COLOUR, {"stem": "imagenet"}, goal="no goal"),
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """A model that grows in one direction.
+
+    Attributes:
+        over: what grows, with its unit.
+        cases: its sizes, each with the case and the batch size.
+    """
+
+    over: str
+    cases: dict[int, tuple[Case, int]]
+
+
+def _bert(length: int = 64, width: int = 128) -> Case:
+    signature = Signature("tokens", (length,), 2, vocabulary=VOCABULARY)
+    return Case("bert-base", signature, {**SMALL_BERT, "train": "all", "width": width})
+
+
+SERIES: dict[str, Series] = {
+    "cnn-5": Series("batch size", {b: (CASES["cnn-5"], b) for b in (8, 32, 128, 512)}),
+    "bert-base, 4 layers, width": Series(
+        "width", {w: (_bert(width=w), 16) for w in (64, 128, 256)}
+    ),
+    "bert-base, 4 of 128, length": Series(
+        "tokens of a sequence", {n: (_bert(length=n), 16) for n in (16, 64, 256)}
+    ),
 }

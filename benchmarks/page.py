@@ -1,4 +1,4 @@
-"""The benchmark's page: a figure and a table of ratios, from the CSV file alone."""
+"""The benchmark's page: figures, tables of ratios, and the goals, from the CSV files alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
+from networks import CASES
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -19,24 +20,62 @@ non-private gradient of the same batch: forward and backward pass, clipping and 
 no update. Ways take turns within one process. Memory is the most that one call holds beyond what
 was held before it. “—” marks a way that does not take the network; its reason is in speed.csv, as
 is how far each clipped sum is from that of vmap. Two iterates take two forward and two backward
-passes.
+passes. Bold marks a goal that was missed.
 """
 
 
-def write_page(table: pd.DataFrame, folder: Path, machine: str) -> None:
-    """Write speed.svg and speed.md beside the CSV file.
+GOALS = {
+    "convolutions and transformers": {"plain": 1.1, "scaled": 1.3, "two iterates": 2.2},
+    "logistic regression": {"plain": 1.8, "scaled": 1.3, "two iterates": 2.2},
+}
+MEMORY_GOAL = 1.3
+
+
+def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine: str) -> None:
+    """Write speed.svg, curves.svg and speed.md beside the CSV files.
 
     Args:
-        table: the CSV file's rows.
+        table: the rows of speed.csv.
+        curves: the rows of curves.csv.
         folder: where to write.
         machine: what it was measured on, in words.
     """
-    draw(table, folder / "speed.svg")
     parts = ["# Time and memory of clipped sums", "", machine, "", METHODS]
-    parts += ["![Time relative to the non-private gradient](speed.svg)", ""]
-    for column, title in (("time_ratio", "Time"), ("memory_ratio", "Peak memory")):
-        parts += [f"## {title}, relative to non-private", "", as_markdown(table, column), ""]
+    if len(table):
+        draw(table, folder / "speed.svg")
+        parts += ["![Time relative to the non-private gradient](speed.svg)", ""]
+        parts += ["## Goals and what was reached", "", goals(table), ""]
+        for column, title in (("time_ratio", "Time"), ("memory_ratio", "Peak memory")):
+            parts += [f"## {title}, relative to non-private", "", as_markdown(table, column), ""]
+    if len(curves):
+        draw_curves(curves, folder / "curves.svg")
+        parts += ["## Cost against size", "", "![Milliseconds against size](curves.svg)", ""]
     (folder / "speed.md").write_text("\n".join(parts))
+
+
+def goals(table: pd.DataFrame) -> str:
+    """Return what the factored engine reached beside its goals, as a table."""
+    lines = ["| network | query | goal | reached | fastest mode of Opacus | memory (goal 1.3) |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for network, rows in table.groupby("network", sort=False):
+        ours = rows[rows["engine"] == "factored"].set_index("query")
+        opacus = rows[rows["engine"].str.startswith("Opacus")]["time_ratio"].min()
+        for query, row in ours.iterrows():
+            goal = GOALS.get(CASES[str(network)].goal, {}).get(str(query))
+            reached = _held(row["time_ratio"], goal)
+            against = _held(opacus, None) if query == "plain" else ""
+            memory = _held(row["memory_ratio"], MEMORY_GOAL)
+            asked = "" if goal is None else f"{goal:g}"
+            lines.append(f"| {network} | {query} | {asked} | {reached} | {against} | {memory} |")
+    return "\n".join(lines)
+
+
+def _held(value: float, goal: float | None) -> str:
+    """Return a ratio, bold where it misses its goal, a dash where there is none."""
+    if value != value:
+        return "—"
+    missed = goal is not None and round(value, 2) > goal
+    return f"**{value:.2f}**" if missed else f"{value:.2f}"
 
 
 def as_markdown(table: pd.DataFrame, column: str) -> str:
@@ -67,5 +106,26 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     axes.set_xlabel("time relative to the non-private gradient (log scale)")
     axes.set_ylabel("")
     axes.legend(frameon=False, title="")
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def draw_curves(curves: pd.DataFrame, path: Path) -> None:
+    """Draw the time of one call against what grows, a panel for each series."""
+    panels = list(curves.groupby("network", sort=False))
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(3.6 * len(panels), 3.2), layout="constrained", squeeze=False
+    )
+    markers = dict(zip(curves["engine"].unique(), "osD^vx", strict=False))
+    for ax, (network, rows) in zip(axes[0], panels, strict=True):
+        for engine, marker in markers.items():
+            line = rows[rows["engine"] == engine].dropna(subset="seconds")
+            ax.plot(line["size"], 1000 * line["seconds"], marker=marker, label=engine)
+        ax.set(xscale="log", yscale="log", title=network, xlabel=rows["over"].iloc[0])
+        ax.set_xticks(sorted(rows["size"].unique()), minor=False)
+        ax.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
+        ax.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes[0, 0].set_ylabel("time of one call (ms)")
+    axes[0, 0].legend(frameon=False, fontsize="small")
     figure.savefig(path)
     plt.close(figure)

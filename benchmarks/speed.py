@@ -1,4 +1,4 @@
-"""Measure how fast clipped sums are, and write speed.csv, speed.svg and speed.md.
+"""Measure how fast clipped sums are, and write speed.csv, curves.csv, figures and speed.md.
 
 Run it from the repository: `make benchmark`, or `python benchmarks/speed.py --help`.
 """
@@ -9,13 +9,16 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import torch
-from measure import as_mappings, measure, quiet
-from networks import CASES
+from measure import Row, as_mappings, measure, quiet
+from networks import CASES, SERIES
 from page import write_page
+from ways import PLAIN
 
 
 def main() -> int:
@@ -24,24 +27,33 @@ def main() -> int:
     torch.set_num_threads(arguments.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     arguments.output.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for name, case in CASES.items():
-        if arguments.only and not any(part in name for part in arguments.only):
-            continue
-        print(name, file=sys.stderr, flush=True)
-        with quiet():
-            rows += measure(
-                name,
-                case,
-                batch=arguments.batch,
-                repetitions=arguments.repetitions,
-                device=device,
-            )
-        table = pd.DataFrame(as_mappings(rows))
-        table.to_csv(arguments.output / "speed.csv", index=False)
-        write_page(table, arguments.output, machine(arguments, device))
+    repeat = partial(measure, repetitions=arguments.repetitions, device=device)
+    chosen = partial(wanted, only=arguments.only)
+    networks: list[Row] = []
+    series: list[pd.DataFrame] = []
+    with quiet():
+        for name in filter(chosen, CASES):
+            print(name, file=sys.stderr, flush=True)
+            networks += repeat(name, CASES[name], batch=arguments.batch)
+        for name in filter(chosen, SERIES):
+            print(f"{name}, by {SERIES[name].over}", file=sys.stderr, flush=True)
+            series += [
+                pd.DataFrame(as_mappings(repeat(name, case, batch=batch, ways=PLAIN))).assign(
+                    over=SERIES[name].over, size=size
+                )
+                for size, (case, batch) in SERIES[name].cases.items()
+            ]
+    table, curves = pd.DataFrame(as_mappings(networks)), pd.concat(series or [pd.DataFrame()])
+    table.to_csv(arguments.output / "speed.csv", index=False)
+    curves.to_csv(arguments.output / "curves.csv", index=False)
+    write_page(table, curves, arguments.output, machine(arguments, device))
     print(arguments.output / "speed.md")
     return 0
+
+
+def wanted(name: str, only: Sequence[str] | None) -> bool:
+    """Return whether a network is asked for."""
+    return not only or any(part in name for part in only)
 
 
 def parse() -> argparse.Namespace:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.vmap import VmapEngine
@@ -18,7 +17,7 @@ from clipnoise.privacy.queries import Clipping
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.gradients.engine import GradientEngine, Losses
 
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
@@ -37,12 +36,20 @@ class Way:
 
     engine: str
     query: str
-    prepare: Callable[[nn.Module, Tensor, Tensor], Callable[[], Tensor]]
+    prepare: Callable[[nn.Module, Losses, Tensor, Tensor], Callable[[], Tensor]]
 
 
-def losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's cross entropy."""
-    return cross_entropy(outputs, targets, reduction="none")
+class SummedLoss(nn.Module):
+    """A loss as Opacus' ghost clipping wants it: with a reduction that it sets."""
+
+    def __init__(self, losses: Losses) -> None:
+        super().__init__()
+        self.losses, self.reduction = losses, "sum"
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the losses, or their sum."""
+        each = self.losses(outputs, targets)
+        return each if self.reduction == "none" else each.sum()
 
 
 def plan(query: str, theta: Tensor, count: int) -> Clipping:
@@ -58,7 +65,12 @@ def plan(query: str, theta: Tensor, count: int) -> Clipping:
 
 
 def by_engine(
-    kind: type[GradientEngine], query: str, network: nn.Module, inputs: Tensor, targets: Tensor
+    kind: type[GradientEngine],
+    query: str,
+    network: nn.Module,
+    losses: Losses,
+    inputs: Tensor,
+    targets: Tensor,
 ) -> Callable[[], Tensor]:
     """Take a query's sum by an engine of the suite."""
     engine = kind(network, losses)
@@ -68,7 +80,9 @@ def by_engine(
     return lambda: engine.clipped_sum(inputs, targets, iterates, wanted)
 
 
-def non_private(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+def non_private(
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+) -> Callable[[], Tensor]:
     """Take the gradient of the summed loss by ordinary autograd."""
     parameters = [p for p in network.parameters() if p.requires_grad]
 
@@ -80,7 +94,7 @@ def non_private(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callable
 
 
 def opacus_instantiating(
-    network: nn.Module, inputs: Tensor, targets: Tensor, *, functorch: bool
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor, *, functorch: bool
 ) -> Callable[[], Tensor]:
     """Take the clipped sum as Opacus does with hooks, or with functorch for every layer."""
     from opacus import GradSampleModule
@@ -98,7 +112,9 @@ def opacus_instantiating(
     return run
 
 
-def opacus_ghost(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+def opacus_ghost(
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+) -> Callable[[], Tensor]:
     """Take the clipped sum by Opacus' ghost clipping: two backward passes."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -108,7 +124,7 @@ def opacus_ghost(network: nn.Module, inputs: Tensor, targets: Tensor) -> Callabl
     )
     optimizer = _optimizer(module, "DPOptimizerFastGradientClipping")
     criterion = DPLossFastGradientClipping(
-        module, optimizer, nn.CrossEntropyLoss(reduction="sum"), loss_reduction="sum"
+        module, optimizer, SummedLoss(losses), loss_reduction="sum"
     )
 
     def run() -> Tensor:
@@ -141,3 +157,4 @@ WAYS = (
     Way("Opacus ghost", "plain", opacus_ghost),
     Way("Opacus functorch", "plain", partial(opacus_instantiating, functorch=True)),
 )
+PLAIN = tuple(way for way in WAYS if way.query == "plain")
