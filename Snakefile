@@ -35,7 +35,6 @@ NO_STUDY = "|".join(
 localrules:
     all,
     fetch,
-    open_store,
     select,
     collect,
     table,
@@ -46,6 +45,13 @@ localrules:
     audit_report,
     reproduction_report,
     track,
+
+
+# A fresh store that many jobs open at once breaks: it is made before the first of them. A rule would
+# be asked for again after each change of a study, and Snakemake then takes what follows an ancient()
+# input for up to date, missing runs included.
+onstart:
+    shell(plan.open_store)
 
 
 wildcard_constraints:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,56 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value
+
+
+def inside(folder: Path, name: str, *, key: str) -> Path:
+    """Return the path of what a file of somebody else's calls by name, below a folder.
+
+    Args:
+        folder: where it has to lie; may be a symbolic link itself.
+        name: a path below it.
+        key: where the name was read, for the message.
+
+    Raises:
+        UserError: the name leads out of the folder: by `..`, as an absolute path, or by a link.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{key}: {name!r} leads out of {folder}.")
+    return path
+
+
+class LockedError(Exception):
+    """Another process holds a lock."""
+
+
+@contextmanager
+def locked(path: Path, *, seconds: float = -1) -> Iterator[None]:
+    """Hold a lock that the operating system frees when its process dies.
+
+    Args:
+        path: the file that stands for the lock; there while it is held.
+        seconds: how long to wait; negative waits for ever.
+
+    Raises:
+        LockedError: another process holds it.
+        OSError: the folder cannot be written, or its file system knows no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(path, timeout=seconds)
+    try:
+        held.acquire()
+    except Timeout:
+        raise LockedError(str(path)) from None
+    except NotImplementedError as error:
+        raise OSError(str(error)) from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while held: a waiter sees that its file is gone and retries
+        held.release()
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,3 +220,52 @@ def test_a_number_that_changed_on_the_disk_is_noticed_and_the_result_set_aside(
     assert read_run(folder) is None
     assert train_here(run, tmp_path, cache) == 0
     assert read_run(folder) is not None
+
+
+# Two jobs.
+
+
+def test_a_second_job_waits_for_the_first_and_takes_its_result_over(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first is another process, as it is where two people share a results folder."""
+    run = spec()
+    folder = run_folder(tmp_path, run)
+    hold = f"""
+import sys, time
+from pathlib import Path
+from clipnoise.files import locked
+with locked(Path({str(folder / ".lock")!r})):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+    first = subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdin is not None
+    assert first.stdout is not None
+    first.stdout.readline()
+    second = threading.Thread(target=train_here, args=(run, tmp_path, cache))
+    with caplog.at_level("INFO"):
+        second.start()
+        while "waiting for its end" not in caplog.text:
+            assert second.is_alive()
+            second.join(0.01)
+        assert train_here(run, tmp_path / "other", cache) == 0  # what the first would have written
+        for path in run_folder(tmp_path / "other", run).glob("*.*"):
+            shutil.copy(path, folder)
+        written = (folder / "summary.json").read_bytes()
+        first.communicate("\n", timeout=60)
+        second.join(60)
+    assert "the other job has finished it" in caplog.text
+    assert (folder / "summary.json").read_bytes() == written
+    assert not (folder / ".lock").exists()
+
+
+def test_a_lock_is_free_again_when_its_holder_was_killed(cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    folder = run_folder(tmp_path, run)
+    folder.mkdir(parents=True)
+    (folder / ".lock").touch()  # what is left of it
+    assert train_here(run, tmp_path, cache) == 0
+    assert not (folder / ".lock").exists()

@@ -1,3 +1,4 @@
+# A second try within one call would find a damaged result set aside, and take it for missing.
 rule collect:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
@@ -11,6 +12,7 @@ rule collect:
         f"{RESULTS}/logs/collect/{{study}}.log",
     benchmark:
         f"{RESULTS}/logs/collect/{{study}}.jsonl"
+    retries: 0
     conda:
         LOCK
     params:

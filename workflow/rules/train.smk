@@ -6,7 +6,6 @@ rule train:
         data=lambda wildcards: plan.dataset_files(wildcards.hash),
         calibration=lambda wildcards: plan.calibration_file(wildcards.hash),
         choice=lambda wildcards: plan.choice_file(wildcards.hash),
-        store=ancient(f"{RESULTS}/mlflow.json"),
     output:
         summary=f"{RESULTS}/runs/{RUN}/summary.json",
         spec=f"{RESULTS}/runs/{RUN}/spec.yaml",
@@ -48,7 +47,6 @@ rule train_batch:
             plan.calibration_file, wildcards.batch
         ),
         choice=lambda wildcards: plan.for_batch(plan.choice_file, wildcards.batch),
-        store=ancient(f"{RESULTS}/mlflow.json"),
     output:
         f"{RESULTS}/batches/{{batch}}.json",
     log:

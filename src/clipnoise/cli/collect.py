@@ -1,7 +1,8 @@
 """Collect the result files of a study into runs.csv and curves.csv.
 
 Every planned run gets a row: a missing, diverged or damaged one too, with the reason. A damaged
-result is set aside, so that the next call of Snakemake makes the run again.
+result is set aside, and the exit code is 1: Snakemake then has no table that looks up to date, and
+its next call makes the run again.
 """
 
 from __future__ import annotations
@@ -38,4 +39,4 @@ def run(arguments: argparse.Namespace) -> int:
         done = set_aside(arguments.results / "runs" / folder)
         print(f"{reason} {'It is set aside.' if done else 'It cannot be set aside.'}")
     print(f"{arguments.out}: {len(rows)} runs")
-    return 0
+    return 1 if damaged else 0

@@ -1,8 +1,8 @@
 """Create the MLflow store and one experiment per study, before any job opens it.
 
 The store is an SQLite database in the results folder, or what MLFLOW_TRACKING_URI says. Doing it
-again changes nothing. A store that does not answer is a warning, not a failure: training goes on,
-and `clipnoise mlflow-sync` adds the runs later.
+again changes nothing and takes no time. A store that does not answer is a warning, not a failure:
+training goes on, and `clipnoise mlflow-sync` adds the runs later.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.tracking import init_store
+    from clipnoise.engine.tracking import init_store, is_open
     from clipnoise.studies.membership import descriptions, memberships
     from clipnoise.studies.study import find_study
 
     folder = arguments.studies_folder
     studies = [find_study(name, folder, arguments.scale) for name in arguments.studies]
-    stamp = init_store(
-        arguments.results,
-        descriptions(studies),
-        runs=memberships(studies),
-        tracking=arguments.tracking != "off",
-    )
+    experiments, runs, tracking = descriptions(studies), memberships(studies), arguments.tracking
+    if is_open(arguments.results, experiments, runs, tracking=tracking != "off"):
+        return 0
+    stamp = init_store(arguments.results, experiments, runs=runs, tracking=tracking != "off")
     if stamp.available:
         print(f"{stamp.uri}: {', '.join(stamp.experiments)}")
-    elif arguments.tracking != "off":
+    elif tracking != "off":
         print(
             f"warning: {stamp.reason}\nTraining goes on without it; "
             "run `clipnoise mlflow-sync` when it answers.",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.engine.batch import is_finished
 from clipnoise.engine.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.engine.provenance import Provenance
-from clipnoise.engine.results import run_folder, write_run
+from clipnoise.engine.results import read_summary, run_folder, write_run
 from clipnoise.engine.tracking import Mode, open_run
-from clipnoise.files import remove_unfinished, require_writable
+from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 
 if TYPE_CHECKING:
     from clipnoise.engine.outcome import Metrics
@@ -62,31 +65,56 @@ def run_job(
     provenance = Provenance(device)
     folder = run_folder(results, spec)
     require_writable(folder)
-    remove_unfinished(folder)
-    made_by = identity(spec, calibration, device)
-    with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
-        checkpoint = Checkpoint(
-            folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
-        )
+    with _alone(folder) as waited:
+        found = read_summary(folder) if waited and is_finished(results, spec, calibration) else None
+        if found is not None:
+            logger.info("the other job has finished it")
+            return found
+        remove_unfinished(folder)
+        made_by = identity(spec, calibration, device)
+        with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
+            checkpoint = Checkpoint(
+                folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
+            )
 
-        def on_metrics(metrics: Metrics) -> None:
-            logger.info(describe(metrics, spec.steps))
-            view.log(asdict(metrics))
+            def on_metrics(metrics: Metrics) -> None:
+                logger.info(describe(metrics, spec.steps))
+                view.log(asdict(metrics))
 
-        logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
-        outcome = train(
-            spec,
-            cache=cache,
-            calibration=calibration,
-            weights=weights,
-            device=device,
-            on_metrics=on_metrics,
-            checkpoint=checkpoint,
-        )
-        summary = write_run(folder, spec, outcome, calibration, provenance)
-        checkpoint.remove()
+            logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
+            outcome = train(
+                spec,
+                cache=cache,
+                calibration=calibration,
+                weights=weights,
+                device=device,
+                on_metrics=on_metrics,
+                checkpoint=checkpoint,
+            )
+            summary = write_run(folder, spec, outcome, calibration, provenance)
+            checkpoint.remove()
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Hold a run, so that no two jobs write it at a time; yield whether another had to end first.
+
+    Two people may share a results folder, and jobs outlive a Snakemake that was killed.
+    """
+    path = folder / ".lock"
+    with ExitStack() as held:
+        waited = False
+        try:
+            held.enter_context(locked(path, seconds=0))
+        except LockedError:
+            logger.info("another job is training this run: waiting for its end")
+            held.enter_context(locked(path))
+            waited = True
+        except OSError as error:
+            logger.warning("nothing keeps other jobs from this run: no lock (%s)", error)
+        yield waited
 
 
 def describe(metrics: Metrics, total: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clipnoise.errors import unknown
+from clipnoise.files import inside
 from clipnoise.studies.study import ReportItem, Study
 
 PUBLISHED = Path("reports/published")
@@ -41,7 +42,9 @@ def published_tables(study: Study, folder: Path) -> list[str]:
 
 def _table(study: Study, item: ReportItem, folder: Path) -> Path:
     name = item.published or study.name
-    path = Path(name) if name.endswith(".csv") else folder / f"{name}.csv"
+    path = Path(name)
+    if path.suffix != ".csv":
+        path = inside(folder, f"{name}.csv", key=f"{study.path}: report.published")
     if not path.is_file():
         names = [
             one.relative_to(folder).with_suffix("").as_posix() for one in folder.rglob("*.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
-from clipnoise.files import read_yaml
+from clipnoise.files import inside, read_yaml
 from clipnoise.studies.grid import Grid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search
@@ -141,6 +142,9 @@ class StudyFile:
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.parts):
             raise ValueError("give exactly one of parts and shares")
+        for name in self.parts:  # they name files
+            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise ValueError(f"part {name!r}: letters, digits, - and _ make a name")
         for item in self.report:
             if self.parts and item.part not in self.parts:
                 raise ValueError(
@@ -267,7 +271,7 @@ def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
 
 
 def _study_file(name: str, folder: Path, key: str) -> Path:
-    path = folder / f"{name}.yaml"
+    path = inside(folder, f"{name}.yaml", key=key)
     if not path.is_file():
         raise unknown("study", name, _names(folder), key=key)
     return path

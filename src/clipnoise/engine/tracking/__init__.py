@@ -9,7 +9,7 @@ Nothing here imports mlflow before it is used.
 """
 
 from clipnoise.engine.tracking.live import LiveRun, Mode, open_run
-from clipnoise.engine.tracking.store import Stamp, StoreError, init_store, read_stamp
+from clipnoise.engine.tracking.store import Stamp, StoreError, init_store, is_open, read_stamp
 from clipnoise.engine.tracking.sync import SyncReport, sync
 from clipnoise.engine.tracking.view import Membership
 
@@ -21,6 +21,7 @@ __all__ = [
     "StoreError",
     "SyncReport",
     "init_store",
+    "is_open",
     "open_run",
     "read_stamp",
     "sync",

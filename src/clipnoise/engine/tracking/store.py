@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from clipnoise.engine.tracking.saved_views import description as with_links
 from clipnoise.engine.tracking.saved_views import saved_views
 from clipnoise.engine.tracking.view import Membership
-from clipnoise.files import write_json
+from clipnoise.files import LockedError, locked, write_json
 
 OURS = "clipnoise"  # tag of the experiments that this suite made
 QUIET = {
@@ -93,6 +93,27 @@ def init_store(
             stamp = Stamp(stamp.uri, available=False, reason=str(error), runs=stamp.runs)
     write_json(stamp_path(results), asdict(stamp))
     return stamp
+
+
+def is_open(
+    results: Path, experiments: Iterable[str], runs: Mapping[str, Membership], *, tracking: bool
+) -> bool:
+    """Tell whether `init_store` would change nothing, from the stamp alone.
+
+    Args:
+        results: the results folder.
+        experiments: names.
+        runs: what the studies say about each planned run, by spec hash.
+        tracking: whether jobs may use MLflow.
+    """
+    stamp, address = read_stamp(results), tracking_uri(results)
+    if stamp is None or stamp.runs != runs or stamp.uri != redacted(address):
+        return False
+    if not tracking:
+        return not stamp.available
+    database = address.removeprefix("sqlite:///")
+    there = database == address or Path(database).exists()
+    return stamp.available and there and set(experiments) <= set(stamp.experiments)
 
 
 def read_stamp(results: Path) -> Stamp | None:
@@ -247,17 +268,8 @@ def lock(results: Path, name: str, *, seconds: float = -1) -> Iterator[None]:
     Raises:
         TimeoutError: another process holds it.
     """
-    from filelock import FileLock, Timeout
-
-    path = results / ".mlflow-locks" / f"{name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    held = FileLock(path, timeout=seconds)
     try:
-        held.acquire()
-    except Timeout:
+        with locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds):
+            yield
+    except LockedError:
         raise TimeoutError(f"{name} is being written by another process") from None
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)  # while held: a waiter sees that its file is gone and retries
-        held.release()

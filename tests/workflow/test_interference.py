@@ -1,0 +1,144 @@
+"""What comes in between: a second person, an edited study, clocks that differ, damaged files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_workflow import command, environment, planned, rows, snakemake
+
+from clipnoise.cli import main
+
+pytestmark = pytest.mark.workflow
+
+TABLE = "results/studies/shared/runs.csv"
+STUDY: dict[str, Any] = {
+    "title": "Shared",
+    "defaults": {"training": {"expected_batch_size": 50, "steps": 4, "evaluations": 2}},
+    "parts": {
+        "main": {
+            "datasets": ["digits"],
+            "models": ["logistic"],
+            "seeds": [1],
+            "methods": [{"id": "sgd", "learning_rate": 0.5}],
+        }
+    },
+    "report": [],
+}
+
+
+@dataclass
+class Shared:
+    """A folder in which a study was started, started again, edited, and started once more.
+
+    Attributes:
+        refused: exit code and output of the person who came second.
+        first: exit code of the one who came first.
+        between: the table when the first had ended.
+        again: the jobs that were planned then.
+    """
+
+    folder: Path
+    refused: tuple[int, str] = (0, "")
+    first: int = -1
+    between: list[dict[str, str]] = field(default_factory=list)
+    again: dict[str, int] = field(default_factory=dict)
+
+    def summaries(self) -> dict[Path, int]:
+        return {
+            path: path.stat().st_mtime_ns for path in self.folder.glob("results/runs/**/summ*.json")
+        }
+
+
+def write_study(folder: Path, steps: int) -> None:
+    values = {**STUDY, "defaults": {"training": {**STUDY["defaults"]["training"], "steps": steps}}}
+    (folder / "shared.yaml").write_text(yaml.safe_dump(values))
+
+
+def wait_for(folder: Path, pattern: str) -> None:
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(pattern)):
+        assert time.monotonic() < deadline, f"no {pattern}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    folder = tmp_path_factory.mktemp("shared")
+    write_study(folder, steps=4)
+    (folder / "config.yaml").write_text("{studies: [shared.yaml], tracking: 'off'}")
+    found = Shared(folder)
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(folder, TABLE), env=environment(), **quiet)
+    wait_for(folder, ".snakemake/locks/*")
+    second = subprocess.run(
+        command(folder, TABLE), env=environment(), capture_output=True, text=True, timeout=120
+    )
+    found.refused = second.returncode, second.stdout + second.stderr
+    wait_for(folder, "results/runs/**/run.log")
+    write_study(folder, steps=6)
+    found.first = process.wait(120)
+    found.between = rows(folder / TABLE)
+    found.again = planned(snakemake(folder, "-n", TABLE))
+    before = found.summaries()
+    snakemake(folder, TABLE)
+    assert before.items() <= found.summaries().items()
+    return found
+
+
+def test_the_second_to_start_in_a_folder_gets_one_clear_message(shared: Shared) -> None:
+    code, said = shared.refused
+    assert code == 1
+    assert said.count("Error:") == 1
+    assert "Directory cannot be locked" in said
+    assert str(shared.folder) in said
+    assert "--unlock" in said
+    assert "Traceback" not in said
+    assert shared.first == 0
+
+
+def test_a_study_edited_under_its_run_loses_nothing_and_mixes_nothing(shared: Shared) -> None:
+    """The first ends what it began; the table knows the edited study, and says what it lacks."""
+    assert [row["status"] for row in shared.between] == ["missing"]
+    assert shared.again == {"train": 1, "collect": 1}
+    (row,) = rows(shared.folder / TABLE)
+    assert (row["status"], row["steps"] or "non-private") == ("completed", "non-private")
+    assert len(shared.summaries()) == 2
+
+
+def test_clocks_that_differ_by_hours_train_nothing_again(shared: Shared, tmp_path: Path) -> None:
+    """What was made first, on a node whose clock is ahead, looks newer than what came of it."""
+    folder = tmp_path / "copy"
+    shutil.copytree(shared.folder, folder)
+    now = time.time()
+    for pattern, shift in (("data/**/*", 3600), ("results/runs/**/*", -3600)):
+        for path in folder.glob(pattern):
+            os.utime(path, (now + shift, now + shift))
+    assert planned(snakemake(folder, "-n", TABLE)) == {}
+
+
+def test_a_damaged_result_is_said_and_made_again(
+    shared: Shared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shared.folder, folder)
+    (row,) = rows(folder / TABLE)
+    summary = folder / "results" / "runs" / row["folder"] / "summary.json"
+    said = summary.read_text()
+    damaged = said.replace('"test_accuracy": 0.', '"test_accuracy": 1.')
+    assert damaged != said
+    summary.write_text(damaged)
+    words = ["collect", str(folder / "shared.yaml"), "--results", str(folder / "results")]
+    assert main([*words, "--out", str(tmp_path)]) == 1
+    assert f"{summary}: damaged result file" in capsys.readouterr().out
+    (row,) = rows(tmp_path / "runs.csv")
+    assert (row["status"], row["test_accuracy"]) == ("corrupt", "")
+    (folder / TABLE).unlink()  # as Snakemake does where a job's exit code is 1
+    assert planned(snakemake(folder, "-n", TABLE)) == {"train": 1, "collect": 1}
