@@ -1,0 +1,252 @@
+"""Files are data, names stay in their folders, servers answer this machine alone, and secrets stay
+where they are."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clipnoise.cli import main
+from clipnoise.data.base import dataset_class
+from clipnoise.data.own import Own
+from clipnoise.engine.provenance import Provenance
+from clipnoise.engine.spec import from_mapping
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.files import inside, read_yaml
+from clipnoise.studies.comparisons import published_tables
+from clipnoise.studies.study import find_study, load_study
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path for name in ("src", "benchmarks", "envs") for path in (ROOT / name).rglob("*.py")
+)
+
+# Files are data.
+
+YAML_READS = {"safe_load", "safe_load_all"}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call of `module.function` as written."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield ast.unparse(node.func), node
+
+
+def option(call: ast.Call, name: str) -> Any:
+    return next((ast.literal_eval(k.value) for k in call.keywords if k.arg == name), None)
+
+
+def unsafe(name: str, call: ast.Call) -> bool:
+    """Tell whether a call could run code that a file holds, or write where an archive says."""
+    if name.startswith("yaml."):
+        return "load" in name and name.removeprefix("yaml.") not in YAML_READS
+    if name in ("np.load", "numpy.load"):
+        return option(call, "allow_pickle") is not False
+    if name == "torch.load":
+        return option(call, "weights_only") is not True
+    loads = ("pickle.load", "pickle.loads", "joblib.load", "dill.load", "marshal.loads")
+    return name in loads or name.rpartition(".")[2] in ("extractall", "unpack_archive")
+
+
+def test_what_would_be_unsafe_is_recognised() -> None:
+    written = "yaml.load(x); np.load(x); torch.load(x); pickle.loads(x); a.extractall(x)"
+    for statement in ast.parse(written).body:
+        call = statement.value  # type: ignore[attr-defined]
+        assert unsafe(ast.unparse(call.func), call)
+
+
+@pytest.mark.parametrize("folder", ["src", "benchmarks", "envs"])
+def test_no_file_is_read_in_a_way_that_could_run_code(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] == folder
+        for name, call in calls(path)
+        if unsafe(name, call)
+    ]
+    assert not found
+
+
+def test_the_workflow_reads_no_yaml_of_its_own() -> None:
+    for path in [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]:
+        assert not re.search(r"\byaml\.|\bpickle|\b(eval|exec)\(", path.read_text()), path
+
+
+def test_a_yaml_file_that_names_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "evil.yaml"
+    path.write_text(f"!!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n")
+    with pytest.raises(UserError, match="not valid YAML"):
+        read_yaml(path)
+    assert not (tmp_path / "made").exists()
+
+
+# Names stay in their folders.
+
+STUDY: dict[str, Any] = {
+    "title": "Names",
+    "parts": {
+        "main": {
+            "datasets": ["digits"],
+            "models": ["logistic"],
+            "seeds": [1],
+            "training": {"expected_batch_size": 50, "steps": 4},
+            "methods": [{"id": "sgd", "learning_rate": 0.5}],
+        }
+    },
+    "report": [],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of studies, and a study beside it that nobody should reach from in there."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "secret.yaml").write_text(yaml.safe_dump(STUDY))
+    (tmp_path / "secret.csv").write_text("")
+    (tmp_path / "studies" / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    (tmp_path / "studies" / "elsewhere").symlink_to(tmp_path)
+    return tmp_path
+
+
+OUT = ["../secret", "link", "elsewhere/secret", "{}/secret", "a/../../secret"]
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_study_called_by_name_lies_among_the_studies(name: str, project: Path) -> None:
+    with pytest.raises(UserError, match=r"studies: .*leads out of"):
+        find_study(name.format(project), project / "studies")
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_study_that_is_shared_lies_among_the_studies(name: str, project: Path) -> None:
+    values = {"title": "x", "shares": name.format(project), "report": []}
+    (project / "studies" / "mine.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(UserError, match=r"shares: .*leads out of"):
+        load_study(project / "studies" / "mine.yaml")
+
+
+@pytest.mark.parametrize("name", ["../secret", "{}/secret", "elsewhere/secret"])
+def test_a_published_table_called_by_name_lies_among_them(name: str, project: Path) -> None:
+    item = {"kind": "published", "part": "main", "published": name.format(project)}
+    path = project / "studies" / "mine.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "report": [item]}))
+    with pytest.raises(UserError, match=r"mine\.yaml: report\.published: .*leads out of"):
+        published_tables(load_study(path), project / "studies")
+
+
+def test_a_folder_may_be_a_link_itself(project: Path) -> None:
+    (project / "studies" / "mine.yaml").write_text(yaml.safe_dump(STUDY))
+    (project / "linked").symlink_to(project / "studies")
+    assert find_study("mine", project / "linked").name == "mine"
+    assert inside(project / "linked", "mine.yaml", key="x").is_file()
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/b", "", "a b", "x\n"])
+def test_names_that_become_files_are_plain(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "parts": {name: STUDY["parts"]["main"]}}))
+    with pytest.raises(UserError, match="letters, digits, - and _"):
+        load_study(path)
+    with pytest.raises(UserError, match="letters, digits, - and _"):
+        parse(Own, {"name": name})
+
+
+@pytest.mark.parametrize("key", ["dataset", "model", "method"])
+@pytest.mark.parametrize("name", ["../digits", "/digits", "digits/../../x"])
+def test_a_run_spec_names_nothing_but_plug_ins(key: str, name: str) -> None:
+    values: dict[str, Any] = {
+        "dataset": "digits",
+        "model": "logistic",
+        "method": {"id": "sgd", "learning_rate": 1},
+        "training": {"expected_batch_size": 10, "steps": 1},
+        "seed": 1,
+    }
+    assert from_mapping(values).folder.count("..") == 0
+    with pytest.raises(UserError, match=f"unknown {key}"):
+        from_mapping({**values, key: {"id": name}})
+
+
+# Servers answer this machine alone.
+
+
+def test_mlflows_pages_are_served_to_this_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clipnoise.engine.tracking import ui
+
+    started: list[list[str]] = []
+
+    class StartedError(Exception):
+        """The command is known: nothing has to be started."""
+
+    def start(words: list[str], **options: Any) -> None:
+        started.append(words)
+        raise StartedError
+
+    monkeypatch.setattr(ui.subprocess, "Popen", start)
+    with pytest.raises(StartedError), ui.serve(tmp_path, port=5001, log=tmp_path / "log"):
+        pass
+    (words,) = started
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+
+
+def test_no_command_of_ours_listens_to_other_machines() -> None:
+    everyone = re.compile(r"0\.0\.0\.0|--host[ =\"',]+(?!127\.0\.0\.1|localhost)[\w:]")
+    for path in [*SOURCES, ROOT / "Makefile", *(ROOT / "workflow" / "rules").glob("*.smk")]:
+        if path.is_relative_to(ROOT / "src") or path.suffix != ".py":
+            assert not everyone.search(path.read_text()), path
+
+
+# Secrets stay where they are.
+
+SECRETS = {
+    "MLFLOW_TRACKING_USERNAME": "s3cret-person",
+    "MLFLOW_TRACKING_PASSWORD": "s3cret-word",
+    "MLFLOW_TRACKING_TOKEN": "s3cret-token",
+    "MLFLOW_TRACKING_URI": "http://s3cret-a:s3cret-b@127.0.0.1:9",
+    "AWS_SECRET_ACCESS_KEY": "s3cret-key",
+    "HF_TOKEN": "s3cret-hub",
+}
+
+
+def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    dataset_class("digits")().prepare(tmp_path / "cache")
+    values = {**STUDY["parts"]["main"], "methods": [{"id": "sgd", "learning_rate": 0.5}]}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "parts": {"main": values}}))
+    run = load_study(path).runs[0].spec
+    from clipnoise.engine.spec import to_mapping
+
+    places = ["--results", str(tmp_path / "results")]
+    words = ["--spec", json.dumps(to_mapping(run)), "--cache", str(tmp_path / "cache"), *places]
+    with caplog.at_level("DEBUG"):
+        assert main(["mlflow-init", str(path), *places, "--tracking", "off"]) == 0
+        assert main(["train", *words, "--device", "cpu", "--tracking", "live"]) == 0
+        assert main(["collect", str(path), *places, "--out", str(tmp_path / "table")]) == 0
+    said = "".join(capfd.readouterr()) + caplog.text
+    files = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert {"summary.json", "spec.yaml", "runs.csv", "mlflow.json"} <= {one.name for one in files}
+    content = b"".join(one.read_bytes() for one in files).decode(errors="replace")
+    assert "s3cret" not in said + content
+
+
+def test_what_is_noted_of_the_environment_is_a_short_list() -> None:
+    noted = Provenance("cpu").as_mapping()
+    assert set(noted) == {"versions", "git_commit", "hardware", "started", "finished"}
+    assert set(noted["hardware"]) == {"cpu", "cores", "gpu", "memory_gb", "host"}
