@@ -1,0 +1,324 @@
+"""`snakemake --cores all --profile slurm` on a real Slurm: resources, faults, and what is left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cluster
+import psutil
+import pytest
+import yaml
+from filelock import FileLock
+
+from clipnoise.studies.plan import Plan
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+REQUIRED = os.environ.get("CLIPNOISE_REQUIRE_SLURM") == "1"
+LACKING = cluster.lacking()
+THREADS = (os.cpu_count() or 1) + 2  # more than the submitting machine has
+TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
+
+pytestmark = [
+    pytest.mark.workflow,
+    pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=f"no Slurm here: {LACKING}"),
+]
+
+# What a person changes in slurm/config.yaml where there is no accounting, and shorter waiting.
+PROFILE = {"slurm-status-command": "squeue", "max-status-checks-per-second": 1}
+# Snakemake itself, but for its patience: it would ask for its jobs less and less often.
+SNAKEMAKE = """
+from snakemake.cli import main
+from snakemake_executor_plugin_slurm import Executor
+Executor.next_seconds_between_status_checks = property(lambda self: 1, lambda self, value: None)
+main()
+"""
+CONFIG = {
+    "studies": ["study.yaml"],
+    "tracking": "off",
+    "device": "cpu",
+    "resources": {
+        "threads": THREADS,
+        "memory_mb": 500,
+        "minutes": 5,
+        "gpus": 1,
+        "runs_per_job": 2,
+    },
+}
+STUDY = """
+title: On a cluster
+defaults:
+  training: {expected_batch_size: 50, steps: 1500, evaluations: 3}
+  privacy: {noise_multiplier: 1}
+parts:
+  part:
+    datasets: [digits]
+    models: [logistic]
+    methods: [{id: dp-pmlf, learning_rate: 0.1, clip_norm: 1}]
+    seeds: [1, 2, 3, 4, 5]
+report: [{kind: table, part: part}]
+"""
+
+
+@dataclass
+class Job:
+    """A job as Slurm shows it; `rule` is that of Snakemake, with the name of the batch."""
+
+    id: str
+    state: str
+    rule: str
+    shown: dict[str, str] = field(default_factory=dict)
+
+
+def jobs() -> list[Job]:
+    """Return every job of the study that Slurm remembers, in the order of submission."""
+    text = cluster.output("squeue", "--states=all", "--noheader", "--format=%i|%T|%k", "--sort=i")
+    found = [Job(*line.split("|")) for line in text.splitlines()]
+    for job in found:
+        shown = cluster.output("scontrol", "show", "job", "--details", job.id)
+        job.shown = dict(re.findall(r"(\S+?)=(\S*)", shown))
+    return [job for job in found if job.rule.startswith("rule_")]
+
+
+@dataclass(frozen=True)
+class Story:
+    """A study that ran to its end though one job was cancelled, one preempted and one's node lost.
+
+    Attributes:
+        folder: the checkout.
+        cancelled, preempted, lost: the jobs' ids.
+        gpus: node and index of the GPU of each of the three jobs, while they ran at the same time.
+        resumed: log of the run that the preempted job was in.
+        jobs: all jobs by id, as they were in the end.
+    """
+
+    folder: Path
+    cancelled: str
+    preempted: str
+    lost: str
+    gpus: list[tuple[str, str]]
+    resumed: Path
+    jobs: dict[str, Job]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    with FileLock("/tmp/clipnoise-slurm.lock", timeout=600):
+        try:
+            folder = checkout(tmp_path_factory.mktemp("checkout"))
+            with (folder / "snakemake.txt").open("w") as log:
+                command = [sys.executable, "-c", SNAKEMAKE, "--cores", "all", "--profile", "slurm"]
+                workflow = start(command, folder, stdout=log, stderr=log)
+            try:
+                facts = disturb(folder, workflow)
+                cluster.wait(lambda: hurry(workflow), "the study is done", seconds=500, every=1)
+            finally:
+                workflow.kill()
+            assert workflow.returncode == 0, (folder / "snakemake.txt").read_text()
+            yield Story(folder, **facts, jobs={job.id: job for job in jobs()})
+        finally:
+            cluster.keep_logs(tmp_path_factory.getbasetemp() / "slurm")
+            cluster.stop()
+
+
+def checkout(folder: Path) -> Path:
+    """Lay out what a user has checked out, with a study, its data and its calibration.
+
+    The cluster starts meanwhile.
+    """
+    for name in ("workflow", "profiles", "slurm", "envs", "reports"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "Snakefile", folder)
+    profile = folder / "slurm" / "config.yaml"
+    profile.write_text(yaml.safe_dump({**yaml.safe_load(profile.read_text()), **PROFILE}))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (folder / "study.yaml").write_text(STUDY)
+    plan = Plan.from_values({**CONFIG, "studies": [str(folder / "study.yaml")]}, folder)
+    (calibration,) = plan.calibration_file(plan.study("study").runs[0].spec.hash)
+    options = shlex.split(plan.calibration(Path(calibration).stem).options())
+    made = [
+        start(["clipnoise", "data", "prepare", "digits", "--cache", "data"], folder),
+        start(["clipnoise", "calibrate", *options, "--out", calibration], folder),
+    ]
+    cluster.start()
+    assert [process.wait(100) for process in made] == [0, 0]
+    return folder
+
+
+def start(command: list[str], folder: Path, **options: Any) -> subprocess.Popen[bytes]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    own = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, **own}, **options)
+
+
+def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Cancel a job, preempt another and lose the node of a third, each in the midst of a run."""
+    held: dict[str, psutil.Process] = {}
+
+    def hold() -> bool:
+        assert workflow.poll() is None, (folder / "snakemake.txt").read_text()
+        held.update((job, run) for job, run in runs(folder) if job not in held and paused(run))
+        return len(held) == 3
+
+    cluster.wait(hold, "three jobs train", seconds=200)
+    shown = {job.id: job.shown for job in jobs()}
+    gpus = {job: (shown[job]["NodeList"], shown[job]["GRES"]) for job in held}
+    alone, full = sorted(cluster.NODES, key=[node for node, _ in gpus.values()].count)
+    (lost,) = (job for job, (node, _) in gpus.items() if node == alone)
+    preempted, cancelled = sorted(set(held) - {lost})
+    resumed = log_of(held[preempted])
+    cluster.lose_node(alone)
+    cluster.output("scancel", cancelled)
+    release(held[cancelled])
+    words = ("--partition=urgent", "--exclusive", f"--nodelist={full}", "--output=/dev/null")
+    cluster.output("sbatch", *words, "--wrap=sleep 1")
+    release(held[preempted])
+    cluster.start_node(alone)
+    facts = {"cancelled": cancelled, "preempted": preempted, "lost": lost, "resumed": resumed}
+    return {**facts, "gpus": list(gpus.values())}
+
+
+def runs(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield the processes that train a run, each with the id of its job: forks of train-batch."""
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] != "clipnoise":
+            continue
+        try:
+            words, parent = process.cmdline(), process.parent()
+            forked = "train-batch" in words and parent is not None and parent.cmdline() == words
+            if forked and Path(process.cwd()) == folder:
+                yield process.environ()["SLURM_JOB_ID"], process
+        except psutil.Error:
+            continue
+
+
+def log_of(run: psutil.Process) -> Path:
+    return Path(f"/proc/{run.pid}/fd/1").readlink()
+
+
+def paused(run: psutil.Process) -> bool:
+    """Stop a run's process; tell whether that happened between its first step and its last."""
+    try:
+        run.suspend()
+        cluster.wait(lambda: run.status() == psutil.STATUS_STOPPED, "a run is held")
+        said = log_of(run).read_text()
+        if "step 0/" in said and "completed" not in said:
+            return True
+        run.resume()
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        pass
+    return False
+
+
+def release(run: psutil.Process) -> None:
+    """Let a run go on when Slurm's signal to stop waits for it; Slurm may do so by itself."""
+
+    def told() -> bool:
+        status = Path(f"/proc/{run.pid}/status").read_text()
+        pending = [int(bits, 16) for bits in re.findall(r"(?:Sig|Shd)Pnd:\s*(\w+)", status)]
+        told_to_stop = any(bits >> (signal.SIGTERM - 1) & 1 for bits in pending)
+        return told_to_stop or run.status() != psutil.STATUS_STOPPED
+
+    with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has been saved, and has ended
+        cluster.wait(told, "Slurm tells a run to stop")
+        run.resume()
+
+
+def hurry(workflow: subprocess.Popen[bytes]) -> bool:
+    """Start at once what Slurm would hold back for two minutes; tell whether all is done."""
+    for job in jobs():
+        if job.shown.get("Reason") == "BeginTime":
+            cluster.output("scontrol", "update", f"jobid={job.id}", "starttime=now")
+    return workflow.poll() is not None
+
+
+def test_the_study_is_whole_after_all_that(story: Story) -> None:
+    with (story.folder / "results/studies/study/runs.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["status"] for row in rows] == ["completed"] * 5
+    assert len(list(story.folder.glob("results/runs/**/summary.json"))) == 5
+    assert list(story.folder.glob("reports/**/report.pdf"))
+    assert not list(story.folder.glob("results/runs/**/*.safetensors"))
+
+
+def test_a_job_gets_what_its_runs_ask_for_not_what_the_submitting_machine_has(
+    story: Story,
+) -> None:
+    for job in story.jobs.values():
+        assert int(job.shown["NumCPUs"]) == THREADS
+        assert job.shown["TresPerNode"] == "gres:gpu:1"
+
+
+def test_jobs_at_the_same_time_hold_gpus_of_their_own(story: Story) -> None:
+    assert len(set(story.gpus)) == len(story.gpus) == 3
+    assert all(re.fullmatch(r"gpu:1\(IDX:\d\)", gpu) for _, gpu in story.gpus)
+
+
+def test_a_cancelled_job_is_tried_again_with_more_memory_and_time(story: Story) -> None:
+    first = story.jobs[story.cancelled]
+    assert first.state == "CANCELLED"
+    attempts = [job for job in story.jobs.values() if job.rule == first.rule]
+    assert len(attempts) > 1
+    assert attempts[-1].state == "COMPLETED"
+    minutes = int(first.shown["TimeLimit"].split(":")[1])
+    assert minutes in (5, 10)  # of one run, of two
+    for number, job in enumerate(attempts, start=1):
+        assert job.shown["MinMemoryNode"] in (f"{500 * number}M", f"{number / 2:.0f}G")
+        assert job.shown["TimeLimit"] == f"00:{minutes * number:02}:00"
+
+
+def test_a_preempted_job_returns_to_the_queue_under_its_id(story: Story) -> None:
+    job = story.jobs[story.preempted]
+    assert (job.state, int(job.shown["Restarts"]) >= 1) == ("COMPLETED", True)
+
+
+def test_a_preempted_run_ends_as_if_nothing_had_happened(story: Story, tmp_path: Path) -> None:
+    folder = story.resumed.parent
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["resumed"]
+    words = ["clipnoise", "train", "--spec", str(folder / "spec.yaml"), "--results", str(tmp_path)]
+    words += ["--calibration", *map(str, story.folder.glob("results/calibration/*.json"))]
+    again = start([*words, "--cache", "data", "--threads", str(THREADS)], story.folder)
+    assert again.wait(100) == 0
+    assert results(tmp_path / "runs" / summary["folder"]) == results(folder)
+
+
+def results(folder: Path) -> list[dict[str, str]]:
+    """Return what a run measured, to the last bit, but for times."""
+    with (folder / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+def test_the_job_of_a_lost_node_runs_again(story: Story) -> None:
+    job = story.jobs[story.lost]
+    assert (job.state, int(job.shown["Restarts"]) >= 1) == ("COMPLETED", True)
+
+
+def test_logs_are_where_a_person_looks_for_them(story: Story) -> None:
+    logs = story.folder / "results"
+    assert len(list(logs.glob("runs/**/run.log"))) == 5
+    assert len(list(logs.glob("logs/train_batch/*.log"))) == 3
+    assert list(logs.glob(f"logs/slurm/rule_train_batch/*/{story.cancelled}.log"))
+    said = (story.folder / "snakemake.txt").read_text()
+    assert "results/logs/slurm/rule_train_batch" in said
+
+
+def test_seconds_of_work_take_no_place_in_the_queue(story: Story) -> None:
+    assert {job.rule.split("_wildcards")[0] for job in story.jobs.values()} == {"rule_train_batch"}
+    done = (story.folder / "snakemake.txt").read_text()
+    for rule in ("collect", "table", "report"):
+        assert f"done   {rule}" in done
