@@ -77,6 +77,35 @@ def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
     assert counts(sync(results)) == {"unchanged": 1}
 
 
+class RestartingClient:
+    """An MLflow client whose server stops answering with a given call, until it is back."""
+
+    def __init__(self, client: Any, answers: int) -> None:
+        self.client, self.answers, self.back = client, answers, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.answers -= 1
+        if self.answers < 0 and not self.back:
+            raise ConnectionError("Connection refused")
+        return getattr(self.client, name)
+
+
+@pytest.mark.parametrize("answers", [0, 2, 4])
+def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
+    answers: int, results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    restarted = RestartingClient(open_store(results, {})[0], answers)
+    monkeypatch.setattr("clipnoise.engine.tracking.live.connect", lambda *_: restarted)
+    assert not train(results, spec(), mode="live", patience=60.0)
+    assert "Connection refused. `clipnoise mlflow-sync` will mend it" in caplog.text
+    restarted.back = True
+    assert train(results, spec(seed=1), mode="live", patience=60.0)
+    repaired = sync(results)
+    assert repaired.added + repaired.replaced == 1
+    assert counts(sync(results)) == {"unchanged": 2}
+    assert sorted(run.data.tags["seed"] for run in shown(results)) == ["0", "1"]
+
+
 def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> None:
     """Run two specs, as a job does."""
     for seed in (2 * writer, 2 * writer + 1):
