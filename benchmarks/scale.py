@@ -1,0 +1,191 @@
+"""Measure how the workflow grows with the number of runs, and write scale.csv, .svg and .md.
+
+Plans a study of n runs without training, then gives every run the result files of a finished one.
+Run it from the repository: `make scale`, or `python benchmarks/scale.py --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import yaml
+
+from clipnoise.engine.outcome import Metrics, Outcome
+from clipnoise.engine.provenance import Provenance
+from clipnoise.engine.results import run_folder, write_run
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.studies.plan import Plan, calibration_target
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = 50
+# A small process starts what is measured: a child's peak memory counts that of its parent, too.
+LAUNCH = """
+import json, resource, subprocess, sys, time
+begin = time.perf_counter()
+code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+seconds = {"seconds": time.perf_counter() - begin, "cpu_seconds": used.ru_utime + used.ru_stime}
+found = {name: round(value, 2) for name, value in seconds.items()}
+print(json.dumps({**found, "memory_mb": round(used.ru_maxrss / 1024)}))
+sys.exit(code)
+"""
+WHAT = {
+    "dry run": "snakemake -n of the whole study",
+    "dry run, batches of 20": "the same with runs_per_job: 20",
+    "one job": "what every job on a cluster does first: read the Snakefile, find one target",
+    "collect": "clipnoise collect over the finished runs",
+}
+
+
+def main() -> int:
+    """Measure every size, then write."""
+    arguments = parse()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, object]] = []
+    for runs in arguments.runs:
+        with tempfile.TemporaryDirectory(prefix="clipnoise-scale-") as folder:
+            print(f"{runs} runs", file=sys.stderr, flush=True)
+            rows += measure(Path(folder), runs)
+        table = pd.DataFrame(rows)
+        table.to_csv(arguments.output / "scale.csv", index=False)
+        write_page(table, arguments.output)
+    print(arguments.output / "scale.md")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """Read the options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--runs", type=int, nargs="+", default=[1000, 10_000, 50_000])
+    return parser.parse_args()
+
+
+def measure(folder: Path, runs: int) -> list[dict[str, object]]:
+    """Time one size.
+
+    Args:
+        folder: an empty folder.
+        runs: a multiple of 50.
+
+    Returns:
+        One row per thing measured: runs, what, seconds, cpu_seconds, memory_mb.
+    """
+    study = write_study(folder, runs)
+    planned = Plan.from_values({"studies": [str(study)]}, ROOT / "workflow" / "studies")
+    first = planned.study(planned.configured[0]).runs[0].spec
+    inputs = [*planned.dataset_files(first.hash), *planned.calibration_file(first.hash)]
+    for name in (*inputs, "results/mlflow.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    snakemake = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
+    snakemake += ["--cores", "1", "--quiet", "all", "-n"]
+    out = str(folder / "collected")
+    commands = {
+        "dry run": snakemake,
+        "dry run, batches of 20": [*snakemake, "--config", "resources={runs_per_job: 20}"],
+        "one job": [
+            *snakemake,
+            planned.run_file(first, "summary.json"),
+            "--allowed-rules",
+            "train",
+        ],
+        "collect": ["clipnoise", "collect", str(study), "--results", "results", "--out", out],
+    }
+    rows = []
+    for what, words in commands.items():
+        if what == "collect":
+            write_results(folder, planned)
+        rows.append({"runs": runs, "what": what, **timed(words, folder)})
+    return rows
+
+
+def write_study(folder: Path, runs: int) -> Path:
+    """Write config.yaml and a study with the asked number of runs."""
+    rates = [round(0.001 * (1 + number), 6) for number in range(runs // SEEDS)]
+    part = {
+        "datasets": ["digits"],
+        "models": ["logistic"],
+        "epsilons": [1],
+        "seeds": list(range(1, SEEDS + 1)),
+        "methods": [
+            {"id": "dp-sgd", "label": f"rate {rate}", "learning_rate": rate, "clip_norm": 1}
+            for rate in rates
+        ],
+        "training": {"expected_batch_size": 100, "steps": 100},
+    }
+    report = [{"kind": "table", "part": "part"}]
+    values = {"title": "Scale", "parts": {"part": part}, "report": report}
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(values))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"studies": [str(path)]}))
+    return path
+
+
+def write_results(folder: Path, planned: Plan) -> None:
+    """Give every run the files of a finished one; its numbers are made up."""
+    os.fsync = lambda _: None  # these files need not survive a power cut
+    specs = {run.spec.hash: run.spec for run in planned.study(planned.configured[0]).runs}
+    target = calibration_target(next(iter(specs.values())))
+    assert target is not None
+    calibration, provenance = calibrate(target), Provenance("cpu")
+    for spec in specs.values():
+        outcome = Outcome(
+            provenance={"private": "digits"},
+            status="completed",
+            steps_done=spec.steps,
+            metrics=[Metrics(step, 1.0, *[0.5] * 9) for step in spec.evaluation_steps()],
+            engine="factored: every layer allows it",
+            parameters=650,
+            physical_batch_size=256,
+        )
+        write_run(run_folder(folder / "results", spec), spec, outcome, calibration, provenance)
+
+
+def timed(words: list[str], folder: Path) -> Mapping[str, float]:
+    """Run a command and return what it took, children included."""
+    with (folder / "output.txt").open("w") as output:
+        launch = [sys.executable, "-S", "-c", LAUNCH, *words]
+        done = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, stderr=output, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}\n{(folder / 'output.txt').read_text()[-2000:]}")
+    used: dict[str, float] = json.loads(done.stdout)
+    return used
+
+
+def write_page(table: pd.DataFrame, folder: Path) -> None:
+    """Write scale.svg and scale.md beside the CSV file."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for column, unit, panel in zip(
+        ("cpu_seconds", "memory_mb"), ("CPU seconds", "MB"), axes, strict=True
+    ):
+        for what, rows in table.groupby("what", sort=False):
+            panel.plot(rows["runs"], rows[column], marker="o", label=what)
+        panel.set(xscale="log", yscale="log", xlabel="runs", ylabel=unit)
+    axes[0].legend(frameon=False, fontsize="small")
+    figure.savefig(folder / "scale.svg")
+    plt.close(figure)
+    lines = ["# Growth with the number of runs", ""]
+    lines += ["![Time and memory against runs](scale.svg)", ""]
+    lines += [f"- {what}: {meaning}" for what, meaning in WHAT.items()]
+    lines += ["", "| runs | what | seconds | CPU seconds | MB |", "|---:|---|---:|---:|---:|"]
+    for row in table.itertuples():
+        cells = (row.runs, row.what, row.seconds, row.cpu_seconds, row.memory_mb)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    (folder / "scale.md").write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
