@@ -23,8 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Print this list
 	@echo "clipnoise: a benchmark suite for differentially private optimizers"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
-		printf '%-20s%s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | while IFS='|' read -r name what; do \
+		printf '%-27s%s\n' "$$name" "$$what"; done
 	@echo
 	@echo "PYTHON=python3.12 chooses the interpreter, CORES=4 how many jobs run at once, ARGS=\"…\""
 	@echo "adds options to the tool behind a target: make test ARGS=\"-k replay\"."
@@ -49,6 +49,10 @@ lint: $(READY) ## Check style, types and the workflow's form
 benchmark: $(READY) ## Time clipped sums against Opacus, into benchmarks/results/
 	@$(IN_ENV) python benchmarks/speed.py $(ARGS)
 
+.PHONY: scale
+scale: $(READY) ## Measure how planning and collecting grow with the number of runs
+	@$(IN_ENV) python benchmarks/scale.py $(ARGS)
+
 .PHONY: mlflow
 mlflow: $(READY) ## Browse the recorded runs on 127.0.0.1 (PORT=5000)
 	@test -f "$(RESULTS)/mlflow.db" || { \
@@ -64,6 +68,10 @@ lock: $(READY) ## Pin every package anew and rewrite what is made from the pins 
 	$(COMPILE) pyproject.toml --all-extras -o envs/requirements.lock
 	$(COMPILE) --group pyproject.toml:installer -o envs/installer.lock
 	$(BIN)/python envs/generate.py
+
+.PHONY: audit-dependencies
+audit-dependencies: $(READY) ## Ask an advisory service about every locked package
+	@$(IN_ENV) python envs/audit.py $(ARGS)
 
 .PHONY: environment
 environment: $(READY) ## Build .venv, or bring it up to date
