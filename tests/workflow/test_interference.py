@@ -15,6 +15,8 @@ import yaml
 from test_workflow import command, environment, planned, rows, snakemake
 
 from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.studies.plan import Plan
 
 pytestmark = pytest.mark.workflow
 
@@ -111,6 +113,17 @@ def test_a_study_edited_under_its_run_loses_nothing_and_mixes_nothing(shared: Sh
     (row,) = rows(shared.folder / TABLE)
     assert (row["status"], row["steps"] or "non-private") == ("completed", "non-private")
     assert len(shared.summaries()) == 2
+
+
+def test_a_queued_job_of_what_is_no_longer_planned_says_so(tmp_path: Path) -> None:
+    """On a cluster a job reads the study when it starts, maybe days later."""
+    config = {"studies": [str(tmp_path / "shared.yaml")]}
+    write_study(tmp_path, steps=4)
+    plan = Plan.from_values(config, tmp_path)
+    (run,) = plan.study("shared").runs
+    write_study(tmp_path, steps=6)
+    with pytest.raises(UserError, match=f"run {run.spec.hash}: .* has its study file changed?"):
+        Plan.from_values(config, tmp_path).run(run.spec.hash)
 
 
 def test_clocks_that_differ_by_hours_train_nothing_again(shared: Shared, tmp_path: Path) -> None:
