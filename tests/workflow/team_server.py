@@ -31,6 +31,7 @@ class Team:
         secrets: every password there is, none of which may be seen anywhere.
         log: what the server prints.
         artefacts: where the server keeps them.
+        command, settings, configuration: what it was started with.
     """
 
     address: str
@@ -38,6 +39,9 @@ class Team:
     secrets: tuple[str, ...]
     log: Path
     artefacts: Path
+    command: list[str]
+    settings: dict[str, str]
+    configuration: str
 
     def with_credentials(self) -> str:
         """Return the address as somebody careless writes it."""
@@ -137,7 +141,8 @@ def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator
     try:
         _wait_for(server, lambda: _healthy(address), "MLflow", log)
         _add_member(address, passwords[1], passwords[2])
-        yield Team(address, passwords[2], passwords, log, artefacts)
+        text = configuration.read_text()
+        yield Team(address, passwords[2], passwords, log, artefacts, words, settings, text)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -49,6 +50,15 @@ def member(server: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", MEMBER)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", server.password)
     return server
+
+
+def test_the_documentation_starts_the_server_that_is_tested_here(server: Team) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (command,) = re.findall(r"^mlflow server (.*)$", page, re.MULTILINE)
+    options = re.compile(r"--[a-z-]+")
+    assert options.findall(command) == options.findall(" ".join(server.command))
+    assert all(f"{name}=" in page for name in server.settings)
+    assert all(line.partition(" = ")[0] in page for line in server.configuration.splitlines())
 
 
 def leaks(server: Team, text: bytes) -> list[str]:
