@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import math
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.engine.checkpoint import FILE, InterruptedRunError
 from clipnoise.engine.job import run_job
@@ -23,7 +27,7 @@ from clipnoise.privacy.correlated import CorrelatedNoise
 from clipnoise.privacy.noise import IndependentNoise
 from clipnoise.privacy.secure import PAIRS, secure_normals
 from clipnoise.privacy.strategies import optimal_toeplitz
-from clipnoise.studies.plan import calibration_target
+from clipnoise.studies.plan import Plan, calibration_target
 
 NOWHERE = torch.empty(0)
 STOP = signal.SIGTERM
@@ -112,6 +116,49 @@ def test_only_secure_runs_have_another_identity_than_before() -> None:
     assert plain.hash == spec(secure_noise=False).hash
     assert secure.hash != plain.hash
     assert from_mapping(to_mapping(secure)) == secure
+
+
+def test_one_line_of_the_configuration_makes_all_private_runs_secure(tmp_path: Path) -> None:
+    """Also what is collected: no command may look for other runs than were planned."""
+    study = tmp_path / "mine.yaml"
+    part = {
+        "datasets": ["digits"],
+        "models": ["logistic"],
+        "epsilons": [1],
+        "seeds": [1],
+        "privacy": {"secure_noise": False},
+        "methods": [
+            {"id": "sgd", "learning_rate": 1},
+            {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
+        ],
+        "training": {"expected_batch_size": 50, "steps": 4},
+    }
+    study.write_text(yaml.safe_dump({"title": "x", "parts": {"main": part}, "report": []}))
+    scale = Path(__file__).parents[2] / "workflow" / "scales" / "smoke.yaml"
+    for smaller in ([], ["--scale", str(scale)]):
+        config = {"studies": [str(study)], "scale": "smoke" if smaller else "paper"}
+        studies = scale.parents[1] / "studies"
+        plain = Plan.from_values(config, studies)
+        secure = Plan.from_values({**config, "secure_noise": True}, studies)
+        specs = [run.spec for run in secure.study("mine").runs]
+        assert [run.secure_noise for run in specs] == [False, True]
+        assert [
+            run.spec == one for run, one in zip(plain.study("mine").runs, specs, strict=True)
+        ] == [True, False]
+        out = ["--results", str(tmp_path), "--out", str(tmp_path)]
+        assert main(["collect", str(study), *smaller, secure.secure_option, *out]) == 0
+        with (tmp_path / "runs.csv").open() as stream:
+            assert [row["hash"] for row in csv.DictReader(stream)] == [run.hash for run in specs]
+        assert plain.secure_option == ""
+        assert secure.secure_option in secure.open_store.split()
+
+
+def test_every_rule_whose_command_plans_runs_passes_the_configuration_on() -> None:
+    rules = Path(__file__).parents[2] / "workflow" / "rules"
+    commands = re.compile(r'"clipnoise (collect|partial-report|mlflow-sync) .*?> \{log', re.DOTALL)
+    found = [m.group() for path in rules.glob("*.smk") for m in commands.finditer(path.read_text())]
+    assert len(found) == 3
+    assert all("{params.secure}" in command for command in found)
 
 
 def test_batches_are_secret_too(cache: Path) -> None:

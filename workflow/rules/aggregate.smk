@@ -17,6 +17,7 @@ rule collect:
         LOCK
     params:
         results=lambda wildcards: RESULTS,
+        secure=plan.secure_option,
     shell:
-        "clipnoise collect {input.study:q} --scale {input.scale:q} --results {params.results:q}"
+        "clipnoise collect {input.study:q} --scale {input.scale:q} {params.secure} --results {params.results:q}"
         " --out $(dirname {output.runs:q}) > {log:q} 2>&1"

@@ -158,7 +158,8 @@ rule partial_report:
     params:
         results=lambda wildcards: RESULTS,
         published=str(PUBLISHED),
+        secure=plan.secure_option,
     shell:
-        "clipnoise partial-report {input.study:q} --scale {input.scale:q}"
+        "clipnoise partial-report {input.study:q} --scale {input.scale:q} {params.secure}"
         " --results {params.results:q} --template {input.template:q} --published {params.published:q}"
         " --out {output:q} > {log:q} 2>&1"

@@ -14,6 +14,7 @@ rule track:
     params:
         results=lambda wildcards: RESULTS,
         tracking=plan.config.tracking,
+        secure=plan.secure_option,
     shell:
         "clipnoise mlflow-sync --study {input.study:q} --scale {input.scale:q} --results {params.results:q}"
-        " --tracking {params.tracking} --out {output:q} > {log:q} 2>&1"
+        " {params.secure} --tracking {params.tracking} --out {output:q} > {log:q} 2>&1"

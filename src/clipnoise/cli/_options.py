@@ -43,6 +43,14 @@ def add_scale(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_planned(parser: argparse.ArgumentParser) -> None:
+    """Add all that changes which runs a study plans."""
+    add_scale(parser)
+    parser.add_argument(
+        "--secure-noise", action="store_true", help="as config.yaml may say for all private runs"
+    )
+
+
 def add_mechanism(parser: argparse.ArgumentParser) -> None:
     """Add δ, q and T: what every accountant needs besides σ."""
     parser.add_argument("--delta", type=ranged(Delta), required=True, help="δ, above 0 and below 1")

@@ -12,7 +12,7 @@ import csv
 import io
 from pathlib import Path
 
-from clipnoise.cli._options import add_scale
+from clipnoise.cli._options import add_planned
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "study", type=Path, help="study file, e.g. workflow/studies/quickstart.yaml"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder")
-    add_scale(parser)
+    add_planned(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for the two tables")
 
 
@@ -30,7 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 
-    runs, curves = collect(load_study(arguments.study, arguments.scale), arguments.results)
+    runs, curves = collect(
+        load_study(arguments.study, arguments.scale, secure_noise=arguments.secure_noise),
+        arguments.results,
+    )
     write_atomically(arguments.out / "runs.csv", runs)
     write_atomically(arguments.out / "curves.csv", curves)
     rows = list(csv.DictReader(io.StringIO(runs)))

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from clipnoise.cli._options import add_scale
+from clipnoise.cli._options import add_planned
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=Path("workflow/studies"),
         help="where study names are looked up",
     )
-    add_scale(parser)
+    add_planned(parser)
     parser.add_argument(
         "--tracking",
         choices=("live", "after", "sync", "off"),
@@ -39,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.membership import descriptions, memberships
     from clipnoise.studies.study import find_study
 
-    folder = arguments.studies_folder
-    studies = [find_study(name, folder, arguments.scale) for name in arguments.studies]
+    folder, scale, secure = arguments.studies_folder, arguments.scale, arguments.secure_noise
+    studies = [find_study(one, folder, scale, secure_noise=secure) for one in arguments.studies]
     experiments, runs, tracking = descriptions(studies), memberships(studies), arguments.tracking
     if is_open(arguments.results, experiments, runs, tracking=tracking != "off"):
         return 0

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.cli._options import add_scale
+from clipnoise.cli._options import add_planned
 
 if TYPE_CHECKING:
     from clipnoise.studies.study import Study
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="study file: sync only the runs it plans; may be given again",
     )
-    add_scale(parser)
+    add_planned(parser)
     parser.add_argument(
         "--tracking",
         choices=("live", "after", "sync", "off"),
@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_json
     from clipnoise.studies.study import load_study
 
-    studies = [load_study(path, arguments.scale) for path in arguments.study]
+    scale, secure = arguments.scale, arguments.secure_noise
+    studies = [load_study(path, scale, secure_noise=secure) for path in arguments.study]
     outcome: dict[str, Any] = {"error": None}
     if arguments.tracking == "off":
         outcome["error"] = "tracking is off"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from clipnoise.cli._options import add_published, add_scale
+from clipnoise.cli._options import add_planned, add_published
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--template", type=Path, default=Path("reports/templates/report.typ"), help="Typst file"
     )
     add_published(parser)
-    add_scale(parser)
+    add_planned(parser)
     parser.add_argument("--out", type=Path, required=True, help=".pdf to write")
 
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 
-    study = load_study(arguments.study, arguments.scale)
+    study = load_study(arguments.study, arguments.scale, secure_noise=arguments.secure_noise)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in zip(("runs", "curves"), collect(study, arguments.results), strict=True):

@@ -75,6 +75,8 @@ class Config:
         tracking: when MLflow is told of a run: "live" during it, "after" at its end, "sync" once
             for all runs of a study, "off" never.
         device: "auto" takes a GPU when there is one.
+        secure_noise: whether all private runs draw their noise from a cryptographic source; they
+            are other runs then, and cannot be repeated.
         resources: what one training job asks for.
     """
 
@@ -88,6 +90,7 @@ class Config:
     weights: str = "weights"
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)
 
 

@@ -69,7 +69,8 @@ class Plan:
         config = parse_config(values)
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
-        studies = [find_study(name, folder, scale) for name in config.studies]
+        secure = config.secure_noise
+        studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
         plan = cls(config, folder, scale, tuple(study.name for study in studies))
         for study in studies:
             plan._add(study)
@@ -111,7 +112,10 @@ class Plan:
 
     def study(self, name: str) -> Study:
         """Return a study; one that config.yaml does not name is read now."""
-        return self._studies.get(name) or self._add(find_study(name, self.folder, self.scale))
+        secure = self.config.secure_noise
+        return self._studies.get(name) or self._add(
+            find_study(name, self.folder, self.scale, secure_noise=secure)
+        )
 
     def run(self, run_hash: str) -> RunSpec:
         """Return the spec of a run.
@@ -239,7 +243,13 @@ class Plan:
         studies = [self.study_file(name) for name in self.configured]
         words = ["clipnoise", "mlflow-init", *studies, "--results", self.config.results]
         scale = [] if self.scale is None else ["--scale", str(self.scale)]
-        return shlex.join([*words, *scale, "--tracking", self.config.tracking])
+        words += [*scale, "--tracking", self.config.tracking, self.secure_option]
+        return shlex.join(word for word in words if word)
+
+    @property
+    def secure_option(self) -> str:
+        """What makes a command plan the same runs as config.yaml does; may be empty."""
+        return "--secure-noise" if self.config.secure_noise else ""
 
     @property
     def collected(self) -> str:

@@ -218,13 +218,14 @@ class Study:
         return Grid(self.file, self.scale, self.path)
 
 
-def load_study(path: Path, scale: Path | None = None) -> Study:
+def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = False) -> Study:
     """Read a study file.
 
     Args:
         path: the YAML file. The study's name is its path below the nearest folder called
             `studies`, without the ending; elsewhere it is the file's name.
         scale: the scale file; None for the paper's own scale.
+        secure_noise: whether all private runs draw their noise from a cryptographic source.
 
     Returns:
         The study; its runs are expanded when first asked for.
@@ -238,10 +239,12 @@ def load_study(path: Path, scale: Path | None = None) -> Study:
     shared = _study_file(file.shares, folder, "shares") if file.shares else None
     if shared is not None:
         file = _sharing(file, path, parse(StudyFile, read_yaml(shared), file=str(shared)))
-    if scale is None or file.scales == "none":
-        return Study(name=name, path=path, file=file, shared=shared)
-    rules = read_scale(scale).extended(file.scales.get(scale.stem, Scale()))
-    return Study(name=name, path=path, file=file, scale=rules, at=scale.stem, shared=shared)
+    rules, at = Scale(), PAPER
+    if scale is not None and file.scales != "none":
+        rules, at = read_scale(scale).extended(file.scales.get(scale.stem, Scale())), scale.stem
+    if secure_noise:
+        rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
+    return Study(name=name, path=path, file=file, scale=rules, at=at, shared=shared)
 
 
 def _sharing(file: StudyFile, path: Path, other: StudyFile) -> StudyFile:
@@ -258,7 +261,9 @@ def _sharing(file: StudyFile, path: Path, other: StudyFile) -> StudyFile:
         raise UserError(f"{path}: report: {error}.") from None
 
 
-def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
+def find_study(
+    name: str, folder: Path, scale: Path | None = None, *, secure_noise: bool = False
+) -> Study:
     """Read a study by name from the folder of studies, or from any file that ends in `.yaml`.
 
     Raises:
@@ -267,7 +272,7 @@ def find_study(name: str, folder: Path, scale: Path | None = None) -> Study:
     path = Path(name) if name.endswith(".yaml") else _study_file(name, folder, "studies")
     if not path.is_file():
         raise unknown("study", name, _names(folder), key="studies")
-    return load_study(path, scale)
+    return load_study(path, scale, secure_noise=secure_noise)
 
 
 def _study_file(name: str, folder: Path, key: str) -> Path:
