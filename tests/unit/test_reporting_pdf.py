@@ -150,6 +150,13 @@ def test_hyper_parameters_that_depend_on_the_place_say_where_they_hold(tmp_path)
     assert "dp-sgd (ε = 8) dp-sgd learning_rate 2" in said
 
 
+def test_line_ends_in_a_description_are_only_those_of_the_file(tmp_path):
+    study = {**STUDY, "description": "One sentence\ngoes on.\n\nA paragraph.\n"}
+    lines = PdfReader(make(tmp_path, quickstart(), study, figures=())).pages[0].extract_text()
+    assert "One sentence goes on.\n" in lines
+    assert "goes on. A paragraph." not in lines
+
+
 def test_text_of_a_study_is_never_markup(tmp_path):
     odd = '#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag> \\ "quoted" [b] // c'
     study = {**STUDY, "title": odd, "description": odd}

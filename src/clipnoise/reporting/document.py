@@ -65,7 +65,7 @@ def document(
         "watermark": study.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
-        "description": [text for text in study.file.description.split("\n\n") if text.strip()],
+        "description": _paragraphs(study.file.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
         "items": [
@@ -80,6 +80,11 @@ def document(
         "tuning": tuned(runs),
         "provenance": _provenance(distinct),
     }
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Cut a text at its empty lines; other line ends are only those of the file."""
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def _summary(runs: pd.DataFrame) -> str:
