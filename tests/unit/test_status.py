@@ -138,6 +138,13 @@ def test_a_fault_that_training_outlives_is_no_failure(study: Study, tmp_path: Pa
     assert (third.state, third.reason) == ("running", "before its first step")
 
 
+def test_a_command_that_never_started_is_a_failure(study: Study, tmp_path: Path) -> None:
+    said = "/usr/bin/bash: line 1: exec: clipnoise: not found"
+    log(tmp_path, study.runs[0].spec, f"{said}\n")
+    (failed,) = study_status(study, tmp_path).of("failed")
+    assert failed.reason == said
+
+
 def test_a_clock_that_is_behind_makes_nobody_silent(study: Study, tmp_path: Path) -> None:
     spec = study.runs[0].spec
     log(tmp_path, spec, progress(10, 30.0), age=-3600)

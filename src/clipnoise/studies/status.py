@@ -37,7 +37,7 @@ STEP = re.compile(r"step (\d+)/(\d+) .*?(?:(\d+) s left)?$")
 SAVED = re.compile(r"checkpoint after step (\d+)")
 STOPPED = "stopped by "
 FAULT = "Traceback (most recent call last)"
-COMPLAINT = re.compile(r"clipnoise [a-z-]+: ")
+COMPLAINT = re.compile(r"clipnoise [a-z-]+: |\S*\bbash: ")  # of the command, or of its shell
 
 # What runs wait for: the rule → what it makes for a name, below the results folder or the cache.
 MADE_BY = {
