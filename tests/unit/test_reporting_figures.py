@@ -16,6 +16,7 @@ from scipy import signal
 
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
+from clipnoise.reporting.figures.canvas import Series, legend, look, sheet
 from clipnoise.reporting.figures.draw import draw_figure
 from clipnoise.reporting.filters import frequency_response, momentum_reduction, noise_gain
 from clipnoise.reporting.records import read_curves, read_runs
@@ -238,3 +239,17 @@ def test_drawing_leaves_other_peoples_settings_alone(draw):
 def test_an_unknown_kind_of_figure_is_refused_by_name(draw):
     with pytest.raises(UserError, match="Did you mean 'curves'"):
         draw("curve", few())
+
+
+def test_a_long_legend_makes_a_figure_higher_and_keeps_the_axes() -> None:
+    heights = []
+    for count in (4, 30):
+        named = [f"method {number} of many" for number in range(count)]
+        with look():
+            figure, axes = sheet(1, 1, height=2.4)
+            legend(figure, [Series("dp-sgd", name, True, style("dp-sgd", 0)) for name in named])
+            figure.draw_without_rendering()
+        heights.append(axes[0, 0].get_position().height * figure.get_figheight())
+        entries = figure.legends[0].get_window_extent()
+        assert 0 <= entries.x0 < entries.x1 <= figure.bbox.width
+    assert heights[1] > 0.9 * heights[0]

@@ -60,6 +60,9 @@ LOOK: dict[str, Any] = {
     "path.simplify": False,
 }
 
+HANDLE, LETTER, ROW = 0.62, 0.058, 0.19  # inches that an entry of a legend takes
+ROWS_WITHIN = 2  # rows of a legend that the height of a figure allows for
+
 REMARKS = 3  # more lines than this would cover the curves
 
 
@@ -209,7 +212,7 @@ def remark(ax: Axes, text: str) -> None:
 
 
 def legend(figure: Figure, every: Sequence[Series]) -> None:
-    """Put one legend for all axes below a figure, references last."""
+    """Put one legend for all axes below a figure, references last; a long one makes it higher."""
     handles = [
         Line2D(
             [],
@@ -221,5 +224,10 @@ def legend(figure: Figure, every: Sequence[Series]) -> None:
         )
         for one in sorted(every, key=lambda one: not one.private)
     ]
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    if not handles:
+        return
+    widest = HANDLE + LETTER * max(len(one.title) for one in every)
+    columns = max(1, min(4, len(handles), int(WIDTH / widest)))
+    rows = math.ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - ROWS_WITHIN))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
