@@ -108,6 +108,17 @@ def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
     snakemake(miniature, "reports/miniature/report.pdf")
 
 
+def test_an_audit_that_comes_later_makes_the_tables_anew(miniature: Path) -> None:
+    file = miniature / "results/audit/empirical/dp-sgd.json"
+    file.parent.mkdir(parents=True)
+    found = {"verdict": "not refuted", "bound": {"epsilon": 0.5}, "claimed_epsilon": 1.5}
+    file.write_text(json.dumps(found))
+    again = planned(snakemake(miniature, "-n"))
+    shutil.rmtree(miniature / "results/audit")
+    assert again.keys() >= {"collect", "table", "report"}
+    assert "train" not in again
+
+
 def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
     from mlflow.tracking import MlflowClient
 

@@ -15,6 +15,7 @@ from clipnoise.engine.spec import to_mapping
 from clipnoise.engine.tuning import read_choice
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Method
+from clipnoise.studies.audits import audit_of
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.selection import epsilon_with_tuning
 from clipnoise.studies.study import Study
@@ -102,7 +103,7 @@ def _read(
         "folder": run.spec.folder,
         "data": run.spec.dataset.id,
         "passes_per_step": _passes(run.spec.method),
-        "audit": _audit(results, run.spec.method.id),
+        "audit": audit_of(results, run.spec.method.id),
         **_settings(run, to_mapping(run.spec)),
     }
     try:
@@ -170,16 +171,6 @@ def _passes(method: Method) -> int:
     local = method.local_training()
     clean = 1 if method.uses_clean_gradient else 0
     return local.epochs if local else method.iterates() + clean
-
-
-def _audit(results: Path, method: str) -> str | None:
-    """Return what the empirical audit of a method found; None where there is none."""
-    path = results / "audit" / "empirical" / f"{method}.json"
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_text())
-    bound, claimed = found["bound"]["epsilon"], found["claimed_epsilon"]
-    return f"{found['verdict']}: ε ≥ {bound:.2f} of {claimed:.2f}"
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from clipnoise.engine.spec import RunSpec, to_mapping
 from clipnoise.errors import UserError
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
+from clipnoise.studies.audits import audit_of
 from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config
 from clipnoise.studies.scale import PAPER
@@ -284,6 +285,12 @@ class Plan:
         shown = [item.part for item in self.study(study).report if item.kind == "table"]
         folder = f"{self.config.reports}/{study}/tables"
         return [f"{folder}/{part}.csv" for part in dict.fromkeys(shown)]
+
+    def audits(self, study: str) -> list[str]:
+        """Return what audits found of a study's methods: a later audit makes its tables anew."""
+        methods = sorted({run.spec.method.id for run in self.study(study).runs})
+        found = ((name, audit_of(Path(self.config.results), name)) for name in methods)
+        return [f"{name}: {words}" for name, words in found if words is not None]
 
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study's report; a file's name is the item's number."""
