@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from clipnoise.privacy.calibration import Target
 from clipnoise.studies.audits import audit_of
 from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config
-from clipnoise.studies.scale import PAPER
+from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study
 from clipnoise.studies.tuning import Search
 
@@ -70,6 +70,8 @@ class Plan:
         config = parse_config(values)
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
+        most = max(config.resources.runs_per_job, read_scale(scale).runs_per_job or 1)
+        config = replace(config, resources=replace(config.resources, runs_per_job=most))
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
         plan = cls(config, folder, scale, tuple(study.name for study in studies))

@@ -61,6 +61,7 @@ class Scale:
     datasets: dict[str, Plugin] = field(default_factory=dict)
     models: dict[str, Plugin] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs_per_job: Count | None = None
 
     def extended(self, own: Scale) -> Scale:
         """Return this scale with what a study says for itself, which takes precedence."""
