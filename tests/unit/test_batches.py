@@ -58,17 +58,24 @@ def write_study(folder: Path, name: str, seeds: list[int], models: str = "[logis
     (folder / f"{name}.yaml").write_text(STUDY.format(seeds=seeds, models=models))
 
 
-def test_every_run_is_in_one_batch_with_runs_of_its_own_kind() -> None:
+def test_every_run_is_in_one_batch_and_every_batch_but_the_last_is_full() -> None:
     runs = [run(seed, model) for seed in range(5) for model in ("logistic", "cnn-small")]
     dealt = list(batches([*runs, *runs], Resources(runs_per_job=2)))
     assert sorted(spec.hash for batch in dealt for spec in batch.runs) == sorted(
         spec.hash for spec in runs
     )
-    assert [len(batch.runs) for batch in dealt] == [2, 2, 1, 2, 2, 1]
-    assert all(len({spec.model.id for spec in batch.runs}) == 1 for batch in dealt)
+    assert [len(batch.runs) for batch in dealt] == [2, 2, 2, 2, 2]
     assert [batch.key for batch in dealt] == [
         batch.key for batch in batches(runs, Resources(runs_per_job=2))
     ]
+
+
+def test_runs_that_ask_for_other_parts_of_a_gpu_are_in_other_batches() -> None:
+    resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8, runs_per_job=3)
+    runs = [run(seed, model) for seed in range(3) for model in ("logistic", "cnn-small")]
+    first, second = batches(runs, resources)
+    assert {spec.model.id for spec in first.runs} == {"logistic"}
+    assert {spec.model.id for spec in second.runs} == {"cnn-small"}
 
 
 def test_runs_that_share_a_gpu_are_one_job_of_several_at_a_time() -> None:

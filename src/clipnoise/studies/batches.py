@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """The runs of one job, all of one dataset and model.
+    """The runs of one job, all of which ask for the same part of a GPU.
 
     Attributes:
         runs: in the order in which they start.
@@ -43,12 +43,12 @@ def batches(runs: Iterable[RunSpec], resources: Resources) -> Iterator[Batch]:
         runs: one that comes twice counts once.
         resources: how many runs one job trains, and how many share its GPU.
     """
-    alike: dict[tuple[str, str, bool], dict[str, RunSpec]] = {}
+    alike: dict[tuple[str, int, bool], dict[str, RunSpec]] = {}
     for run in runs:
-        kind = (run.dataset.id, run.model.id, run.tuning is None)
+        model = run.model.id
+        kind = (resources.gres(model), resources.at_once(model), run.tuning is None)
         alike.setdefault(kind, {})[run.hash] = run
-    for (_, model, _), distinct in alike.items():
-        members, parallel = list(distinct.values()), resources.at_once(model)
-        size = max(resources.runs_per_job, parallel)
+    for (_, parallel, _), distinct in alike.items():
+        members, size = list(distinct.values()), max(resources.runs_per_job, parallel)
         for start in range(0, len(members), size):
             yield Batch(tuple(members[start : start + size]), parallel)
