@@ -128,6 +128,13 @@ def test_a_result_lost_after_its_batch_was_done_is_asked_for_by_itself(tmp_path:
     assert planned.results("study") == [batch, planned.run_file(second, "summary.json")]
 
 
+def test_what_takes_long_to_load_is_loaded_once_for_all_runs(tmp_path: Path) -> None:
+    sys.modules.pop("colorsys", None)
+    loaded = {tmp_path / f"{n}": lambda: int("colorsys" not in sys.modules) for n in range(2)}
+    assert set(Forks(1).run(loaded).values()) == {1}
+    assert set(Forks(1).run(loaded, ["colorsys"]).values()) == {0}
+
+
 def test_a_task_that_fails_stops_no_other_and_keeps_its_own_log(tmp_path: Path) -> None:
     def fail() -> int:
         raise RuntimeError("broken")

@@ -1,4 +1,4 @@
-"""Train several runs in one job; torch is imported once, and each run is a process of its own.
+"""Train several runs in one job; libraries are loaded once, and each run is a process of its own.
 
 Runs that have a sound result are left alone. A run that fails stops no other, and the exit code is
 1 at the end. On SIGTERM and SIGUSR1 every run is saved and the exit code is 75: the same command
@@ -21,6 +21,8 @@ from clipnoise.fields import Count
 
 if TYPE_CHECKING:
     from clipnoise.engine.spec import RunSpec
+
+ENGINE = "clipnoise.engine.training"  # and torch with it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     forks, ended = Forks(arguments.parallel), {}
     if tasks:
         with own_gpus(arguments.gpus):
-            ended = forks.run(tasks)
+            needed = {name for log in tasks for name in specs[log].model.libraries}
+            ended = forks.run(tasks, [ENGINE, *sorted(needed)])
     for log, code in ended.items():
         print(f"{'done' if code == 0 else f'exit code {code}, see'} {log}")
     if forks.stopped:

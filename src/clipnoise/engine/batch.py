@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -61,17 +62,20 @@ class Forks:
         self._at_once = at_once
         self._running: dict[int, Path] = {}
 
-    def run(self, tasks: Mapping[Path, Callable[[], int]]) -> dict[Path, int]:
+    def run(
+        self, tasks: Mapping[Path, Callable[[], int]], libraries: Iterable[str] = ()
+    ) -> dict[Path, int]:
         """Run every task; after a signal to stop no more are started.
 
         Args:
             tasks: by the file that takes what they print; they return an exit code.
+            libraries: modules that are loaded once, for all children.
 
         Returns:
             The exit codes of the tasks that were started; negative for one that a signal ended.
         """
-        import torch  # noqa: F401 - once, for all children
-
+        for name in libraries:
+            import_module(name)
         ended: dict[Path, int] = {}
         waiting = list(tasks.items())
         with self._passing_on_signals():

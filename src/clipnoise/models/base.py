@@ -25,6 +25,7 @@ class Model:
         checkpoint: the pretrained weights that the network can start from, in a folder named by its
             id below the weights folder; None where it always starts from random values.
         accepts: the examples that the model takes, in words; `takes` decides.
+        libraries: modules that take seconds to load; a job of several runs loads them once.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -32,6 +33,7 @@ class Model:
     title: ClassVar[str]
     checkpoint: ClassVar[Checkpoint | None] = None
     accepts: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:

@@ -35,6 +35,7 @@ class ResNet18(Model):
     """
 
     id: ClassVar[str] = "resnet-18"
+    libraries: ClassVar[tuple[str, ...]] = ("timm.models.resnet",)
     title: ClassVar[str] = "ResNet-18"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels a side"
 

@@ -34,6 +34,7 @@ class VisionTransformer(Model):
     """
 
     id: ClassVar[str] = "vit"
+    libraries: ClassVar[tuple[str, ...]] = ("timm.models.vision_transformer",)
     title: ClassVar[str] = "ViT"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels a side"
 
