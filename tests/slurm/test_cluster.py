@@ -304,8 +304,11 @@ def results(folder: Path) -> list[dict[str, str]]:
 
 
 def test_the_job_of_a_lost_node_runs_again(story: Story) -> None:
-    job = story.jobs[story.lost]
-    assert (job.state, int(job.shown["Restarts"]) >= 1) == ("COMPLETED", True)
+    """Slurm queues it again; Snakemake submits it anew if it asked just before that."""
+    lost = story.jobs[story.lost]
+    attempts = [job for job in story.jobs.values() if job.rule == lost.rule]
+    assert "COMPLETED" in {job.state for job in attempts}
+    assert int(lost.shown["Restarts"]) >= 1 or len(attempts) > 1
 
 
 def test_logs_are_where_a_person_looks_for_them(story: Story) -> None:
