@@ -169,7 +169,7 @@ def _add_member(address: str, administrator: str, password: str) -> None:
 
 
 def _wait_for(server: subprocess.Popen[bytes], ready: object, what: str, log: Path) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not ready():  # type: ignore[operator]
         running = server.poll() is None and time.monotonic() < deadline
         assert running, f"{what} did not start:\n{log.read_text()[-3000:]}"

@@ -65,7 +65,7 @@ def write_study(folder: Path, steps: int) -> None:
 
 
 def wait_for(folder: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(folder.glob(pattern)):
         assert time.monotonic() < deadline, f"no {pattern}"
         time.sleep(0.02)
