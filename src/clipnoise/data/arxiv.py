@@ -12,16 +12,16 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.fetch import RemoteFile, facts, require_raw
 from clipnoise.data.masking import MaskedRows, Masking
+from clipnoise.data.partition import cut_rows
 from clipnoise.data.ragged import Ragged
 from clipnoise.data.rows import RaggedRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.tokenisation import TOKENIZERS, Tokenising, Tokenizer, TokenizerName
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
-from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
 
@@ -94,7 +94,6 @@ class ArxivAbstracts(Tokenising):
         write_arrays(cache / self.prepared, {"starts": starts, "ids": values}, facts(cache, self))
 
     def load(self, cache: Path) -> Splits:
-        import torch
 
         folder, sizes = cache / self.prepared, self.sizes()
         arrays = read_arrays(folder, self.invocation)
@@ -104,26 +103,16 @@ class ArxivAbstracts(Tokenising):
                 f"dataset.id: {self.id} asks for {sum(sizes.values())} abstracts, but {there} are "
                 "prepared; ask for fewer (train_examples, …) or prepare a newer snapshot."
             )
-        fixed = torch.randperm(there, generator=generator("split", 0))
-        test, rest = fixed[: sizes["test"]], fixed[sizes["test"] :]
-        rest = rest[torch.randperm(len(rest), generator=generator("split", self.split_seed))]
-        ends = [sizes[part] for part in ("train", "validation", "public")]
-        train, validation, public, _ = torch.split(rest, [*ends, len(rest) - sum(ends)])
+        rows = cut_rows(there, sizes, self.split_seed)
         tokens = TOKENIZERS[self.tokenizer]
         masking = Masking(self.split_seed, tokens.mask, tokens.words, tokens.end)
 
-        def take(rows: Tensor) -> Examples:
-            ragged = RaggedRows(arrays["starts"], arrays["ids"], rows, self.length)
+        def take(part: str) -> Examples:
+            ragged = RaggedRows(arrays["starts"], arrays["ids"], rows[part], self.length)
             return Examples(MaskedRows(ragged, masking, False), MaskedRows(ragged, masking, True))
 
         provenance = read_manifest(folder, self.invocation).provenance()
-        return Splits(
-            train=take(train),
-            validation=take(validation),
-            test=take(test),
-            public=take(public) if self.public_examples else None,
-            provenance=provenance,
-        )
+        return Splits.taken(take, sizes, provenance)
 
 
 def abstracts(path: Path) -> Iterator[Sequence[str]]:

@@ -13,6 +13,8 @@ from clipnoise.fields import STRICT, Natural
 from clipnoise.plugins import lookup, plugins
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
     from clipnoise.data.fetch import RemoteFile
@@ -76,6 +78,25 @@ class Splits:
     public: Examples | None
     provenance: dict[str, str]
     users: Tensor | None = None
+
+    @classmethod
+    def taken(
+        cls,
+        take: Callable[[str], Examples],
+        sizes: Mapping[str, int],
+        provenance: dict[str, str],
+        users: Tensor | None = None,
+    ) -> Splits:
+        """Take each part once, in the order of the attributes; without a size nothing is public.
+
+        Args:
+            take: "train", "validation", "test" or "public" → the examples of that part.
+            sizes: of the parts, as `Dataset.sizes` has them.
+            provenance, users: as the attributes.
+        """
+        train, validation, test = (take(part) for part in ("train", "validation", "test"))
+        public = take("public") if sizes["public"] else None
+        return cls(train, validation, test, public, provenance, users)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import ClassVar
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.fetch import facts
+from clipnoise.data.partition import cut_rows
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Natural
-from clipnoise.seeds import generator
 
 EXAMPLES, TEST, VALIDATION = 1797, 360, 137
 DEVELOPMENT = EXAMPLES - TEST  # validation, train and public
@@ -74,27 +74,12 @@ class Digits(Dataset):
     def load(self, cache: Path) -> Splits:
         import torch
 
-        arrays = read_arrays(cache / self.id, self.id)
-        # A fixed stream chooses the test set; the split seed orders the rest.
-        order = torch.randperm(EXAMPLES, generator=generator("split", 0))
-        rest = order[TEST:]
-        rest = rest[torch.randperm(DEVELOPMENT, generator=generator("split", self.split_seed))]
-        parts = dict(
-            zip(
-                ("validation", "train", "public"),
-                torch.split(rest, [VALIDATION, self.sizes()["train"], self.public_examples]),
-                strict=True,
-            )
-        )
+        arrays, sizes = read_arrays(cache / self.id, self.id), self.sizes()
+        rows = cut_rows(EXAMPLES, sizes, self.split_seed, ("validation", "train", "public"))
 
-        def take(rows: torch.Tensor) -> Examples:
-            inputs, targets = (arrays[name][rows.numpy()] for name in ("inputs", "targets"))
+        def take(part: str) -> Examples:
+            chosen = rows[part].numpy()
+            inputs, targets = (arrays[name][chosen] for name in ("inputs", "targets"))
             return Examples(torch.from_numpy(inputs), torch.from_numpy(targets))
 
-        return Splits(
-            train=take(parts["train"]),
-            validation=take(parts["validation"]),
-            test=take(order[:TEST]),
-            public=take(parts["public"]) if self.public_examples else None,
-            provenance=read_manifest(cache / self.id, self.id).provenance(),
-        )
+        return Splits.taken(take, sizes, read_manifest(cache / self.id, self.id).provenance())

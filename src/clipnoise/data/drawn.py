@@ -13,6 +13,8 @@ from clipnoise.fields import Count, Natural
 from clipnoise.seeds import derive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
 
@@ -22,14 +24,34 @@ class Drawn(Dataset):
 
     Attributes:
         split_seed: another seed draws other examples.
-        examples: the private examples; validation and test have a quarter of it each.
-        public_examples: examples drawn besides the private ones.
     """
 
     licence: ClassVar[str] = "none needed: drawn by this package"
     source: ClassVar[str] = "drawn by this package"
     split: ClassVar[str] = "each part drawn by itself"
     preprocessing: ClassVar[str] = "none: drawn when loading, from the fields of the run spec"
+
+    def prepare(self, cache: Path) -> None:
+        write_arrays(cache / self.id, {}, facts(cache, self))
+
+    def parts(self) -> Callable[[str], Examples]:
+        """Return what draws a part: "train", "validation", "test" and "public", in this order."""
+        raise NotImplementedError
+
+    def load(self, cache: Path) -> Splits:
+        provenance = read_manifest(cache / self.id, self.id).provenance()
+        return Splits.taken(self.parts(), self.sizes(), provenance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOfOneSize(Drawn):
+    """Base of drawn datasets whose parts follow from one size.
+
+    Attributes:
+        split_seed: another seed draws other examples.
+        examples: the private examples; validation and test have a quarter of it each.
+        public_examples: examples drawn besides the private ones.
+    """
 
     examples: Count = 1000
     public_examples: Natural = 0
@@ -43,8 +65,10 @@ class Drawn(Dataset):
             "public": self.public_examples,
         }
 
-    def prepare(self, cache: Path) -> None:
-        write_arrays(cache / self.id, {}, facts(cache, self))
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnByPart(DrawnOfOneSize):
+    """Base of drawn datasets whose parts have nothing in common but the stream."""
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
         """Draw the examples of a part.
@@ -56,16 +80,32 @@ class Drawn(Dataset):
         """
         raise NotImplementedError
 
-    def load(self, cache: Path) -> Splits:
+    def parts(self) -> Callable[[str], Examples]:
         import numpy as np
 
-        provenance = read_manifest(cache / self.id, self.id).provenance()
-        draws = np.random.default_rng(derive("split", self.split_seed))
-        parts = {part: self.draw(part, count, draws) for part, count in self.sizes().items()}
-        return Splits(
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
-            public=parts["public"] if self.public_examples else None,
-            provenance=provenance,
-        )
+        sizes, draws = self.sizes(), np.random.default_rng(derive("split", self.split_seed))
+        return lambda part: self.draw(part, sizes[part], draws)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOfFourSizes(Drawn):
+    """Base of drawn datasets with a size of its own for each part.
+
+    Attributes:
+        split_seed: another seed draws other examples.
+        train_examples: the private examples.
+        validation_examples, test_examples, public_examples: drawn besides them.
+    """
+
+    train_examples: Count = 1000
+    validation_examples: Count = 200
+    test_examples: Count = 200
+    public_examples: Natural = 0
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+            "public": self.public_examples,
+        }

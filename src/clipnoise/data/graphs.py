@@ -14,18 +14,18 @@ would hold: sampling of edges by the degree of a node, as in Daigavane et al. 20
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Examples, Splits
-from clipnoise.data.cache import read_manifest, write_arrays
-from clipnoise.data.fetch import facts
+from clipnoise.data.base import Examples
+from clipnoise.data.drawn import DrawnOfFourSizes
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Fraction, Natural
 from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import torch
     from torch import Tensor
@@ -157,17 +157,14 @@ def examples(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticGraph(Dataset):
+class SyntheticGraph(DrawnOfFourSizes):
     """Nodes around one centre per class, most of whose edges stay within the class.
 
     Each node draws edges to others; some are drawn far more often, so degrees are as uneven as in
-    a graph of citations. The numbers follow from the fields, so loading draws them, and the cache
-    holds a manifest only. The parts are graphs of their own.
+    a graph of citations. The parts are graphs of their own.
 
     Attributes:
         split_seed: another seed draws other centres, nodes and edges.
-        train_examples: the private nodes.
-        validation_examples, test_examples, public_examples: nodes of graphs beside theirs.
         features: of a node.
         classes: number of centres.
         separation: expected distance of a centre from the origin.
@@ -178,15 +175,10 @@ class SyntheticGraph(Dataset):
 
     id: ClassVar[str] = "synthetic-graph"
     title: ClassVar[str] = "Synthetic graph"
-    licence: ClassVar[str] = "none needed: drawn by this package"
-    source: ClassVar[str] = "drawn by this package"
-    split: ClassVar[str] = "each part drawn by itself"
     preprocessing: ClassVar[str] = "at most K neighbours heard by each node, and each node by K"
 
-    train_examples: Count = 1000
     validation_examples: Count = 250
     test_examples: Count = 250
-    public_examples: Natural = 0
     features: Count = 128
     classes: Count = 40
     separation: float = 3.0
@@ -201,33 +193,13 @@ class SyntheticGraph(Dataset):
     def degree_bound(self) -> int:
         return self.degree
 
-    def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-            "public": self.public_examples,
-        }
-
-    def prepare(self, cache: Path) -> None:
-        write_arrays(cache / self.id, {}, facts(cache, self))
-
-    def load(self, cache: Path) -> Splits:
+    def parts(self) -> Callable[[str], Examples]:
         import torch
 
-        provenance = read_manifest(cache / self.id, self.id).provenance()
-        stream = generator("split", self.split_seed)
+        sizes, stream = self.sizes(), generator("split", self.split_seed)
         centres = torch.randn(self.classes, self.features, generator=stream)
         centres *= self.separation / self.features**0.5
-        parts = {
-            name: self._drawn(centres, count, stream) if count else None
-            for name, count in self.sizes().items()
-        }
-        train, validation, test = parts["train"], parts["validation"], parts["test"]
-        assert train is not None
-        assert validation is not None
-        assert test is not None
-        return Splits(train, validation, test, parts["public"], provenance)
+        return lambda part: self._drawn(centres, sizes[part], stream)
 
     def _drawn(self, centres: Tensor, count: int, stream: torch.Generator) -> Examples:
         """Draw a graph whose class c has the nodes c, c + classes, c + 2·classes, …"""

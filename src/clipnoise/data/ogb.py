@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Splits
+from clipnoise.data.base import Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.fetch import RemoteFile, facts, require_raw
 from clipnoise.data.graphs import examples
@@ -82,28 +82,20 @@ class OgbnArxiv(Partitioned):
         arrays = read_arrays(cache / self.prepared, self.id)
         members = {part: torch.from_numpy(arrays[part].astype("int64")) for part in SPLITS}
         rows = self.positions({part: len(nodes) for part, nodes in members.items()})
-        public = rows.pop("public")
-        found = {part: members[part][chosen] for part, chosen in rows.items()} | {
-            "public": members["train"][public]
-        }
-        train, validation, test, outside = (
-            examples(
+
+        def take(part: str) -> Examples:
+            file = "train" if part == "public" else part
+            return examples(
                 arrays["features"],
                 arrays["labels"],
                 arrays["edges"],
-                found[part],
+                members[file][rows[part]],
                 degree=self.degree,
-                seed=self.split_seed if part in ("train", "public") else 0,
+                seed=self.split_seed if file == "train" else 0,
             )
-            for part in ("train", "validation", "test", "public")
-        )
-        return Splits(
-            train=train,
-            validation=validation,
-            test=test,
-            public=outside if self.public_examples else None,
-            provenance=read_manifest(cache / self.prepared, self.id).provenance(),
-        )
+
+        provenance = read_manifest(cache / self.prepared, self.id).provenance()
+        return Splits.taken(take, self.sizes(), provenance)
 
 
 def _graph(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:

@@ -19,6 +19,33 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def cut_rows(
+    there: int,
+    sizes: Mapping[str, int],
+    split_seed: int,
+    order: tuple[str, ...] = ("train", "validation", "public"),
+) -> dict[str, Tensor]:
+    """Cut the rows of one file at random; the test set is the same for every split seed.
+
+    Args:
+        there: how many rows there are.
+        sizes: of the parts; together at most all rows.
+        split_seed: shuffles what is not in the test set.
+        order: in which the other parts are cut from that.
+
+    Returns:
+        Which rows each part has, int64 of shape (size,).
+    """
+    import torch
+
+    fixed = torch.randperm(there, generator=generator("split", 0))
+    rest = fixed[sizes["test"] :]
+    rest = rest[torch.randperm(len(rest), generator=generator("split", split_seed))]
+    ends = [sizes[part] for part in order]
+    *parts, _ = torch.split(rest, [*ends, len(rest) - sum(ends)])
+    return {"test": fixed[: sizes["test"]], **dict(zip(order, parts, strict=True))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Partitioned(Dataset):
     """Base of datasets whose private, validation and public examples share one training file.
@@ -122,13 +149,10 @@ class Partitioned(Dataset):
         files["validation"] = "validation" if self.validation_file else "train"
         there = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
         positions = self.positions(there)
-        parts = {part: take(arrays, file, positions[part]) for part, file in files.items()}
-        return Splits(
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
-            public=parts["public"] if self.public_examples else None,
-            provenance=read_manifest(folder, self.invocation).provenance(),
+        return Splits.taken(
+            lambda part: take(arrays, files[part], positions[part]),
+            self.sizes(),
+            read_manifest(folder, self.invocation).provenance(),
         )
 
     def require(self, asked: int, there: int, file: str) -> None:

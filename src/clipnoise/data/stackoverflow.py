@@ -192,20 +192,15 @@ class StackOverflow(Partitioned):
         arrays = read_arrays(folder, self.invocation)
         chosen = self._chosen(torch.from_numpy(arrays["users"].copy()), arrays["test"])
 
-        def take(rows: Tensor) -> Examples:
+        def take(part: str) -> Examples:
+            rows = chosen[part]
             starts, words, values = (arrays[name] for name in ("word_starts", "words", "values"))
             inputs = SparseRows(starts, words, values, self.words, rows, torch.float32)
             return Examples(inputs, self._targets(arrays, rows))
 
         owners = torch.from_numpy(arrays["users"][chosen["train"].numpy()].astype("int64"))
-        return Splits(
-            train=take(chosen["train"]),
-            validation=take(chosen["validation"]),
-            test=take(chosen["test"]),
-            public=take(chosen["public"]) if self.public_examples else None,
-            provenance=read_manifest(folder, self.invocation).provenance(),
-            users=owners - self.public_users,
-        )
+        provenance = read_manifest(folder, self.invocation).provenance()
+        return Splits.taken(take, self.sizes(), provenance, owners - self.public_users)
 
     def _chosen(self, users: Tensor, test: np.ndarray) -> dict[str, Tensor]:
         """Return which sentences each part has, int64 of shape (size,)."""

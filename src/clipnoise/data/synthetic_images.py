@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Splits
-from clipnoise.data.cache import read_manifest, write_arrays
-from clipnoise.data.fetch import facts
+from clipnoise.data.drawn import DrawnOfFourSizes
 from clipnoise.data.images import Asked, Scaled, examples, image_signature
 from clipnoise.data.signature import Signature
-from clipnoise.fields import Count, Natural
+from clipnoise.fields import Count
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+
+    from clipnoise.data.base import Examples
 
 CELLS = 4  # a pattern has this many squares a side
 INK, NOISE = 160, 96  # below which both are drawn; together they fill a byte
@@ -23,18 +24,11 @@ PIECE = 1024  # images drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticImages(Dataset):
+class SyntheticImages(DrawnOfFourSizes):
     """A pattern of 4×4 grey or coloured squares for each class, under uniform noise in every pixel.
-
-    The numbers follow from the fields, so loading draws them, as bytes, and the cache holds a
-    manifest only.
 
     Attributes:
         split_seed: another seed draws other patterns and other images.
-        train_examples: the private examples.
-        validation_examples: drawn besides them, as are the other two.
-        test_examples: the same.
-        public_examples: the same.
         shape: (channels, height, width).
         classes: number of patterns.
         task: what is asked about an image: its class, or itself.
@@ -42,15 +36,8 @@ class SyntheticImages(Dataset):
 
     id: ClassVar[str] = "synthetic-images"
     title: ClassVar[str] = "Synthetic images"
-    licence: ClassVar[str] = "none needed: drawn by this package"
-    source: ClassVar[str] = "drawn by this package"
-    split: ClassVar[str] = "each part drawn by itself"
     preprocessing: ClassVar[str] = "bytes divided by 255; drawn when loading, from the run spec"
 
-    train_examples: Count = 1000
-    validation_examples: Count = 200
-    test_examples: Count = 200
-    public_examples: Natural = 0
     shape: tuple[Count, Count, Count] = (1, 28, 28)
     classes: Count = 10
     task: Asked = "classification"
@@ -59,33 +46,14 @@ class SyntheticImages(Dataset):
     def signature(self) -> Signature:
         return image_signature(self.shape, self.classes, self.task)
 
-    def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-            "public": self.public_examples,
-        }
-
-    def prepare(self, cache: Path) -> None:
-        write_arrays(cache / self.id, {}, facts(cache, self))
-
-    def load(self, cache: Path) -> Splits:
+    def parts(self) -> Callable[[str], Examples]:
         import torch
 
-        provenance = read_manifest(cache / self.id, self.id).provenance()
-        images, labels = self._drawn()
-        rows = torch.split(torch.arange(len(labels)), list(self.sizes().values()))
-        train, validation, test, public = (
-            examples(images.numpy(), labels.numpy(), part, self.task, Scaled()) for part in rows
-        )
-        return Splits(
-            train=train,
-            validation=validation,
-            test=test,
-            public=public if self.public_examples else None,
-            provenance=provenance,
-        )
+        sizes = self.sizes()
+        images, labels = (drawn.numpy() for drawn in self._drawn())
+        cut = torch.split(torch.arange(len(labels)), list(sizes.values()))
+        rows = dict(zip(sizes, cut, strict=True))
+        return lambda part: examples(images, labels, rows[part], self.task, Scaled())
 
     def _drawn(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw images, uint8 (n, channels, height, width), and labels, int64 (n,), of all parts."""

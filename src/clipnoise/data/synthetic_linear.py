@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.data.base import Examples
-from clipnoise.data.drawn import Drawn
+from clipnoise.data.drawn import DrawnByPart
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, NonNegative, Probability
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticLinear(Drawn):
+class SyntheticLinear(DrawnByPart):
     """Features of 0 and 1; the first tenth are frequent and say little, the others rare and much.
 
     The number to predict is the sum of the features times their weights, with normal noise.
@@ -57,7 +57,7 @@ class SyntheticLinear(Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticLogistic(Drawn):
+class SyntheticLogistic(DrawnByPart):
     """Normal features, most training examples all zero; the class is 1 with odds e^Σx.
 
     Validation, test and public examples are dense, as the paper's test examples are.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from clipnoise.data.base import Dataset, Examples, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.fetch import facts
+from clipnoise.data.partition import cut_rows
 from clipnoise.data.ragged import Ragged
 from clipnoise.data.rows import Rows, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Natural
-from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,26 +135,17 @@ class SyntheticSparse(Dataset):
 
         folder, sizes = cache / self.prepared, self.sizes()
         arrays = read_arrays(folder, self.invocation)
-        fixed = torch.randperm(sum(sizes.values()), generator=generator("split", 0))
-        test, rest = fixed[: sizes["test"]], fixed[sizes["test"] :]
-        rest = rest[torch.randperm(len(rest), generator=generator("split", self.split_seed))]
-        ends = [sizes[part] for part in ("train", "validation", "public")]
-        train, validation, public = torch.split(rest, ends)
+        rows = cut_rows(sum(sizes.values()), sizes, self.split_seed)
 
-        def take(chosen: Tensor) -> Examples:
+        def take(part: str) -> Examples:
+            chosen = rows[part]
             starts, columns, values = (arrays[name] for name in ("starts", "columns", "values"))
             inputs = SparseRows(starts, columns, values, self.features, chosen, torch.float32)
             return Examples(inputs, self._targets(arrays, chosen))
 
-        owners = torch.from_numpy(arrays["users"][train.numpy()].astype("int64"))
-        return Splits(
-            train=take(train),
-            validation=take(validation),
-            test=take(test),
-            public=take(public) if self.public_examples else None,
-            provenance=read_manifest(folder, self.invocation).provenance(),
-            users=owners if self.users else None,
-        )
+        owners = torch.from_numpy(arrays["users"][rows["train"].numpy()].astype("int64"))
+        provenance = read_manifest(folder, self.invocation).provenance()
+        return Splits.taken(take, sizes, provenance, owners if self.users else None)
 
     def _targets(self, arrays: dict[str, np.ndarray], chosen: Tensor) -> Tensor | Rows:
         import numpy as np

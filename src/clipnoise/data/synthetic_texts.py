@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.base import Examples
-from clipnoise.data.drawn import Drawn
+from clipnoise.data.drawn import DrawnByPart
 from clipnoise.data.masking import MaskedRows, Masking
 from clipnoise.data.rows import RaggedRows
 from clipnoise.data.signature import Signature
@@ -19,7 +19,7 @@ CLS, SEP, MASK, WORDS = 101, 102, 103, 104  # BERT's special tokens, and the fir
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticZipf(Drawn):
+class SyntheticZipf(DrawnByPart):
     """Texts whose common tokens say nothing, and whose rare tokens carry the label.
 
     Common tokens follow Zipf's law: the k-th has probability ∝ 1/k. The last fifth of the
@@ -65,7 +65,7 @@ class SyntheticZipf(Drawn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticTokens(Drawn):
+class SyntheticTokens(DrawnByPart):
     """Sequences in the form of BERT's inputs, of different lengths.
 
     "classification": `[CLS] words [SEP]`; the class is told by which words are frequent. "pairs":
