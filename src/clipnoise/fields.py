@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +20,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 Probability = Annotated[float, Gt(0), Lt(1)]
 Count = Annotated[int, Gt(0)]
 Natural = Annotated[int, Ge(0)]
+Precision = Literal["float32", "bfloat16"]
 
 STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__` of a dataclass
 

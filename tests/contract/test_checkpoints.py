@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from budgets import budget
 from every_method import VARIANTS, required
 
 from clipnoise.data.base import dataset_class
@@ -25,8 +26,6 @@ from clipnoise.engine.outcome import Outcome
 from clipnoise.engine.spec import RunSpec, from_mapping
 from clipnoise.engine.training import Run, train
 from clipnoise.methods.registry import method_class
-from clipnoise.privacy.calibration import Calibration, calibrate
-from clipnoise.studies.plan import calibration_target
 
 STEPS = 6
 TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
@@ -51,11 +50,6 @@ def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy
             "seed": 3,
         }
     )
-
-
-def budget(run: RunSpec) -> Calibration | None:
-    target = calibration_target(run)
-    return None if target is None else calibrate(target)
 
 
 @pytest.fixture(scope="module")

@@ -201,3 +201,23 @@ def test_a_mistyped_option_is_named(model: str) -> None:
 def test_width_and_heads_that_do_not_fit_are_refused(model: str) -> None:
     with pytest.raises(UserError, match="width must be a multiple of heads, 5"):
         parse(MODELS[model], {"width": 16, "heads": 5})
+
+
+@every_pair
+def test_passes_in_bfloat16_lose_digits_but_clip_exactly(model: str, shape: str) -> None:
+    data, losses = examples(shape, 3), SHAPES[shape].goal.losses
+    choice = choose_engine(build(model, shape), losses, data, "bfloat16")
+    engine = choice.engine
+    assert choice.name == "factored"
+    theta = engine.flat.theta.clone()
+    low = engine.clipped_sum(data.inputs, data.targets, [theta], Clipping(1e6))
+    engine.precision = "float32"
+    full = engine.clipped_sum(data.inputs, data.targets, [theta], Clipping(1e6))
+    engine.precision = "bfloat16"
+    assert low.dtype == torch.float32
+    assert 0 < float((low - full).norm()) < 0.2 * float(full.norm())
+    for i in range(3):
+        alone = engine.clipped_sum(
+            data.inputs[i : i + 1], data.targets[i : i + 1], [theta], Clipping(1e-4)
+        )
+        assert float(alone.double().norm()) <= 1e-4 * (1 + 1e-6)

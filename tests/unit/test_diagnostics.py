@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from budgets import budget
 from every_method import build
 
 from clipnoise.engine.diagnostics import BINS, Diagnostics
@@ -20,8 +21,6 @@ from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.engine.training import Run, train
 from clipnoise.methods.base import Method, Observation, Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
-from clipnoise.privacy.calibration import Calibration, calibrate
-from clipnoise.studies.plan import calibration_target
 
 PUBLIC = Public(noise_multiplier=0.5, expected_batch_size=10, total_steps=50)
 PHI = (0.5 * 2 / 10) ** 2  # (σC/B)² at C = 2
@@ -131,11 +130,6 @@ def spec(method: dict[str, Any], *, diagnostics: bool = True, noisy: bool = True
 
 
 WATCHED = spec({"id": "dp-adambc", "clip_norm": 1})
-
-
-def budget(run: RunSpec) -> Calibration | None:
-    target = calibration_target(run)
-    return None if target is None else calibrate(target)
 
 
 @pytest.fixture(scope="module")

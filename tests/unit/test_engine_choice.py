@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.factored.parameter import ParameterGradient
+from clipnoise.privacy.queries import Clipping
 
 
 class Sorted(nn.Module):
@@ -113,3 +115,51 @@ def test_a_network_with_dropout_is_not_mistaken_for_a_wrong_engine(
     network(torch.zeros(1, 6))
     choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))
     assert choice.name == engine
+
+
+@pytest.mark.parametrize(
+    ("make", "engine"), [(Sorted, "vmap"), (lambda: ReadsValues(instances), "hooks")]
+)
+def test_every_engine_takes_passes_in_bfloat16_and_clips_in_float32(
+    make: Callable[[], nn.Module], engine: str
+) -> None:
+    inputs, targets = examples("convolution", 4)
+    choice = choose_engine(make(), losses, Examples(inputs, targets), "bfloat16")
+    assert choice.name == engine
+    theta = choice.engine.flat.theta.clone()
+    low = choice.engine.clipped_sum(inputs, targets, [theta], Clipping(1e6))
+    alone = choice.engine.clipped_sum(inputs[:1], targets[:1], [theta], Clipping(1e-4))
+    choice.engine.precision = "float32"
+    full = choice.engine.clipped_sum(inputs, targets, [theta], Clipping(1e6))
+    assert 0 < float((low - full).norm()) < 0.05 * float(full.norm())
+    assert low.dtype == torch.float32
+    assert float(alone.norm()) == pytest.approx(1e-4, rel=1e-6)
+
+
+class OnlyFloat32(torch.autograd.Function):
+    """An operation without a kernel for bfloat16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("no kernel for bfloat16")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def test_a_network_that_cannot_run_at_the_precision_is_refused_before_training() -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return OnlyFloat32.apply(self.layer(x))
+
+    data = Examples(*examples("convolution", 4))
+    assert choose_engine(Network(), losses, data).name == "factored"
+    with pytest.raises(UserError, match="factored cannot: no kernel for bfloat16"):
+        choose_engine(Network(), losses, data, "bfloat16")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from budgets import budget
 from torch import nn
 
 from clipnoise.data.signature import Signature
@@ -16,12 +17,10 @@ from clipnoise.engine import training
 from clipnoise.engine.ingredients import sampler
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import read_run, run_folder, write_run
-from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.engine.training import Outcome, train
 from clipnoise.errors import UserError
 from clipnoise.models.logistic import Logistic
-from clipnoise.privacy.calibration import Calibration, calibrate
-from clipnoise.studies.plan import calibration_target
 
 METHODS: list[dict[str, Any]] = [
     {"id": "sgd", "learning_rate": 0.5},
@@ -47,11 +46,6 @@ def spec(method: dict[str, Any] = METHODS[1], **changes: Any) -> RunSpec:
     )
 
 
-def budget(run: RunSpec) -> Calibration | None:
-    target = calibration_target(run)
-    return None if target is None else calibrate(target)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
@@ -74,6 +68,23 @@ def test_a_run_repeats_bit_for_bit_whatever_ran_before(method: dict[str, Any], c
     torch.manual_seed(12345)
     assert measured(go(spec(method), cache)) == first
     assert measured(go(spec(method, seed=2), cache)) != first
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["id"])
+def test_passes_in_bfloat16_are_another_run_with_the_same_budget(
+    method: dict[str, Any], cache: Path
+) -> None:
+    full = spec(method)
+    low = replace(full, training=replace(full.training, precision="bfloat16"))
+    assert low.hash != full.hash
+    assert from_mapping(to_mapping(low)) == low
+    assert "precision" not in to_mapping(full)["training"]
+    here, there = go(full, cache), go(low, cache)
+    assert measured(there) == measured(go(low, cache))
+    assert measured(there)[1:] != measured(here)[1:]
+    assert measured(there)[0] == measured(here)[0]
+    assert [m.epsilon for m in there.metrics] == [m.epsilon for m in here.metrics]
+    assert there.metrics[-1].test_loss == pytest.approx(here.metrics[-1].test_loss, rel=0.1)
 
 
 def test_training_leaves_the_default_generator_alone(cache: Path) -> None:

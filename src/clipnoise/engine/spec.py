@@ -16,7 +16,7 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.engine.budget import Privacy, privacy_mapping
 from clipnoise.engine.tuning import Tuning
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Count, Natural, Positive, parse, to_plain
+from clipnoise.fields import STRICT, Count, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
@@ -39,6 +39,8 @@ class Training:
         evaluations: how many times the metrics are taken, the last step included.
         diagnostics: whether moments are watched without their noise too; the run is non-private
             then.
+        precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
+            noise, updates and metrics are float32 always.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -49,6 +51,7 @@ class Training:
     physical_batch_size: Count = 256
     evaluations: Count = 10
     diagnostics: bool = False
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -287,8 +290,9 @@ def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
 
 def _training(training: Training) -> dict[str, Any]:
     values: dict[str, Any] = to_plain(training)
-    if not training.diagnostics:
-        del values["diagnostics"]
+    for name in ("diagnostics", "precision"):
+        if values[name] == getattr(Training, name):
+            del values[name]
     return values
 
 

@@ -199,7 +199,7 @@ class Run:
         goal = spec.dataset.signature.goal
         network = build_network(spec, weights).to(device)
         check_model(network, splits.train.take(slice(2))[0])
-        choice = choose_engine(network.train(), goal.losses, splits.train)
+        choice = choose_engine(network.train(), goal.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side_information = None

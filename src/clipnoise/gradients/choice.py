@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clipnoise.data.base import Examples
+    from clipnoise.fields import Precision
     from clipnoise.gradients.engine import GradientEngine, Losses
 
 
@@ -35,7 +36,9 @@ class Choice:
     reason: str
 
 
-def choose_engine(network: nn.Module, losses: Losses, examples: Examples) -> Choice:
+def choose_engine(
+    network: nn.Module, losses: Losses, examples: Examples, precision: Precision = "float32"
+) -> Choice:
     """Choose the engine of a network: the first that is right on a small trial, fastest first.
 
     The trial takes two made-up examples: only the shapes of the data decide.
@@ -44,6 +47,7 @@ def choose_engine(network: nn.Module, losses: Losses, examples: Examples) -> Cho
         network: on its device, in the mode it trains in.
         losses: (outputs, targets) → the loss of each example, shape (b,).
         examples: the private examples.
+        precision: at which the engine will run; whether it is right is tried at float32.
 
     Raises:
         UserError: no engine can take the network's per-example gradients; says why for each.
@@ -57,14 +61,16 @@ def choose_engine(network: nn.Module, losses: Losses, examples: Examples) -> Cho
         except NotImplementedError as error:
             problem: str | None = str(error)
         else:
-            problem = _trial(engine, inputs, targets)
+            problem = _trial(engine, inputs, targets, precision)
             if problem is None:
                 return Choice(engine, kind.name, "; ".join(problems) or "every layer has a rule")
         problems.append(f"{kind.name} cannot: {problem}")
     raise UserError(f"model: no engine takes its per-example gradients. {'; '.join(problems)}.")
 
 
-def _trial(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> str | None:
+def _trial(
+    engine: GradientEngine, inputs: Tensor, targets: Tensor, precision: Precision
+) -> str | None:
     """Return what is wrong with an engine, or None.
 
     Its gradients must be those of autograd example by example, and so must what it clips. The
@@ -75,7 +81,10 @@ def _trial(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> str | Non
     devices = [inputs.device] if inputs.is_cuda else []
     try:
         with _without_dropout(engine.network), torch.random.fork_rng(devices=devices):
-            return _difference(engine, inputs, targets, theta)
+            problem = _difference(engine, inputs, targets, theta)
+            engine.precision = precision
+            engine.clipped_sum(inputs, targets, [theta], Clipping(clip_norm=1.0))
+            return problem
     except Exception as error:  # a network's own code can raise anything under an engine
         return str(error).strip().partition("\n")[0] or type(error).__name__
     finally:

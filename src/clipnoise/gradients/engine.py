@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clipnoise.data.base import Examples
+    from clipnoise.fields import Precision
     from clipnoise.privacy.queries import Clipping, Unreleased
 
     Losses = Callable[[Tensor, Tensor], Tensor]
@@ -33,10 +34,13 @@ class GradientEngine(ABC):
         piece: how many examples' gradients are held at once; None for the whole physical batch.
         flat: the network, its trained parameters as one vector.
         losses: (outputs, targets) → the loss of each example, shape (b,).
+        precision: of the forward and backward passes; what is made of them is in the dtype of the
+            parameters, so that a clipped vector is as long as its norm says.
     """
 
     name: ClassVar[str]
     piece: int | None = None
+    precision: Precision = "float32"
 
     def __init__(self, network: nn.Module, losses: Losses) -> None:
         """Take hold of a network that is on its device and in the mode it trains in."""
@@ -47,6 +51,20 @@ class GradientEngine(ABC):
     def network(self) -> nn.Module:
         """The network at the parameters that were loaded last."""
         return self.flat.network
+
+    def outputs(self, network: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Run the network at the precision of the passes.
+
+        Args:
+            network: the network itself, or what stands for it.
+            arguments: what it is called with.
+
+        Returns:
+            The outputs, in the dtype of the parameters.
+        """
+        theta, low = self.flat.theta, self.precision == "bfloat16"
+        with torch.autocast(theta.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+            return network(*arguments).to(theta.dtype)
 
     @abstractmethod
     def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
@@ -105,7 +123,7 @@ class GradientEngine(ABC):
             return torch.zeros_like(theta)
         self.flat.load(theta)
         with torch.enable_grad():
-            loss = self.losses(self.network(inputs), targets).sum()
+            loss = self.losses(self.outputs(self.network, inputs), targets).sum()
         gradients = torch.autograd.grad(loss, self.flat.parameters, materialize_grads=True)
         return self.flat.join(gradients)
 

@@ -40,7 +40,9 @@ class HooksEngine(GradientEngine):
         self._hooked.enable_hooks()
         try:
             with torch.enable_grad(), _quiet():
-                torch.autograd.backward(self.losses(self._hooked(inputs), targets).sum())
+                torch.autograd.backward(
+                    self.losses(self.outputs(self._hooked, inputs), targets).sum()
+                )
             return self.flat.join_rows([_rows(p, len(inputs)) for p in self.flat.parameters])
         finally:
             self._hooked.disable_hooks()

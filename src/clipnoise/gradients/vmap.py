@@ -26,7 +26,7 @@ class VmapEngine(GradientEngine):
         self.piece = max(32, 2**20 // self.flat.theta.numel())
 
         def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-            outputs = functional_call(network, parameters, (example.unsqueeze(0),))
+            outputs = self.outputs(functional_call, network, parameters, (example.unsqueeze(0),))
             return losses(outputs, target.unsqueeze(0)).squeeze(0)
 
         self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")

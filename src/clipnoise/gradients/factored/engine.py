@@ -127,7 +127,7 @@ class FactoredEngine(GradientEngine):
         recording = self._recording(len(inputs), self._layout(inputs))
         with torch.enable_grad():
             with recording:
-                outputs = self.network(inputs)
+                outputs = self.outputs(self.network, inputs)
             losses = self.losses(outputs, targets)
         return recording.uses(losses, weight)
 

@@ -78,7 +78,7 @@ class Recording(TorchFunctionMode):
         self.leading: list[int] = []
         self._held: list[tuple[Tensor, int]] = []
         self._builds: list[tuple[int, Tap, Callable[[Tensor], Use]]] = []
-        self._anchor = torch.zeros((), device=parameters[0].device, requires_grad=True)
+        self._anchor = parameters[0].new_zeros((), requires_grad=True)
 
     def __torch_function__(
         self,
@@ -162,10 +162,10 @@ class Recording(TorchFunctionMode):
         return output, tap
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """Keep a layer's input until the gradients have come."""
+        """Keep a layer's input, in the dtype of the parameters, until the gradients have come."""
         tensor = tensor.detach()
         self._held.append((tensor, tensor._version))
-        return tensor
+        return tensor.to(self._anchor.dtype) if tensor.is_floating_point() else tensor
 
     def use(self, parameter: Tensor | None, tap: Tap, build: Callable[[Tensor], Use]) -> None:
         """Note a use of a parameter, if it is trained.
@@ -195,7 +195,7 @@ class Recording(TorchFunctionMode):
         found: list[list[Use]] = [[] for _ in self._parameters]
         for index, tap, build in self._builds:
             if tap.gradient is not None:
-                found[index].append(build(tap.gradient))
+                found[index].append(build(tap.gradient.to(self._anchor.dtype)))
         self._builds.clear()
         return found
 
