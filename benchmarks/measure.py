@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Row:
 
     Attributes:
         seconds: median over repetitions; None where the way does not work.
-        time_ratio: to the non-private gradient of the same batch.
+        time_ratio: to the non-private gradient (or whole step) of the same batch.
         peak_mb: memory beyond what was held before the step.
         memory_ratio: to that of the non-private gradient.
         deviation: from the non-private gradient or vmap's sum, relative; None where there is none.
@@ -84,9 +84,9 @@ def measure(
         for way, run in running.items():
             seconds[way].append(timed(run, device))
     medians = {way: statistics.median(times) for way, times in seconds.items()}
-    base = next(way for way in running if way.engine == NON_PRIVATE)
     rows = []
     for way in ways:
+        base = non_private(running, way.query)
         row: dict[str, Any] = {"network": name, "parameters": parameters, "batch": batch}
         row |= {"query": way.query, "engine": way.engine, "problem": problems.get(way, "")}
         if way in running:
@@ -95,6 +95,12 @@ def measure(
             row["deviation"] = deviation(way, sums)
         rows.append(Row(**row))
     return rows
+
+
+def non_private(ways: Iterable[Way], query: str) -> Way:
+    """Return what a query's ways are compared with: a whole step with a whole step."""
+    others = {way.query: way for way in ways if way.engine == NON_PRIVATE}
+    return others.get(query, others["plain"])
 
 
 def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:

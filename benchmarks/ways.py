@@ -12,6 +12,9 @@ from torch import nn
 
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.methods.base import Public, State, step
+from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
+from clipnoise.privacy.noise import IndependentNoise
 from clipnoise.privacy.queries import Clipping
 
 if TYPE_CHECKING:
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
+WHOLE_STEP = "whole step"
 NON_PRIVATE = "non-private"
+NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1e-6  # the network stays what it is
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,57 @@ def non_private(
     return run
 
 
-def opacus_instantiating(
-    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor, *, functorch: bool
+def whole_step(
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
 ) -> Callable[[], Tensor]:
-    """Take the clipped sum as Opacus does with hooks, or with functorch for every layer."""
+    """Take a step of dp-sgd: clipped sum, noise and update."""
+    engine = FactoredEngine(network, losses)
+    theta = engine.flat.theta.clone()
+    method, state = DPSGD(learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM), State(like=theta)
+    noise = IndependentNoise(torch.Generator(theta.device).manual_seed(0), like=theta)
+    public = Public(
+        noise_multiplier=NOISE_MULTIPLIER, expected_batch_size=len(inputs), total_steps=1
+    )
+
+    def run() -> Tensor:
+        return theta + step(
+            method,
+            state,
+            public,
+            available=1,
+            clipped_sum=lambda wanted: engine.clipped_sum(inputs, targets, [theta], wanted),
+            noise=noise.next(),
+        )
+
+    return run
+
+
+def non_private_step(
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+) -> Callable[[], Tensor]:
+    """Take a step of SGD."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE)
+
+    def run() -> Tensor:
+        losses(network(inputs), targets).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return trained[0]
+
+    return run
+
+
+def opacus_instantiating(
+    network: nn.Module,
+    losses: Losses,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    functorch: bool,
+    whole: bool = False,
+) -> Callable[[], Tensor]:
+    """Take the clipped sum, or a whole step, as Opacus does with hooks or functorch."""
     from opacus import GradSampleModule
 
     module = GradSampleModule(network, loss_reduction="sum", force_functorch=functorch)
@@ -104,8 +156,12 @@ def opacus_instantiating(
 
     def run() -> Tensor:
         losses(module(inputs), targets).sum().backward()
-        optimizer.clip_and_accumulate()
-        total = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+        if whole:
+            optimizer.step()
+            total = optimizer.params[0]
+        else:
+            optimizer.clip_and_accumulate()
+            total = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
         optimizer.zero_grad(set_to_none=True)
         return total
 
@@ -113,9 +169,9 @@ def opacus_instantiating(
 
 
 def opacus_ghost(
-    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor, *, whole: bool = False
 ) -> Callable[[], Tensor]:
-    """Take the clipped sum by Opacus' ghost clipping: two backward passes."""
+    """Take the clipped sum, or a whole step, by Opacus' ghost clipping: two backward passes."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
@@ -129,7 +185,11 @@ def opacus_ghost(
 
     def run() -> Tensor:
         criterion(module(inputs), targets).backward()
-        total = torch.cat([p.grad.flatten() for p in optimizer.params])
+        if whole:
+            optimizer.step()
+            total = optimizer.params[0]
+        else:
+            total = torch.cat([p.grad.flatten() for p in optimizer.params])
         optimizer.zero_grad(set_to_none=True)
         return total
 
@@ -141,8 +201,8 @@ def _optimizer(module: nn.Module, name: str) -> Any:
 
     trained = [p for p in module.parameters() if p.requires_grad]
     return getattr(optimizers, name)(
-        torch.optim.SGD(trained, lr=0.0),
-        noise_multiplier=0.0,
+        torch.optim.SGD(trained, lr=LEARNING_RATE),
+        noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=CLIP_NORM,
         expected_batch_size=1,
         loss_reduction="sum",
@@ -156,5 +216,9 @@ WAYS = (
     Way("Opacus hooks", "plain", partial(opacus_instantiating, functorch=False)),
     Way("Opacus ghost", "plain", opacus_ghost),
     Way("Opacus functorch", "plain", partial(opacus_instantiating, functorch=True)),
+    Way(NON_PRIVATE, WHOLE_STEP, non_private_step),
+    Way("factored", WHOLE_STEP, whole_step),
+    Way("Opacus hooks", WHOLE_STEP, partial(opacus_instantiating, functorch=False, whole=True)),
+    Way("Opacus ghost", WHOLE_STEP, partial(opacus_ghost, whole=True)),
 )
 PLAIN = tuple(way for way in WAYS if way.query == "plain")

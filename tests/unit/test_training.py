@@ -20,6 +20,7 @@ from clipnoise.engine.results import read_run, run_folder, write_run
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.engine.training import Outcome, train
 from clipnoise.errors import UserError
+from clipnoise.methods.base import Method
 from clipnoise.models.logistic import Logistic
 
 METHODS: list[dict[str, Any]] = [
@@ -224,3 +225,29 @@ def test_samplers_with_a_bound_of_their_own_give_a_guarantee(
     assert summary["privacy"]["claim"] == "guarantee"
     assert 7.99 < summary["privacy"]["epsilon"] <= 8
     assert len(sampler(run).sample()) <= 100
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_parameter_that_is_not_finite_ends_a_run(
+    value: float, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(method: Method, *given: Any) -> torch.Tensor:
+        return torch.full_like(given[0][0], 0.0).index_fill_(0, torch.tensor([5]), value)
+
+    monkeypatch.setattr(type(spec(METHODS[0]).method), "update", update)
+    outcome = go(spec(METHODS[0]), cache)
+    assert (outcome.status, outcome.steps_done) == ("diverged", 1)
+    assert outcome.reason == "a parameter is not finite after step 1"
+
+
+def test_parameters_whose_sum_overflows_are_finite_still(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = torch.finfo(torch.float32).max
+
+    def update(method: Method, *given: Any) -> torch.Tensor:
+        return torch.full_like(given[0][0], 0.0).index_fill_(0, torch.arange(2), huge)
+
+    monkeypatch.setattr(type(spec(METHODS[0]).method), "update", update)
+    outcome = go(spec(METHODS[0]), cache)
+    assert outcome.reason == "a parameter is not finite after step 2"  # the second adds it again

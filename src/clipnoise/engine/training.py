@@ -132,7 +132,7 @@ class _Progress:
             with self.clock.training(run.units.examples_in(batch)):
                 run.step(batch, self._sigma)
             self.outcome.steps_done = t
-            if not torch.isfinite(run.theta).all():
+            if not _finite(run.theta):
                 raise DivergenceError(f"a parameter is not finite after step {t}")
             if t in due:
                 self._evaluate(t)
@@ -151,6 +151,11 @@ class _Progress:
         if self._checkpoint is not None and self._checkpoint.due():
             notes = {"outcome": self.outcome.get_state(), "clock": self.clock.get_state()}
             self._checkpoint.save(self._run.get_state(), notes)
+
+
+def _finite(theta: Tensor) -> bool:
+    """Return whether every entry is finite: one pass, unless the sum itself is too large."""
+    return bool(torch.isfinite(theta.sum())) or bool(torch.isfinite(theta).all())
 
 
 @dataclass

@@ -130,7 +130,7 @@ class Query:
             if part.noise_factor > 0:
                 sensitivity = sensitivity_factor * part.sensitivity
                 deviation = part.noise_factor * noise_multiplier * sensitivity
-                value = value + deviation * next(normals)
+                value = value.add(next(normals), alpha=deviation)
             released.append(value)
         return tuple(released)  # type: ignore[arg-type]
 
