@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 METHODS = """\
 Each number is the median time of one call that forms the step's sum of gradients, relative to the
 non-private gradient of the same batch: forward and backward pass, clipping and summing; no noise,
-no update. A whole step adds both: dp-sgd relative to SGD. Ways take turns within one process. Memory is the most that one call holds beyond what
-was held before it. “—” marks a way that does not take the network; its reason is in speed.csv, as
-is how far each clipped sum is from that of vmap. Two iterates take two forward and two backward
-passes. Bold marks a goal that was missed.
+no update. A whole step adds both: dp-sgd relative to SGD. Ways take turns within one process.
+Memory is the most that one call holds beyond what was held before it. “—” marks a way that does not
+take the network; its reason is in speed.csv, as is how far each clipped sum is from that of vmap.
+Two iterates take two forward and two backward passes. Bold marks a goal that was missed.
 """
 
 
