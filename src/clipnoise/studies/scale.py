@@ -61,7 +61,6 @@ class Scale:
     datasets: dict[str, Plugin] = field(default_factory=dict)
     models: dict[str, Plugin] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    runs_per_job: Count | None = None
 
     def extended(self, own: Scale) -> Scale:
         """Return this scale with what a study says for itself, which takes precedence."""
@@ -120,19 +119,30 @@ class Scale:
         return replace(spec, training=replace(spec.training, epochs=None, steps=limit))
 
 
-def read_scale(path: Path | None) -> Scale:
+@dataclass(frozen=True, kw_only=True)
+class ScaleFile(Scale):
+    """A scale for every study, with what no study says for itself: jobs hold runs of several.
+
+    Attributes:
+        runs_per_job: how many runs one job trains at least.
+    """
+
+    runs_per_job: Count | None = None
+
+
+def read_scale(path: Path | None) -> ScaleFile:
     """Read a scale file; None is the paper's own scale, which changes nothing.
 
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
     """
-    return Scale() if path is None else parse(Scale, read_yaml(path), file=str(path))
+    return ScaleFile() if path is None else parse(ScaleFile, read_yaml(path), file=str(path))
 
 
 def _extended(common: Any, own: Any) -> Any:
     """Merge two instances of a dataclass: mappings key by key, anything else where it is set."""
     merged = {}
-    for one in fields(common):
+    for one in fields(own):
         before, after = getattr(common, one.name), getattr(own, one.name)
         if isinstance(before, Limits):
             merged[one.name] = _extended(before, after)
@@ -140,7 +150,7 @@ def _extended(common: Any, own: Any) -> Any:
             merged[one.name] = {**before, **after}
         else:
             merged[one.name] = before if after in (None, "") else after
-    return type(common)(**merged)
+    return replace(common, **merged)
 
 
 def _stand_in(

@@ -20,7 +20,7 @@ from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.studies.config import Config
 from clipnoise.studies.grid import MATCHES
-from clipnoise.studies.scale import Scale
+from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.study import StudyFile
 from clipnoise.studies.tuning import Tune
 
@@ -33,7 +33,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     return {
         "config.schema": _head("config.yaml of clipnoise", _of(Config)),
         "study.schema": _head("A study file of clipnoise", _study()),
-        "scale.schema": _head("A scale file of clipnoise", _of(Scale)),
+        "scale.schema": _head("A scale file of clipnoise", _of(ScaleFile)),
         "run.schema": _head("A run spec of clipnoise", _run()),
     }
 

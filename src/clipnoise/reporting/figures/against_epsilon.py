@@ -63,25 +63,8 @@ def _dodge(rank: int, methods: int) -> float:
 
 
 def _line(ax: Axes, runs: pd.DataFrame, one: canvas.Series, shift: float, metric: Metric) -> None:
-    points = []
-    for at, own in runs.groupby("at"):
-        values = sample(own, metric)
-        if values.n:
-            points.append((float(str(at)) * shift, values.mean, values.deviation))
-    if not points:
-        return
-    x, mean, deviation = zip(*points, strict=True)
-    ax.errorbar(
-        x,
-        [value * metric.factor for value in mean],
-        yerr=[value * metric.factor for value in deviation],
-        color=one.style.colour,
-        linestyle=one.style.line,
-        marker=one.style.marker,
-        elinewidth=0.8,
-        capsize=2,
-        capthick=0.8,
-    )
+    points = [(float(str(at)) * shift, sample(own, metric)) for at, own in runs.groupby("at")]
+    canvas.line_with_deviations(ax, points, one.style, metric)
 
 
 def _reference(ax: Axes, runs: pd.DataFrame, one: canvas.Series, metric: Metric) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.reporting.formats import SUPERSCRIPTS, Metric, budget
 from clipnoise.reporting.records import ADJACENCY, NON_PRIVATE, is_private
-from clipnoise.reporting.statistics import sample
+from clipnoise.reporting.statistics import Sample, sample
 from clipnoise.reporting.styles import Style, style
 
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
@@ -191,6 +191,33 @@ def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> s
     if len(lines) > REMARKS:
         return f"{len(lines)} settings are incomplete: see the table"
     return "\n".join(lines)
+
+
+def line_with_deviations(
+    ax: Axes, points: Iterable[tuple[float, Sample]], look: Style, metric: Metric
+) -> None:
+    """Draw a line through means with their standard deviations; nothing where nothing completed.
+
+    Args:
+        ax: where.
+        points: places on the horizontal axis and the runs there.
+        look: the line's colour, dashes and marker.
+        metric: what the vertical axis shows.
+    """
+    found = [(x, values) for x, values in points if values.n]
+    if not found:
+        return
+    ax.errorbar(
+        [x for x, _ in found],
+        [values.mean * metric.factor for _, values in found],
+        yerr=[values.deviation * metric.factor for _, values in found],
+        color=look.colour,
+        linestyle=look.line,
+        marker=look.marker,
+        elinewidth=0.8,
+        capsize=2,
+        capthick=0.8,
+    )
 
 
 def powers(axis: Axis) -> None:

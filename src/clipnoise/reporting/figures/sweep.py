@@ -86,19 +86,7 @@ def _panel(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric:
     for one in every:
         at = runs[runs["budget"] == one.method]
         found = [(x, sample(at[at["value"] == text], metric)) for text, x in at_places.items()]
-        points = [(x, values) for x, values in found if values.n]
-        if points:
-            ax.errorbar(
-                [x for x, _ in points],
-                [values.mean * metric.factor for _, values in points],
-                yerr=[values.deviation * metric.factor for _, values in points],
-                color=one.style.colour,
-                linestyle=one.style.line,
-                marker=one.style.marker,
-                elinewidth=0.8,
-                capsize=2,
-                capthick=0.8,
-            )
+        canvas.line_with_deviations(ax, found, one.style, metric)
     ax.grid(visible=False, axis="x")
     if canvas.completed(runs, metric).empty:
         canvas.say(ax, "no completed run")
