@@ -49,6 +49,10 @@ lint: $(READY) ## Check style, types and the workflow's form
 benchmark: $(READY) ## Time clipped sums against Opacus, into benchmarks/results/
 	@$(IN_ENV) python benchmarks/speed.py $(ARGS)
 
+.PHONY: cost
+cost: $(READY) ## Count the papers' runs and estimate their GPU hours
+	@$(IN_ENV) python benchmarks/papers.py $(ARGS)
+
 .PHONY: scale
 scale: $(READY) ## Measure how planning and collecting grow with the number of runs
 	@$(IN_ENV) python benchmarks/scale.py $(ARGS)
