@@ -264,3 +264,28 @@ def test_a_batch_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
 def values(path: Path) -> list[list[str]]:
     """Return losses and accuracies: speed and memory are another process's."""
     return [line.split(",")[:8] for line in path.read_text().splitlines()]
+
+
+def test_a_run_names_what_else_it_loads() -> None:
+    noise = {"kind": "banded", "bands": 2}
+    privacy = {"epsilon": 8, "sampler": "cyclic-poisson", "noise": noise}
+    correlated = from_mapping(
+        to_mapping(run(1))
+        | {"method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1}, "privacy": privacy}
+    )
+    assert run(1).libraries == ()
+    assert correlated.libraries == ("clipnoise.privacy.strategies",)
+    assert set(correlated.libraries) <= set(loaded_by(correlated))
+
+
+def loaded_by(spec: RunSpec) -> list[str]:
+    """Return the modules that are loaded once the noise of a run is there."""
+    code = (
+        "import sys, torch\n"
+        "from clipnoise.engine.spec import from_mapping\n"
+        "from clipnoise.engine.ingredients import noise_source\n"
+        f"noise_source(from_mapping({to_mapping(spec)!r}), torch.zeros(2), 'cpu')\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,14 +9,13 @@ from typing import Any
 import pytest
 import yaml
 from real_files import DATASETS, small, write_raw
+from test_workflow import rows, snakemake
 from tiny_models import MODELS, tiny
 
 from clipnoise.fields import to_plain
 
 pytestmark = pytest.mark.workflow
 
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
 RUNS_PER_JOB = 40
 ASKED = {"fashion-mnist": {"task": "reconstruction"}}  # classes are asked of the other images
 METHODS = [
@@ -65,24 +60,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_every_dataset_trains_with_each_of_its_models_through_the_workflow(project: Path) -> None:
-    done = subprocess.run(
-        [
-            *(BIN / "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", project),
-            *("--cores", "2", "--quiet", "rules", "--nocolor", "results/studies/every/runs.csv"),
-        ],
-        env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    with (project / "results/studies/every/runs.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert {row["dataset"] for row in rows} == set(DATASETS)
-    pairs = {(row["dataset"], row["model"]) for row in rows}
-    assert len(rows) == len(METHODS) * len(pairs)
+    snakemake(project, "results/studies/every/runs.csv", timeout=1500)
+    found = rows(project / "results/studies/every/runs.csv")
+    assert {row["dataset"] for row in found} == set(DATASETS)
+    pairs = {(row["dataset"], row["model"]) for row in found}
+    assert len(found) == len(METHODS) * len(pairs)
     assert {model for _, model in pairs} == set(MODELS)
-    assert {row["status"] for row in rows} == {"completed"}
-    claims = Counter(row["claim"] for row in rows)
-    assert claims == {"guarantee": len(rows) // 2, "non-private": len(rows) // 2}
+    assert {row["status"] for row in found} == {"completed"}
+    claims = Counter(row["claim"] for row in found)
+    assert claims == {"guarantee": len(found) // 2, "non-private": len(found) // 2}

@@ -35,13 +35,13 @@ def command(folder: Path, *words: str) -> list[str]:
     return [str(BIN / "snakemake"), *options, "--quiet", "rules", "--nocolor", *words]
 
 
-def snakemake(folder: Path, *words: str, source: Path = ROOT / "src") -> str:
+def snakemake(folder: Path, *words: str, source: Path = ROOT / "src", timeout: float = 400) -> str:
     done = subprocess.run(
         command(folder, *words),
         env=environment(source),
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=timeout,
         check=False,
     )
     logs = "\n".join(

@@ -5,10 +5,11 @@ rule reproduce:
     input:
         settings=f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml",
         published=f"{workflow.basedir}/reports/published/{{artefact}}.csv",
+        scale=plan.scale or [],
     output:
-        comparison=f"{RESULTS}/reproductions/{{artefact}}/comparison.csv",
-        data=f"{RESULTS}/reproductions/{{artefact}}/data.csv",
-        run=f"{RESULTS}/reproductions/{{artefact}}/run.json",
+        comparison=f"{plan.reproduced}/{{artefact}}/comparison.csv",
+        data=f"{plan.reproduced}/{{artefact}}/data.csv",
+        run=f"{plan.reproduced}/{{artefact}}/run.json",
     log:
         f"{RESULTS}/logs/reproduce/{{artefact}}.log",
     benchmark:
@@ -24,12 +25,13 @@ rule reproduce:
         ),
     shell:
         "clipnoise reproduce {wildcards.artefact} --settings {input.settings:q}"
-        " --published {input.published:q} --out {params.folder:q} > {log} 2>&1"
+        " --published {input.published:q} --scale {input.scale:q}"
+        " --out {params.folder:q} > {log} 2>&1"
 
 
 rule reproduction_report:
     input:
-        data=f"{RESULTS}/reproductions/{{artefact}}/comparison.csv",
+        data=f"{plan.reproduced}/{{artefact}}/comparison.csv",
         template=f"{workflow.basedir}/reports/templates/reproduction.typ",
     output:
         pdf=report(

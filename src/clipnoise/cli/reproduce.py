@@ -9,6 +9,8 @@ import argparse
 import os
 from pathlib import Path
 
+from clipnoise.cli._options import add_scale
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reproduction", help="e.g. adadps/fig3")
@@ -19,22 +21,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--published", type=Path, required=True, help="CSV file with the published numbers"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the CSV files")
+    add_scale(parser)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
 
 
 def run(arguments: argparse.Namespace) -> int:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(arguments.threads)
+    import yaml
+
     from clipnoise.engine.provenance import Provenance
     from clipnoise.files import write_atomically, write_json
     from clipnoise.reproductions.base import load, read_published, write
+    from clipnoise.studies.scale import read_scale
 
-    provenance = Provenance("cpu")
-    experiment = load(arguments.reproduction, arguments.settings)
+    provenance, scale = Provenance("cpu"), read_scale(arguments.scale)
+    changes = scale.reproductions.get(arguments.reproduction, {})
+    experiment = load(arguments.reproduction, arguments.settings, changes)
     published = read_published(arguments.published)
     write(experiment.run(), published, arguments.out)
-    write_atomically(arguments.out / "settings.yaml", arguments.settings.read_text())
-    facts = {"seconds": provenance.seconds, "threads": arguments.threads}
+    settings = arguments.settings.read_text()
+    if changes:
+        settings = f"# Replaced below\n{yaml.safe_dump(changes, sort_keys=False)}\n{settings}"
+    write_atomically(arguments.out / "settings.yaml", settings)
+    facts = {
+        "seconds": provenance.seconds,
+        "threads": arguments.threads,
+        "watermark": scale.watermark if changes else "",
+    }
     write_json(arguments.out / "run.json", {**provenance.as_mapping(), **facts})
     print(f"{arguments.out}: {arguments.reproduction}")
     return 0

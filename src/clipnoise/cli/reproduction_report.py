@@ -22,8 +22,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     data = Data(arguments.data)
     pdf = build(find_report(arguments.reproduction), data, arguments.template)
-    comparison = data.table("comparison").to_csv(index=False, lineterminator="\n")
-    write_atomically(arguments.out.with_suffix(".csv"), comparison)
+    comparison = data.table("comparison")
+    if data.watermark:
+        comparison = comparison.assign(warning=data.watermark)
+    text = comparison.to_csv(index=False, lineterminator="\n")
+    write_atomically(arguments.out.with_suffix(".csv"), text)
     write_atomically(arguments.out, pdf)
     print(f"{arguments.out}: {len(data.comparison)} quantities")
     return 0

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     forks, ended = Forks(arguments.parallel), {}
     if tasks:
         with own_gpus(arguments.gpus):
-            needed = {name for log in tasks for name in specs[log].model.libraries}
+            needed = {name for log in tasks for name in specs[log].libraries}
             ended = forks.run(tasks, [ENGINE, *sorted(needed)])
     for log, code in ended.items():
         print(f"{'done' if code == 0 else f'exit code {code}, see'} {log}")

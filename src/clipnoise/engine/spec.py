@@ -137,6 +137,13 @@ class RunSpec:
         return (self.dataset,) if self.public is None else (self.dataset, self.public)
 
     @property
+    def libraries(self) -> tuple[str, ...]:
+        """Modules that the run loads besides the engine and torch: worth loading once for many."""
+        noise = None if self.privacy is None else self.privacy.noise
+        correlated = noise is not None and noise.bands_over(self.steps) > 1
+        return (*self.model.libraries, *(["clipnoise.privacy.strategies"] if correlated else []))
+
+    @property
     def unit(self) -> Literal["example", "user", "node"]:
         """What is drawn, clipped and protected as one: an example, or a user with all of theirs.
 

@@ -71,12 +71,13 @@ def reproductions() -> Mapping[str, type[Reproduction]]:
     return plugins("clipnoise.reproductions", Reproduction)
 
 
-def load(name: str, settings: Path) -> Reproduction:
+def load(name: str, settings: Path, changes: Mapping[str, Any] | None = None) -> Reproduction:
     """Read the settings of a reproduction.
 
     Args:
         name: the id, e.g. `"adadps/fig3"`.
         settings: a YAML file with the fields of that reproduction.
+        changes: fields that replace those of the file, to make the experiment smaller.
 
     Raises:
         UserError: an unknown id, or settings that do not fit.
@@ -84,7 +85,7 @@ def load(name: str, settings: Path) -> Reproduction:
     from clipnoise.files import read_yaml
 
     kind = lookup("clipnoise.reproductions", Reproduction, "reproduction", name)
-    return parse(kind, read_yaml(settings), file=str(settings))
+    return parse(kind, {**read_yaml(settings), **(changes or {})}, file=str(settings))
 
 
 def fingerprint(name: str, settings: Path) -> str:

@@ -104,7 +104,8 @@ class Plan:
         Tuning runs are dealt apart from the runs that wait for them.
         """
         mine: set[str] = set()
-        for runs in (*(one.runs for one in study.searches.values()), (r.spec for r in study.runs)):
+        tuning = (spec for search in study.searches.values() for spec in search.runs)
+        for runs in (tuning, (run.spec for run in study.runs)):
             for batch in batches((run for run in runs if run.hash not in self._dealt), self.job):
                 self._batches[batch.key] = batch
                 mine.update(run.hash for run in batch.runs)
@@ -257,7 +258,15 @@ class Plan:
     @property
     def collected(self) -> str:
         """The folder of collected tables: one per scale, so that results never mix."""
-        name = "studies" if self.scale is None else f"studies-{self.config.scale}"
+        return self._of_scale("studies")
+
+    @property
+    def reproduced(self) -> str:
+        """The folder of what reproductions find: one per scale, too."""
+        return self._of_scale("reproductions")
+
+    def _of_scale(self, folder: str) -> str:
+        name = folder if self.scale is None else f"{folder}-{self.config.scale}"
         return f"{self.config.results}/{name}"
 
     def run_file(self, spec: RunSpec, name: str) -> str:

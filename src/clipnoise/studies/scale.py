@@ -121,13 +121,16 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleFile(Scale):
-    """A scale for every study, with what no study says for itself: jobs hold runs of several.
+    """A scale for everything, with what no study says for itself.
 
     Attributes:
-        runs_per_job: how many runs one job trains at least.
+        runs_per_job: how many runs one job trains at least; a job holds runs of several studies.
+        reproductions: settings that replace those of an exact experiment, by its id. One that is
+            not here keeps its published size, and has no watermark.
     """
 
     runs_per_job: Count | None = None
+    reproductions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_scale(path: Path | None) -> ScaleFile:

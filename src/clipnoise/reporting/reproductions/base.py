@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -46,6 +47,18 @@ class Data:
     def comparison(self) -> pd.DataFrame:
         """comparison.csv, by quantity."""
         return self.table("comparison").set_index("quantity")
+
+    @cached_property
+    def run(self) -> Mapping[str, Any]:
+        """What run.json says of how it ran; nothing where it is not there."""
+        path = self.folder / "run.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return found
+
+    @property
+    def watermark(self) -> str:
+        """What stands on everything that shows the numbers; empty at their published size."""
+        return str(self.run.get("watermark", ""))
 
     def measured(self, quantity: str) -> float:
         """Return a measured number; NaN where there is none."""

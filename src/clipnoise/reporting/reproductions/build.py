@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def build(report: Report, data: Data, template: Path) -> bytes:
         for number, drawing in enumerate(report.drawings(data)):
             image = f"{number}.svg"
             images[image] = Path(name) / image
-            images[image].write_bytes(canvas.to_svg(drawing.figure))
+            images[image].write_bytes(canvas.to_svg(drawing.figure, data.watermark))
             figures.append({"title": drawing.title, "caption": drawing.caption, "image": image})
         content = {
             "title": report.title,
@@ -45,7 +45,8 @@ def build(report: Report, data: Data, template: Path) -> bytes:
             "figures": figures,
             "remarks": report.remarks(data),
             "comparison": _comparison(data.table("comparison")),
-            "provenance": _provenance(data.folder / "run.json"),
+            "watermark": data.watermark,
+            "provenance": _provenance(data.run),
             "settings": _settings(data.folder / "settings.yaml"),
         }
         return typeset(content, template, images)
@@ -69,11 +70,10 @@ def _signed(difference: float, published: float) -> str:
     return f"+{significant(difference, 2)}" if difference > 0 else significant(difference, 2)
 
 
-def _provenance(path: Path) -> list[list[str]]:
-    """Return what run.json says, as name and value; nothing when it is not there."""
-    if not path.is_file():
+def _provenance(run: Mapping[str, Any]) -> list[list[str]]:
+    """Return what a report says of the run, as name and value."""
+    if not run:
         return []
-    run: dict[str, Any] = json.loads(path.read_text())
     versions = [f"{name} {number}" for name, number in run["versions"].items()]
     hardware = run["hardware"]
     return [

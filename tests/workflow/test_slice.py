@@ -1,0 +1,89 @@
+"""A slice of all papers' artefacts, from nothing to PDFs, by the study files themselves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from pypdf import PdfReader
+from test_workflow import ROOT, rows, snakemake
+
+from clipnoise.methods.registry import method_class
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.study import Study
+
+pytestmark = pytest.mark.workflow
+
+LEAGUE, REPRODUCTION = "digits-league", "design-principles/quadratic"
+ARTEFACTS = (
+    "adadps/fig6",
+    "adadps/table1",
+    "design-principles/fig4-6",
+    "dp-adambc/fig2",
+    "dp-adambc/fig8",
+    "dp-adambc/table2",
+    "dp-pmlf/fig3",
+    "dp-pmlf/fig6",
+    "dp-pmlf/table4",
+)
+SMALLER = {"epsilons": 1, "seeds": 1, "configurations": 2, "tuning_seeds": 1}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the workflow with a smaller smoke scale and a league of one per family."""
+    folder = tmp_path_factory.mktemp("slice")
+    for part in ("workflow", "reports/templates", "reports/published", "envs", "profiles"):
+        shutil.copytree(ROOT / part, folder / part)
+    for file in ("Snakefile", "config.yaml"):
+        shutil.copy(ROOT / file, folder)
+    smoke = folder / "workflow/scales/smoke.yaml"
+    scale = yaml.safe_load(smoke.read_text())
+    scale["training"]["steps"] = 2
+    scale["models"]["bert-base"] = {"id": "lstm", "width": 16}  # what loads it takes seconds
+    smoke.write_text(yaml.safe_dump(scale | SMALLER))
+    league = folder / f"workflow/studies/{LEAGUE}.yaml"
+    study = yaml.safe_load(league.read_text())
+    del study["scales"]
+    for part in study["parts"].values():
+        families = {method_class(one["id"]).family(): one for one in part["methods"]}
+        part["methods"] = list(families.values())
+    league.write_text(yaml.safe_dump(study))
+    return folder
+
+
+def covered(study: Study) -> set[tuple[str, str]]:
+    """Return what a study exercises: families of methods, kinds of data, kinds of display."""
+    specs = [run.spec for run in study.runs]
+    found = {("family", spec.method.family()) for spec in specs}
+    for spec in specs:
+        found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task}"))
+    found |= {("display", block.kind) for block in study.report}
+    return found | ({("tuning", "by runs")} if study.searches else set())
+
+
+def test_the_slice_has_every_family_of_methods_and_data_and_every_kind_of_artefact(
+    checkout: Path,
+) -> None:
+    config = yaml.safe_load((checkout / "config.yaml").read_text()) | {"scale": "smoke"}
+    plan = Plan.from_values(config, checkout / "workflow/studies")
+    every = set().union(*(covered(plan.study(name)) for name in (*plan.artefacts(), LEAGUE)))
+    slice_ = set().union(*(covered(plan.study(name)) for name in (*ARTEFACTS, LEAGUE)))
+    assert slice_ == every
+    assert len(every) > 25
+
+
+def test_the_slice_runs_to_reports_that_nobody_takes_for_evidence(checkout: Path) -> None:
+    reports = [f"reports/{name}.pdf" for name in (*ARTEFACTS, REPRODUCTION)]
+    reports.append(f"reports/{LEAGUE}/report.pdf")
+    own = ("--snakefile", str(checkout / "Snakefile"))
+    snakemake(checkout, *reports, *own, "--config", "scale=smoke", timeout=1500)
+    for report in reports:
+        for page in PdfReader(checkout / report).pages:
+            assert "smoke run: not evidence" in page.extract_text()
+    for name in (*ARTEFACTS, LEAGUE):
+        found = rows(checkout / f"results/studies-smoke/{name}/runs.csv")
+        assert {row["status"] for row in found} <= {"completed", "diverged"}
+    assert not list(checkout.glob("results/studies/*"))
