@@ -20,11 +20,14 @@ from networks import CASES, SERIES
 from page import write_page
 from ways import PLAIN
 
+from clipnoise.engine.memory import keep_freed_memory
+
 
 def main() -> int:
     """Measure, then write."""
     arguments = parse()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as every training job does; it serves all ways alike
     device = "cuda" if torch.cuda.is_available() else "cpu"
     arguments.output.mkdir(parents=True, exist_ok=True)
     repeat = partial(measure, repetitions=arguments.repetitions, device=device)
