@@ -51,6 +51,7 @@ def test_a_reproduction_leaves_a_comparison_and_a_pdf_that_shows_it(
     text = "".join(pages)
     assert "Published and measured" in text
     assert "What was found" in text
+    assert "Smaller than what follows describes" in " ".join(text.split())
     assert "Provenance" in text
     squeezed = "".join(text.split())
     assert all("".join(str(quantity).split()) in squeezed for quantity in comparison.quantity)

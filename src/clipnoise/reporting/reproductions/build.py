@@ -14,6 +14,11 @@ from clipnoise.reporting.formats import duration, significant
 from clipnoise.reporting.pdf import typeset
 from clipnoise.reporting.reproductions.base import Data, Report
 
+SMALLER = (
+    "Smaller than what follows describes: the first settings below replace those that are meant "
+    "here. The numbers say nothing about the paper."
+)
+
 
 def build(report: Report, data: Data, template: Path) -> bytes:
     """Make the PDF of a reproduction.
@@ -41,7 +46,7 @@ def build(report: Report, data: Data, template: Path) -> bytes:
             "title": report.title,
             "name": report.id,
             "source": report.source,
-            "setup": list(report.setup),
+            "setup": [*([SMALLER] if data.watermark else []), *report.setup],
             "figures": figures,
             "remarks": report.remarks(data),
             "comparison": _comparison(data.table("comparison")),
