@@ -59,10 +59,7 @@ def page(plan: Plan, machine: Machine, scale: str) -> str:
     used: Counter[str] = Counter()
     runs: dict[str, RunSpec] = {}
     for artefact in plan.artefacts():
-        study = plan.study(artefact)
-        specs = [run.spec for run in study.runs]
-        specs += [spec for search in study.searches.values() for spec in search.runs]
-        mine = {spec.hash: spec for spec in specs}
+        mine = plan.study(artefact).specs
         runs.update(mine)
         used.update(mine.keys())
     shared = sum(count > 1 for count in used.values())

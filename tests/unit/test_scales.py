@@ -238,3 +238,17 @@ def test_a_scale_of_short_runs_asks_for_several_in_one_job(
 def test_how_many_runs_a_job_has_is_not_for_a_study_to_say(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"table1\.yaml: scales.*runs_per_job"):
         load(tmp_path, scales={"smoke": {"runs_per_job": 5}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "folder"),
+    [({"paper/fig": {"steps": 3}}, "reproductions-smoke"), ({}, "reproductions")],
+)
+def test_reproductions_that_keep_their_size_are_the_same_at_every_scale(
+    tmp_path: Path, settings: dict[str, Any], folder: str
+) -> None:
+    load(tmp_path, scale={**SMOKE, "reproductions": settings})
+    config = {"studies": ["paper/table1"], "scale": "smoke", "results": "here"}
+    plan = Plan.from_values(config, tmp_path / "studies")
+    assert plan.reproduced == f"here/{folder}"
+    assert (plan.reproduction_scale is not None) == bool(settings)

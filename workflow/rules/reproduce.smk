@@ -5,7 +5,7 @@ rule reproduce:
     input:
         settings=f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml",
         published=f"{workflow.basedir}/reports/published/{{artefact}}.csv",
-        scale=plan.scale or [],
+        scale=plan.reproduction_scale or [],
     output:
         comparison=f"{plan.reproduced}/{{artefact}}/comparison.csv",
         data=f"{plan.reproduced}/{{artefact}}/data.csv",

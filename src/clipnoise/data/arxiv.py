@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from clipnoise.data.base import Examples, Splits
+from clipnoise.data.base import Examples, OfFourSizes, Splits
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.fetch import RemoteFile, facts, require_raw
 from clipnoise.data.masking import MaskedRows, Masking
@@ -20,14 +20,11 @@ from clipnoise.data.tokenisation import TOKENIZERS, Tokenising, Tokenizer, Token
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 
-if TYPE_CHECKING:
-    pass
-
 SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArxivAbstracts(Tokenising):
+class ArxivAbstracts(Tokenising, OfFourSizes):
     """Abstracts with masked tokens; which are asked about is drawn once, from the split seed.
 
     The test set is the same for every split seed.
@@ -76,14 +73,6 @@ class ArxivAbstracts(Tokenising):
     def preparation(self) -> dict[str, Any]:
         return {"tokenizer": self.tokenizer, "length": self.length}
 
-    def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-            "public": self.public_examples,
-        }
-
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         path = require_raw(cache, self) / SNAPSHOT
         tokenizer = Tokenizer(self.tokenizer, weights or cache.parent / "weights", self.length)
@@ -94,7 +83,6 @@ class ArxivAbstracts(Tokenising):
         write_arrays(cache / self.prepared, {"starts": starts, "ids": values}, facts(cache, self))
 
     def load(self, cache: Path) -> Splits:
-
         folder, sizes = cache / self.prepared, self.sizes()
         arrays = read_arrays(folder, self.invocation)
         there = len(arrays["starts"]) - 1

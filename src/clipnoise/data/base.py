@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Natural
+from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.plugins import lookup, plugins
 
 if TYPE_CHECKING:
@@ -195,6 +195,30 @@ class Dataset:
             UserError: the cache does not hold the dataset; the message says how to prepare it.
         """
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFourSizes(Dataset):
+    """Base of datasets that are asked for a size of each part.
+
+    Attributes:
+        split_seed: which examples go where.
+        train_examples: the private examples.
+        validation_examples, test_examples, public_examples: of the other parts.
+    """
+
+    train_examples: Count
+    validation_examples: Natural
+    test_examples: Count
+    public_examples: Natural = 0
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+            "public": self.public_examples,
+        }
 
 
 def dataset_class(name: str, *, file: str | None = None) -> type[Dataset]:

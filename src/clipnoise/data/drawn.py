@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import Dataset, Examples, OfFourSizes, Splits
 from clipnoise.data.cache import read_manifest, write_arrays
 from clipnoise.data.fetch import facts
 from clipnoise.fields import Count, Natural
@@ -88,7 +88,7 @@ class DrawnByPart(DrawnOfOneSize):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnOfFourSizes(Drawn):
+class DrawnOfFourSizes(Drawn, OfFourSizes):
     """Base of drawn datasets with a size of its own for each part.
 
     Attributes:
@@ -101,11 +101,3 @@ class DrawnOfFourSizes(Drawn):
     validation_examples: Count = 200
     test_examples: Count = 200
     public_examples: Natural = 0
-
-    def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-            "public": self.public_examples,
-        }

@@ -82,8 +82,9 @@ def _trial(
     try:
         with _without_dropout(engine.network), torch.random.fork_rng(devices=devices):
             problem = _difference(engine, inputs, targets, theta)
-            engine.precision = precision
-            engine.clipped_sum(inputs, targets, [theta], Clipping(clip_norm=1.0))
+            if problem is None and precision != engine.precision:
+                engine.precision = precision
+                engine.clipped_sum(inputs, targets, [theta], Clipping(clip_norm=1.0))
             return problem
     except Exception as error:  # a network's own code can raise anything under an engine
         return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -39,9 +39,8 @@ def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
     """Yield hash, label and part of every run of a study, those that tune others last."""
     for run in study.runs:
         yield run.spec.hash, run.label, run.part
-    for search in study.searches.values():
-        for spec in search.runs:
-            yield spec.hash, None, TUNING
+    for spec in study.tuning_runs:
+        yield spec.hash, None, TUNING
 
 
 def descriptions(studies: Iterable[Study]) -> dict[str, str]:

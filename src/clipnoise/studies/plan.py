@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,9 +88,8 @@ class Plan:
     def _add(self, study: Study) -> Study:
         self._studies[study.name] = study
         self._searches.update(study.searches)
-        tuning = [spec for search in study.searches.values() for spec in search.runs]
-        for spec in [*(run.spec for run in study.runs), *tuning]:
-            self._runs[spec.hash] = spec
+        self._runs.update(study.specs)
+        for spec in study.specs.values():
             self._datasets.update((one.prepared, one) for one in spec.datasets)
             target = calibration_target(spec)
             if target is not None:
@@ -104,8 +104,7 @@ class Plan:
         Tuning runs are dealt apart from the runs that wait for them.
         """
         mine: set[str] = set()
-        tuning = (spec for search in study.searches.values() for spec in search.runs)
-        for runs in (tuning, (run.spec for run in study.runs)):
+        for runs in (study.tuning_runs, [run.spec for run in study.runs]):
             for batch in batches((run for run in runs if run.hash not in self._dealt), self.job):
                 self._batches[batch.key] = batch
                 mine.update(run.hash for run in batch.runs)
@@ -262,8 +261,15 @@ class Plan:
 
     @property
     def reproduced(self) -> str:
-        """The folder of what reproductions find: one per scale, too."""
+        """The folder of what reproductions find: one per scale that makes them smaller."""
+        if self.reproduction_scale is None:
+            return f"{self.config.results}/reproductions"
         return self._of_scale("reproductions")
+
+    @cached_property
+    def reproduction_scale(self) -> Path | None:
+        """The scale, where it makes reproductions smaller; None where they keep their size."""
+        return self.scale if read_scale(self.scale).reproductions else None
 
     def _of_scale(self, folder: str) -> str:
         name = folder if self.scale is None else f"{folder}-{self.config.scale}"

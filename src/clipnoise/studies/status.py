@@ -145,9 +145,8 @@ def study_status(study: Study, results: Path, now: float | None = None) -> Study
         now: the time, seconds since 1970; None asks the clock that dates the files.
     """
     clock = file_clock(results) if now is None else now
-    tuning = (spec for search in study.searches.values() for spec in search.runs)
-    specs = {spec.hash: spec for spec in (*(run.spec for run in study.runs), *tuning)}
-    return StudyStatus(study.name, tuple(_run(spec, results, clock) for spec in specs.values()))
+    runs = tuple(_run(spec, results, clock) for spec in study.specs.values())
+    return StudyStatus(study.name, runs)
 
 
 def file_clock(folder: Path) -> float:

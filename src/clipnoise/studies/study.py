@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from clipnoise.engine.spec import RunSpec
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
 from clipnoise.files import inside, read_yaml
@@ -182,6 +183,16 @@ class Study:
     def watermark(self) -> str:
         """What stands on everything that shows its results; empty at the paper's own scale."""
         return self.scale.watermark
+
+    @property
+    def tuning_runs(self) -> list[RunSpec]:
+        """The runs that choose hyper-parameters; two searches may share some."""
+        return [spec for search in self.searches.values() for spec in search.runs]
+
+    @property
+    def specs(self) -> dict[str, RunSpec]:
+        """All that is trained for the study, tuning included, by hash."""
+        return {spec.hash: spec for spec in (*(run.spec for run in self.runs), *self.tuning_runs)}
 
     @property
     def title(self) -> str:
