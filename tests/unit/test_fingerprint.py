@@ -42,13 +42,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fresh(folder: Path) -> str:
     importlib.invalidate_caches()
-    for cached in (
-        module._fingerprint,
-        module._source,
-        module._tree,
-        module._code,
-        module._imports,
-    ):
+    for cached in (module._fingerprint, module._source, module._read):
         cached.cache_clear()
     return module._fingerprint(("toy.root",))
 

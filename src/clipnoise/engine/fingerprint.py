@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def fingerprint_of(modules: Iterable[str]) -> str:
 def _fingerprint(roots: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for module in sorted(closure(roots)):
-        digest.update(f"{module}\n{_code(module)}\n".encode())
+        digest.update(f"{module}\n{_read(module).code}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -59,7 +60,7 @@ def closure(roots: tuple[str, ...]) -> set[str]:
         module = waiting.pop()
         if module not in seen:
             seen.add(module)
-            waiting.extend(_imports(module))
+            waiting.extend(_read(module).imports)
     return seen
 
 
@@ -78,39 +79,40 @@ def _source(module: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
+@dataclass(frozen=True)
+class Module:
+    """What counts of a module.
+
+    Attributes:
+        code: without docstrings, comments and layout.
+        imports: the package's modules that it imports at run time, in functions too.
+    """
+
+    code: str
+    imports: frozenset[str]
+
+
 @cache
-def _tree(module: str) -> ast.Module:
+def _read(module: str) -> Module:
     path = _source(module)
     assert path is not None, module
-    return ast.parse(path.read_text())
+    tree = ast.parse(path.read_text())
+    statements = list(_runtime_statements(tree))
+    for node in statements:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            _drop_docstring(node)
+    return Module(ast.unparse(tree), _imports(statements))
 
 
-@cache
-def _code(module: str) -> str:
-    """Return the module's code without docstrings, comments and layout."""
-    tree = ast.parse(ast.unparse(_tree(module)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and _is_text(
-            node.body[:1]
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
+    match node.body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            node.body = rest or [ast.Pass()]
 
 
-def _is_text(statements: list[ast.stmt]) -> bool:
-    return any(
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-        for statement in statements
-    )
-
-
-@cache
-def _imports(module: str) -> frozenset[str]:
-    """Return the package's modules that a module imports at run time, in functions too."""
+def _imports(statements: Iterable[ast.AST]) -> frozenset[str]:
     names: set[str] = set()
-    for node in _runtime_nodes(_tree(module)):
+    for node in statements:
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -120,15 +122,13 @@ def _imports(module: str) -> frozenset[str]:
     return frozenset(name for name in ours if _source(name) is not None)
 
 
-def _runtime_nodes(tree: ast.AST) -> list[ast.AST]:
-    """Return every node except those below `if TYPE_CHECKING:`."""
-    nodes: list[ast.AST] = []
+def _runtime_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement except those below `if TYPE_CHECKING:`."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        nodes.append(node)
+        yield node
+        below: Iterable[ast.AST] = ast.iter_child_nodes(node)
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            waiting.extend(node.orelse)
-        else:
-            waiting.extend(ast.iter_child_nodes(node))
-    return nodes
+            below = node.orelse
+        waiting.extend(each for each in below if not isinstance(each, ast.expr))
