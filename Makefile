@@ -35,7 +35,7 @@ quickstart: $(READY) ## Run the embedded study, from digits to reports/quickstar
 
 .PHONY: test
 test: $(READY) ## Run the tests
-	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Check style, types and the workflow's form

@@ -1,1 +1,10 @@
 """Being here puts this folder on the import path, for what several test folders share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files of few, long tests, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: item.path.parent.name not in {"slurm", "workflow"})
