@@ -43,9 +43,10 @@ sys.exit(code)
 """
 WHAT = {
     "dry run": "snakemake -n of the whole study",
-    "dry run, batches of 20": "the same with runs_per_job: 20",
+    "dry run, one run per job": "the same with as many jobs as runs (jobs_per_study)",
     "one job": "what every job on a cluster does first: read the Snakefile, find one target",
     "collect": "clipnoise collect over the finished runs",
+    "status": "clipnoise status of the finished runs",
 }
 
 
@@ -95,14 +96,20 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
     out = str(folder / "collected")
     commands = {
         "dry run": snakemake,
-        "dry run, batches of 20": [*snakemake, "--config", "resources={runs_per_job: 20}"],
+        "dry run, one run per job": [
+            *snakemake,
+            "--config",
+            f"resources={{jobs_per_study: {runs}}}",
+        ],
         "one job": [
             *snakemake,
-            planned.run_file(first, "summary.json"),
+            planned.results(planned.configured[0])[0],
             "--allowed-rules",
             "train",
+            "train_batch",
         ],
         "collect": ["clipnoise", "collect", str(study), "--results", "results", "--out", out],
+        "status": ["clipnoise", "status"],
     }
     rows = []
     for what, words in commands.items():

@@ -19,7 +19,7 @@ from clipnoise.engine.batch import Forks
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.errors import UserError
 from clipnoise.studies.batches import batches
-from clipnoise.studies.config import Resources, parse_config
+from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
 from clipnoise.studies.plan import Plan
 
 STUDY = """\
@@ -88,7 +88,7 @@ def test_runs_that_share_a_gpu_are_one_job_of_several_at_a_time() -> None:
 
 def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8)
-    assert not resources.batched
+    assert {len(batch.runs) for batch in batches(map(run, range(3)), resources)} == {1}
     assert (resources.gres("logistic"), resources.gres("cnn-5")) == ("shard:2", "shard:8")
     assert (Resources(gpus=2).gres("logistic"), Resources().gres("logistic")) == ("gpu:2", "")
 
@@ -96,6 +96,22 @@ def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
 def test_sharing_a_gpu_without_one_is_refused() -> None:
     with pytest.raises(UserError, match="gpu_share: runs that share a GPU need gpus: 1"):
         parse_config({"resources": {"gpu_share": {"logistic": 2}}})
+
+
+def test_the_jobs_of_a_study_with_many_runs_hold_several() -> None:
+    resources = Resources(jobs_per_study=3)
+    assert [len(one.runs) for one in batches(map(run, range(3)), resources)] == [1, 1, 1]
+    assert [len(one.runs) for one in batches(map(run, range(7)), resources)] == [3, 3, 1]
+    assert [resources.dealt(runs) for runs in (1, 6, 7, 10**6)] == [1, 2, 3, MOST_RUNS]
+    assert Resources(runs_per_job=5, jobs_per_study=3).dealt(7) == 5
+
+
+def test_a_run_with_a_job_of_its_own_is_asked_for_by_its_summary(tmp_path: Path) -> None:
+    write_study(tmp_path, "study", [1, 2, 3])
+    planned = plan(tmp_path, "study", jobs_per_study=2)
+    batch, alone = planned.results("study")
+    assert len(planned.batch(Path(batch).stem).runs) == 2
+    assert alone == planned.run_file(planned.study("study").runs[2].spec, "summary.json")
 
 
 def test_studies_that_share_runs_share_their_batches(tmp_path: Path) -> None:

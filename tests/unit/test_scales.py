@@ -248,7 +248,23 @@ def test_reproductions_that_keep_their_size_are_the_same_at_every_scale(
     tmp_path: Path, settings: dict[str, Any], folder: str
 ) -> None:
     load(tmp_path, scale={**SMOKE, "reproductions": settings})
+    write_reproduction(tmp_path)
     config = {"studies": ["paper/table1"], "scale": "smoke", "results": "here"}
     plan = Plan.from_values(config, tmp_path / "studies")
     assert plan.reproduced == f"here/{folder}"
     assert (plan.reproduction_scale is not None) == bool(settings)
+
+
+def test_a_scale_that_names_no_reproduction_says_which_there_are(tmp_path: Path) -> None:
+    load(tmp_path, scale={**SMOKE, "reproductions": {"paper/figg": {"steps": 3}}})
+    write_reproduction(tmp_path)
+    config = {"studies": ["paper/table1"], "scale": "smoke"}
+    with pytest.raises(UserError, match=r"smoke\.yaml: .*'paper/figg'.*Allowed: paper/fig\."):
+        Plan.from_values(config, tmp_path / "studies")
+
+
+def write_reproduction(folder: Path) -> None:
+    """Write settings for the reproduction paper/fig."""
+    path = folder / "reproductions" / "paper" / "fig.yaml"
+    path.parent.mkdir(parents=True)
+    path.touch()

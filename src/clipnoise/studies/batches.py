@@ -43,12 +43,14 @@ def batches(runs: Iterable[RunSpec], resources: Resources) -> Iterator[Batch]:
         runs: one that comes twice counts once.
         resources: how many runs one job trains, and how many share its GPU.
     """
-    alike: dict[tuple[str, int, bool], dict[str, RunSpec]] = {}
-    for run in runs:
+    distinct = {run.hash: run for run in runs}
+    several = resources.dealt(len(distinct))
+    alike: dict[tuple[str, int, bool], list[RunSpec]] = {}
+    for run in distinct.values():
         model = run.model.id
         kind = (resources.gres(model), resources.at_once(model), run.tuning is None)
-        alike.setdefault(kind, {})[run.hash] = run
-    for (_, parallel, _), distinct in alike.items():
-        members, size = list(distinct.values()), max(resources.runs_per_job, parallel)
+        alike.setdefault(kind, []).append(run)
+    for (_, parallel, _), members in alike.items():
+        size = max(several, parallel)
         for start in range(0, len(members), size):
             yield Batch(tuple(members[start : start + size]), parallel)

@@ -27,6 +27,8 @@ class Resources:
         shards_per_gpu: how many shards Slurm makes of a GPU; a run then asks for its share of
             them. 0 where there are none: the runs that share a GPU are one job then.
         runs_per_job: how many runs one job trains, one after another.
+        jobs_per_study: how many jobs train a study at most; the jobs of one with more runs hold
+            several, so that planning stays quick and a cluster's queue short.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -38,15 +40,15 @@ class Resources:
     gpu_share: dict[str, Count] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
     runs_per_job: Annotated[int, Ge(1), Le(MOST_RUNS)] = 1
+    jobs_per_study: Count = 1000
 
     def __post_init__(self) -> None:
         if self.gpu_share and self.gpus != 1:
             raise ValueError("gpu_share: runs that share a GPU need gpus: 1")
 
-    @property
-    def batched(self) -> bool:
-        """Whether a job may hold more than one run."""
-        return self.runs_per_job > 1 or any(self.at_once(model) > 1 for model in self.gpu_share)
+    def dealt(self, runs: int) -> int:
+        """Return how many of so many runs one job trains, one after another; 64 at most."""
+        return min(MOST_RUNS, max(self.runs_per_job, -(-runs // self.jobs_per_study)))
 
     def at_once(self, model: str) -> int:
         """Return how many runs of a model one job trains at the same time."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.spec import RunSpec, to_mapping
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, unknown
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
 from clipnoise.studies.audits import audit_of
@@ -71,7 +71,12 @@ class Plan:
         config = parse_config(values)
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
-        most = max(config.resources.runs_per_job, read_scale(scale).runs_per_job or 1)
+        rules = read_scale(scale)
+        reproductions = below(folder.parent / "reproductions")
+        for name in rules.reproductions:
+            if name not in reproductions:
+                raise unknown("reproduction", name, reproductions, file=str(scale))
+        most = max(config.resources.runs_per_job, rules.runs_per_job or 1)
         config = replace(config, resources=replace(config.resources, runs_per_job=most))
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
@@ -94,8 +99,7 @@ class Plan:
             target = calibration_target(spec)
             if target is not None:
                 self._targets[target.key] = target
-        if self.job.batched:
-            self._deal(study)
+        self._deal(study)
         return study
 
     def _deal(self, study: Study) -> None:
@@ -284,18 +288,23 @@ class Plan:
         return self._done_by(run.spec for run in self.study(study).runs)
 
     def _done_by(self, runs: Iterable[RunSpec]) -> list[str]:
-        """Return the files that say that runs are done: the summary of each, or of its batch.
+        """Return the files that say that runs are done: the summary of one that has a job alone,
+        or of its batch.
 
         A run that is not there though its batch is done was lost later: it is asked for by itself.
         """
-        specs = {run.hash: run for run in runs}.values()
-        summaries = [self.run_file(spec, "summary.json") for spec in specs]
-        if not self.job.batched:
-            return summaries
-        batches = [f"{self.config.results}/batches/{self._batch_of[s.hash]}.json" for s in specs]
-        pairs = zip(batches, summaries, strict=True)
-        lost = [one for batch, one in pairs if Path(batch).exists() and not Path(one).exists()]
-        return [*dict.fromkeys(batches), *lost]
+        done: dict[str, bool] = {}
+        alone: list[str] = []
+        for spec in {run.hash: run for run in runs}.values():
+            batch = self._batches[self._batch_of[spec.hash]]
+            summary = self.run_file(spec, "summary.json")
+            if len(batch.runs) == 1:
+                alone.append(summary)
+                continue
+            file = f"{self.config.results}/batches/{batch.key}.json"
+            if done.setdefault(file, Path(file).exists()) and not Path(summary).exists():
+                alone.append(summary)
+        return [*done, *alone]
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
@@ -330,8 +339,13 @@ class Plan:
 
     def artefacts(self) -> list[str]:
         """Return every study that belongs to a paper, `<paper>/<artefact>`."""
-        files = sorted(self.folder.glob("*/*.yaml"))
-        return [path.relative_to(self.folder).with_suffix("").as_posix() for path in files]
+        return below(self.folder)
+
+
+def below(folder: Path) -> list[str]:
+    """Return the artefacts that have a file in a folder of papers, `<paper>/<artefact>`."""
+    files = sorted(folder.glob("*/*.yaml"))
+    return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
 
 
 def calibration_target(spec: RunSpec) -> Target | None:
