@@ -264,8 +264,8 @@ class RunSpec:
 
     def evaluation_steps(self) -> list[int]:
         """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
-        count = self.training.evaluations
-        return sorted({round(self.steps * i / count) for i in range(count + 1)})
+        count, steps = self.training.evaluations, self.steps
+        return sorted({round(steps * i / count) for i in range(count + 1)})
 
 
 REQUIRED = ("dataset", "model", "method", "training", "seed")
