@@ -124,6 +124,9 @@ def test_a_variant_is_the_label_of_a_configuration(tmp_path: Path) -> None:
         pair.ours.sample.mean if pair.ours else None for pair in joined(tmp_path, table, rows).pairs
     ]
     assert ours == [0.94, None, 0.85, None], "one of two labels is never guessed"
+    named, unnamed = joined(tmp_path, table, rows[1:]).pairs[0::3]
+    assert named.ours is not None
+    assert unnamed.ours is None, "the only label is another cell's"
 
 
 def test_runs_that_failed_are_counted_and_a_nominal_epsilon_is_marked(tmp_path: Path) -> None:

@@ -22,16 +22,18 @@ from clipnoise.reporting.filters import frequency_response, momentum_reduction, 
 from clipnoise.reporting.records import read_curves, read_runs
 from clipnoise.reporting.styles import COLOURS, LOOKS, style
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.study import ReportItem
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 
 
 @pytest.fixture
 def draw(tmp_path):
-    def figure(kind, rows, part="comparison"):
+    def figure(kind, rows, part="comparison", **more):
         runs = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)
         curves = write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, curve_rows(rows))
-        return draw_figure(kind, part, read_runs(runs), read_curves(curves)).decode()
+        item = ReportItem(kind=kind, part=part, **more)
+        return draw_figure(item, read_runs(runs), read_curves(curves)).decode()
 
     return figure
 
@@ -180,6 +182,13 @@ def test_curves_have_a_panel_per_model_and_budget(draw):
     assert {"Step", "Test accuracy (%)", *titles} <= found
 
 
+def test_curves_show_the_metric_that_they_name(draw):
+    assert {"Step", "Training loss"} <= set(texts(draw("curves", few(), metric="train_loss")))
+    assert {"Step", "Test loss"} <= set(texts(draw("curves", few(), metric="test_loss")))
+    with pytest.raises(ValueError, match="curves, and nothing else"):
+        draw("ablation", few(), metric="train_loss")
+
+
 def test_ablation_labels_its_variants_directly(draw):
     rows = [*few(label="neither", part="ablation"), *few(label="both of 'em", part="ablation")]
     found = set(texts(draw("ablation", rows, "ablation")))
@@ -236,9 +245,9 @@ def test_drawing_leaves_other_peoples_settings_alone(draw):
     assert dict(mpl.rcParams) == before
 
 
-def test_an_unknown_kind_of_figure_is_refused_by_name(draw):
-    with pytest.raises(UserError, match="Did you mean 'curves'"):
-        draw("curve", few())
+def test_a_kind_that_is_no_figure_is_refused_by_name(draw):
+    with pytest.raises(UserError, match=r"unknown figure kind 'table'.*Allowed: .*curves"):
+        draw("table", few())
 
 
 def test_a_long_legend_makes_a_figure_higher_and_keeps_the_axes() -> None:

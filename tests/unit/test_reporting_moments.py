@@ -92,7 +92,7 @@ def test_no_glyph_of_a_figure_is_missing_from_its_fonts(
 ) -> None:
     table = runs(tmp_path)
     for kind in ("moments", "noise-bias"):
-        draw_figure(kind, "comparison", table, table)
+        draw_figure(ReportItem(kind=kind, part="comparison"), table, table)
     assert [str(one.message) for one in recwarn if "Glyph" in str(one.message)] == []
 
 
@@ -110,7 +110,8 @@ def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path
 def test_a_part_that_nothing_watched_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    assert b"no completed run with diagnostics" in draw_figure(kind, "comparison", table, table)
+    item = ReportItem(kind=kind, part="comparison")
+    assert b"no completed run with diagnostics" in draw_figure(item, table, table)
 
 
 def test_the_table_of_moments_has_a_row_per_quantity_and_claims_no_privacy(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     item = items[arguments.item]
     runs, curves = read_runs(arguments.runs), read_curves(arguments.curves)
-    figure = draw_figure(item.kind, item.part, runs, curves, study.watermark, item.over)
+    figure = draw_figure(item, runs, curves, study.watermark)
     write_atomically(arguments.out, figure)
     print(f"{arguments.out}: {item.kind} of {item.part}")
     return 0

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
         for number, item in enumerate(study.report):
             if item.drawn:
-                figure = draw_figure(item.kind, item.part, runs, curves, study.watermark, item.over)
+                figure = draw_figure(item, runs, curves, study.watermark)
                 (folder / f"{number}.svg").write_bytes(figure)
         report = build_report(study, runs, folder, arguments.template, arguments.published)
         write_atomically(arguments.out, report)

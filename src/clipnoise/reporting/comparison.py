@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -93,7 +93,8 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     """Set the runs of one part beside the cells of a published table.
 
     A published cell belongs to the configuration with its dataset, model, budget and method. Where
-    the cell has a variant, the configuration's label is that variant.
+    the cell has a variant, the configuration's label is that variant. Where it has none, there is
+    one such configuration, and its label is no other cell's variant.
 
     Args:
         runs: runs.csv.
@@ -109,15 +110,17 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     pairs: list[Pair] = []
     elsewhere: list[Pair] = []
     used = set()
-    for cell in read_published(table):
+    cells = read_published(table)
+    named = {(*_head(cell), cell.variant) for cell in cells}
+    for cell in cells:
         metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, None, True))
-        match = _match(cell, found)
+        match = _match(cell, found, named)
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
             ours = cell_of(found[match], metric)
             pairs.append(Pair(item.part, match, metric, cell, ours))
             continue
-        place = (cell.dataset, cell.model, cell.budget, cell.method, cell.variant or cell.method)
+        place = (*_head(cell), cell.variant or cell.method)
         here = place[:2] in sites
         pair = Pair(item.part if here else "", place, metric, cell)
         (pairs if here else elsewhere).append(pair)
@@ -137,14 +140,19 @@ def _has_none(runs: pd.DataFrame, metric: Metric) -> bool:
     return bool(done and runs[metric.column].isna().all())
 
 
-def _match(cell: PublishedCell, found: Mapping[Place, Any]) -> Place | None:
+def _head(cell: PublishedCell) -> Place:
+    return (cell.dataset, cell.model, cell.budget, cell.method)
+
+
+def _match(cell: PublishedCell, found: Collection[Place], named: Container[Place]) -> Place | None:
     """Return the place of a published cell among those of a part, if there is one for sure."""
-    head = (cell.dataset, cell.model, cell.budget, cell.method)
+    head = _head(cell)
+    own = (*head, cell.variant or cell.method)
+    if own in found:
+        return own
     places = [place for place in found if place[:4] == head]
-    named = [place for place in places if place[4] == (cell.variant or cell.method)]
-    if named or cell.variant:
-        return named[0] if named else None
-    return places[0] if len(places) == 1 else None
+    sure = len(places) == 1 and places[0] not in named and not cell.variant
+    return places[0] if sure else None
 
 
 def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:

@@ -43,7 +43,9 @@ class Metric:
 
 ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
 LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
-METRICS = {metric.column: metric for metric in (ACCURACY, LOSS)}
+TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", "%", 100.0, 2, True)
+TRAINING_LOSS = Metric("train_loss", "Training loss", "", 1.0, 4, False)
+METRICS = {one.column: one for one in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS)}
 
 
 def decimal(value: float, decimals: int) -> str:

@@ -36,6 +36,8 @@ Kind = Literal[
 ]
 SWEEPS = ("sweep", "momentum-sweep")
 TABLES = ("table", "published", "moments-table")
+CURVES = ("curves", "accuracy-along-epsilon")
+CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class ReportItem:
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
         over: the hyper-parameter that a sweep is over.
+        metric: what curves show; None takes test accuracy, or test loss where there is none.
         costs: whether a table shows what methods cost, and what their audits found, too.
     """
 
@@ -61,11 +64,14 @@ class ReportItem:
     caption: str = ""
     published: str = ""
     over: str = ""
+    metric: CurveMetric | None = None
     costs: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.over) != (self.kind in SWEEPS):
             raise ValueError("a sweep, and nothing else, says the hyper-parameter that it is over")
+        if self.metric and self.kind not in CURVES:
+            raise ValueError("curves, and nothing else, say the metric that they show")
         if self.costs and self.kind != "table":
             raise ValueError("costs are shown beside a table")
 

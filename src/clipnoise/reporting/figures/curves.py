@@ -1,4 +1,4 @@
-"""Accuracy along training, against the step or the ε spent so far.
+"""Accuracy or loss along training, against the step or the ε spent so far.
 
 Mean over seeds with a band of one standard deviation.
 """
@@ -19,16 +19,24 @@ SETTLED = 0.2  # share of training whose low accuracies do not stretch the verti
 AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
 
 
-def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, along: str = "step") -> Figure:
+def draw(
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    metric: Metric,
+    along: str = "step",
+    shown: Metric | None = None,
+) -> Figure:
     """Draw one panel per dataset, model and budget; those of one dataset and model share axes.
 
     Args:
         runs: the part's rows of runs.csv.
         curves: the part's rows of curves.csv.
-        metric: what the vertical axis shows.
+        metric: what a run has at its end; one without it is counted as incomplete.
         along: the column of curves.csv on the horizontal axis, step or epsilon_spent; what spends
             no ε is left out of the latter.
+        shown: what the vertical axis shows; None takes the metric.
     """
+    shown = shown or metric
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
     pairs = [(pair, _budgets(own)) for pair, own in canvas.groups(runs)]
@@ -41,13 +49,14 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, along: str = 
     figure, axes = canvas.sheet(len(lines), columns, height=1.75)
     for number, (pair, texts) in enumerate(lines):
         row = axes[number]
-        limits = _limits(_of(done, pair), metric)
+        limits = _limits(_of(done, pair), shown)
         for ax in row[len(texts) :]:
             ax.set_axis_off()
         for ax, text in zip(row, texts, strict=False):
             ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
-            _panel(ax, _at(_of(runs, pair), text), _at(_of(done, pair), text), every, metric, along)
-            ax.set(ylabel=metric.heading if ax is row[0] else "", ylim=limits)
+            _panel(ax, _at(_of(done, pair), text), every, shown, along)
+            canvas.remark(ax, canvas.incomplete(_at(_of(runs, pair), text), every, metric))
+            ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits)
             ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
             ax.tick_params(axis="y", labelleft=ax is row[0])
     canvas.legend(figure, every)
@@ -80,7 +89,6 @@ def _at(frame: pd.DataFrame, text: str) -> pd.DataFrame:
 
 def _panel(
     ax: Axes,
-    runs: pd.DataFrame,
     curves: pd.DataFrame,
     every: list[canvas.Series],
     metric: Metric,
@@ -106,4 +114,3 @@ def _panel(
         )
     if curves.empty:
         canvas.say(ax, "no completed run")
-    canvas.remark(ax, canvas.incomplete(runs, every, metric))

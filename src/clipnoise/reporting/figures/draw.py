@@ -21,7 +21,9 @@ from clipnoise.reporting.figures import (
     noise_bias,
     sweep,
 )
+from clipnoise.reporting.formats import METRICS
 from clipnoise.reporting.tables import choose_metric
+from clipnoise.studies.study import ReportItem
 
 Draw = Callable[..., Figure]  # of the rows of runs.csv and curves.csv, and the metric
 
@@ -42,22 +44,15 @@ KINDS: Mapping[str, Draw] = {
 
 
 def draw_figure(
-    kind: str,
-    part: str,
-    runs: pd.DataFrame,
-    points: pd.DataFrame,
-    watermark: str = "",
-    over: str = "",
+    item: ReportItem, runs: pd.DataFrame, points: pd.DataFrame, watermark: str = ""
 ) -> bytes:
     """Draw one figure of a study.
 
     Args:
-        kind: a figure kind of a report item.
-        part: the part of the study it shows.
+        item: what to draw, and of which part.
         runs: runs.csv.
         points: curves.csv.
         watermark: what stands across it; empty for none.
-        over: the hyper-parameter that a sweep is over.
 
     Returns:
         SVG; the same bytes for the same tables. Without a completed run it says so.
@@ -65,14 +60,15 @@ def draw_figure(
     Raises:
         UserError: there is no such kind of figure.
     """
-    if kind not in KINDS:
-        raise unknown("figure kind", kind, KINDS)
-    own = runs[runs["part"] == part]
+    if item.kind not in KINDS:
+        raise unknown("figure kind", item.kind, KINDS)
+    own = runs[runs["part"] == item.part]
     metric = choose_metric(own)
     with canvas.look():
         done = len(canvas.completed(own, metric))
         if not done:
-            empty = canvas.blank(f"{part}: no completed run (0/{len(own)})")
+            empty = canvas.blank(f"{item.part}: no completed run (0/{len(own)})")
             return canvas.to_svg(empty, watermark)
-        draw = partial(KINDS[kind], over=over) if over else KINDS[kind]
-        return canvas.to_svg(draw(own, points[points["part"] == part], metric), watermark)
+        draw = partial(KINDS[item.kind], over=item.over) if item.over else KINDS[item.kind]
+        draw = partial(draw, shown=METRICS[item.metric]) if item.metric else draw
+        return canvas.to_svg(draw(own, points[points["part"] == item.part], metric), watermark)
