@@ -23,7 +23,7 @@ from clipnoise.engine.checkpoint import (
     stop_requests,
 )
 from clipnoise.engine.outcome import Outcome
-from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.engine.training import Run, train
 from clipnoise.methods.registry import method_class
 
@@ -184,6 +184,20 @@ def test_what_was_made_by_something_else_is_refused_and_training_starts_anew(
     assert f"is not used: its {harm} is other, this run's is" in caplog.text
     assert "Training starts anew" in caplog.text
     assert measured(outcome) == measured(train(run, cache=cache, calibration=budget(run)))
+
+
+def test_a_run_whose_tuned_values_have_changed_does_not_go_on() -> None:
+    values = to_mapping(spec("dp-sgd"))
+    tuning = {"key": "0" * 12, "parameters": ["learning_rate"], "configurations": 2, "runs": 2}
+    runs = [
+        from_mapping(
+            {**values, "method": {**values["method"], "learning_rate": rate}} | {"tuning": tuning}
+        )
+        for rate in (1.0, 0.1)
+    ]
+    assert runs[0].hash == runs[1].hash
+    one, other = (identity(run, budget(run), "cpu") for run in runs)
+    assert {name for name in one if one[name] != other[name]} == {"spec"}
 
 
 @pytest.mark.parametrize("harm", ["truncate", "empty", "one bit", "text"])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.engine.fingerprint import fingerprint, fingerprint_of
+from clipnoise.engine.spec import to_mapping
 from clipnoise.files import write_atomically
 
 if TYPE_CHECKING:
@@ -166,8 +167,9 @@ def identity(spec: RunSpec, calibration: Calibration | None, device: str) -> dic
     import torch
 
     sigma = None if calibration is None else calibration.noise_multiplier
+    values = json.dumps(to_mapping(spec), sort_keys=True)  # its own hash leaves tuned ones out
     return {
-        "spec": spec.hash,
+        "spec": hashlib.sha256(values.encode()).hexdigest()[:12],
         "code": f"{fingerprint(spec)}-{fingerprint_of([__name__])}",
         "noise multiplier": str(sigma),
         "torch": str(torch.__version__),
