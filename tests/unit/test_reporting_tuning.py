@@ -10,7 +10,7 @@ import pandas as pd
 from reporting_data import run_row, write_csv
 
 from clipnoise.reporting.records import read_runs
-from clipnoise.reporting.tuning import CHARGED, UNCHARGED, tuned
+from clipnoise.reporting.tuning import CHARGED, SHARED, UNCHARGED, tuned
 from clipnoise.studies.collect import RUN_COLUMNS
 
 
@@ -32,16 +32,22 @@ def test_the_choice_and_its_cost_are_one_row_per_setting(tmp_path: Path) -> None
     (row,) = said["rows"]
     assert row["chosen"] == "learning_rate 0.5, betas [0.9, 0.99]"
     assert row["tried"] == "12 in 36 runs"
-    assert row["with"] == "3.25"
+    assert row["with"] == "3.25†"
     assert row["budget"] == "ε = 1"
-    assert said["notes"] == [CHARGED["composition"]]
+    assert said["notes"] == [CHARGED["composition"], SHARED]
 
 
 def test_an_epsilon_that_is_no_guarantee_is_marked(tmp_path: Path) -> None:
     (row,) = tuned(runs(tmp_path, charge="selection"))["rows"]
     assert row["with"] == "3.25†"
-    (row,) = tuned(runs(tmp_path, claim="nominal"))["rows"]
+    (row,) = tuned(runs(tmp_path, claim="nominal", randomness="secure"))["rows"]
     assert row["with"] == "3.25†"
+
+
+def test_runs_that_share_no_noise_compose_to_a_guarantee(tmp_path: Path) -> None:
+    said = tuned(runs(tmp_path, randomness="secure"))
+    assert said["rows"][0]["with"] == "3.25"
+    assert said["notes"] == [CHARGED["composition"]]
 
 
 def test_a_search_that_is_not_charged_says_so(tmp_path: Path) -> None:

@@ -175,6 +175,7 @@ PRIVACY = {
     "steps": 100,
     "delta": 1e-5,
     "sampler": "poisson",
+    "adjacency": "add-remove",
     "noise": {"kind": "independent"},
 }
 
@@ -249,6 +250,8 @@ def test_charging_a_search_follows_its_runs() -> None:
     assert math.isnan(epsilon_with_tuning("nothing", PRIVACY, made))
     banded = {**PRIVACY, "noise": {"kind": "banded"}}
     assert math.isnan(epsilon_with_tuning("composition", banded, made))
+    nodes = {**PRIVACY, "adjacency": "add-remove-node"}
+    assert math.isnan(epsilon_with_tuning("composition", nodes, made))
 
 
 def test_a_spec_without_tuning_says_nothing_about_it() -> None:

@@ -61,7 +61,8 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
     """Bound the ε of publishing everything that several runs release.
 
     Args:
-        mechanisms: σ, q and T of each; Poisson-subsampled Gaussians.
+        mechanisms: σ, q and T of each; Poisson-subsampled Gaussians whose noise and batches are
+            drawn anew for each.
         delta: δ of all together.
 
     Returns:

@@ -12,6 +12,11 @@ from clipnoise.reporting.formats import DASH, budget, shown, significant
 CELL = ["part", "label", "dataset", "model", "budget"]
 NOMINAL = "†"
 
+SECURE = "secure"
+SHARED = (
+    f"{NOMINAL} Runs at one seed share their noise and batches, so that together they say more "
+    "than composition counts: nominal. With secure noise each has its own."
+)
 UNCHARGED = "ε is that of one run: the search is not charged, so choosing costs more than is said."
 CHARGED = {
     "composition": "With tuning: ε of publishing every private run of the search and one reported "
@@ -35,6 +40,8 @@ def tuned(runs: pd.DataFrame) -> dict[str, Any]:
     ]
     charges = list(own["charge"].drop_duplicates())
     notes = [CHARGED[charge] for charge in charges if charge in CHARGED]
+    if ((own["charge"] == "composition") & (own["randomness"] != SECURE)).any():
+        notes.append(SHARED)
     if "nothing" in charges:
         notes.append(UNCHARGED)
     remarks = [text for text in own["tuning_remark"].drop_duplicates() if text]
@@ -48,7 +55,8 @@ def _row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
         ", ".join(f"{name} {shown(one)}" for name, one in json.loads(text).items())
         for text in chosen
     )
-    doubtful = (cell["charge"] == "selection").any() or (cell["claim"] == "nominal").any()
+    shared = (cell["charge"] == "selection").any() or (cell["randomness"] != SECURE).any()
+    doubtful = shared or (cell["claim"] == "nominal").any()
     with_tuning = significant(cell["epsilon_with_tuning"].max())
     return {
         **place,

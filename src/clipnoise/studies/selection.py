@@ -15,6 +15,7 @@ from clipnoise.studies.tuning import Charge
 
 Summary = Mapping[str, Any]
 
+ADDITIVE = ("add-remove", "add-remove-user")
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run: the first one was taken."
 
@@ -79,16 +80,21 @@ def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:
 
 
 def composable(privacy: Mapping[str, Any]) -> bool:
-    """Return whether a run's releases are plain Poisson-subsampled Gaussians."""
+    """Return whether a run's releases are plain Poisson-subsampled Gaussians.
+
+    Those of a graph are not: a node changes its neighbours' gradients, too.
+    """
     noise = privacy.get("noise") or {"kind": "independent"}
-    return bool(privacy["sampler"] == "poisson" and noise["kind"] == "independent")
+    plain = privacy["sampler"] == "poisson" and noise["kind"] == "independent"
+    return bool(plain and privacy["adjacency"] in ADDITIVE)
 
 
 def epsilon_with_tuning(charge: Charge, privacy: Mapping[str, Any], choice: Choice) -> float:
     """Return ε of a run with the search that chose its hyper-parameters.
 
     Args:
-        charge: "composition": everything that the search and the run release, composed in RDP.
+        charge: "composition": everything that the search and the run release, composed in RDP. It
+            is nominal where runs at one seed share their noise; secure noise is each run's own.
             "selection": a search that tries a Poisson number of configurations, as many as were
             tried here on average, and publishes its best run; the grid here has a fixed number, so
             this ε is nominal.
