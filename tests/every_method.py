@@ -18,6 +18,7 @@ REQUIRED: dict[str, Any] = {
     "phase_lengths": (2, 2),
     "learning_rates": (0.1, 0.05),
     "clip_norms": (1.0, 2.0),
+    "phi": 1e-3,
 }
 # Settings under which a method's query or clipping plan is another than by default.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -264,10 +264,3 @@ def test_follows_the_paper(method: str, transcription: Any, own: dict[str, Any],
     for seed in range(3):
         stream = record(seed, case)
         assert_same(method, h, stream, transcription(h, stream))
-
-
-def test_bias_left_out_is_the_variance_that_noise_would_have() -> None:
-    h = RUN | {"learning_rate": 0.3} | ADAM
-    stream = record(0, "ordinary")
-    phi = (h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]) ** 2
-    assert_same("clipped-adam-biased", h, stream, clipped_adam_biased(h | {"phi": phi}, stream))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ClippedAdamBiased(PrivateMethod):
     """No noise; θ ← θ − η m̂/(√(v̂ + Φ′) + γ) on the clipped mean. Non-private.
 
-    Φ′ is `phi`; left out, it is the variance Φ = (σC/B)² that noise would have had.
+    Φ′ is `phi`, for example the variance Φ = (σC/B)² of the noise that a private run would add.
 
     Source: DP-AdamBC, section 3 and Figure 2 (right).
     """
@@ -29,10 +29,9 @@ class ClippedAdamBiased(PrivateMethod):
 
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     gamma: NonNegative = 1e-8
-    phi: NonNegative | None = None
+    phi: NonNegative
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
         m, v = state.moments(g, self.betas)
-        bias = public.noise_variance(self.clip_norm) if self.phi is None else self.phi
-        return -self.learning_rate * m / ((v + bias).sqrt() + self.gamma)
+        return -self.learning_rate * m / ((v + self.phi).sqrt() + self.gamma)
