@@ -22,8 +22,9 @@ import yaml
 from clipnoise.engine.outcome import Metrics, Outcome
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import run_folder, write_run
+from clipnoise.engine.target import calibration_target
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.studies.plan import Plan, calibration_target
+from clipnoise.studies.plan import Plan
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clipnoise.engine.results import privacy_statement
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.errors import UserError
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.methods.base import State
@@ -21,7 +22,6 @@ from clipnoise.privacy.queries import ClippedMean, Clipping, IndependentMoments,
 from clipnoise.privacy.sampling import MicroBatchAssignment, PoissonSampler
 from clipnoise.privacy.sensitivity import Changes, largest_changes
 from clipnoise.seeds import generator
-from clipnoise.studies.plan import calibration_target
 
 D, M = 5, 4
 TOLERANCE = 1 + 1e-9

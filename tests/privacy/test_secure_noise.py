@@ -21,13 +21,14 @@ from clipnoise.engine.checkpoint import FILE, InterruptedRunError
 from clipnoise.engine.job import run_job
 from clipnoise.engine.results import privacy_statement, read_run, run_folder
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import Run
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.correlated import CorrelatedNoise
 from clipnoise.privacy.noise import IndependentNoise
 from clipnoise.privacy.secure import PAIRS, secure_normals
 from clipnoise.privacy.strategies import optimal_toeplitz
-from clipnoise.studies.plan import Plan, calibration_target
+from clipnoise.studies.plan import Plan
 
 NOWHERE = torch.empty(0)
 STOP = signal.SIGTERM

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from clipnoise.data.base import dataset_class
 from clipnoise.engine.memory import PhysicalBatch, out_of_memory
 from clipnoise.engine.results import read_run, run_folder, set_aside
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import Run
 from clipnoise.errors import UserError
+from clipnoise.privacy.calibration import calibrate
 
 NOBODY = 65534
 
@@ -54,6 +57,39 @@ def command(run: RunSpec, results: Path, cache: Path) -> list[str]:
 
 def train_here(run: RunSpec, results: Path, cache: Path) -> int:
     return main(command(run, results, cache))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delta": 0.1}, "delta 0.1, not 1e-05"),
+        ({"steps": 2, "evaluation_steps": (0, 2)}, "steps 2, not 3; no ε at step 1, 3"),
+        ({"epsilon": 2.0, "noise_multiplier": None}, "epsilon 2.0, not None; noise_multiplier 3.4"),
+        ({"sampler": "full"}, "sampler full, not poisson"),
+    ],
+)
+def test_a_calibration_of_another_budget_is_refused(
+    changes: dict[str, Any],
+    said: str,
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    method = {"id": "dp-sgd", "learning_rate": 0.5, "clip_norm": 1}
+    privacy = {"noise_multiplier": 1, "delta": 1e-5}
+    run = from_mapping(to_mapping(spec()) | {"method": method, "privacy": privacy})
+    target = calibration_target(run)
+    assert target is not None
+    file = tmp_path / "calibration.json"
+    words = [*command(run, tmp_path / "results", cache), "--calibration", str(file)]
+    calibrate(replace(target, **changes)).write(file)
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert f"made for another budget: {said}" in error
+    assert "This run's is `clipnoise calibrate --noise-multiplier 1.0 --delta 1e-05" in error
+    assert not (tmp_path / "results").exists()
+    calibrate(target).write(file)
+    assert main(words) == 0
 
 
 # Memory.

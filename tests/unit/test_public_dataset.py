@@ -13,11 +13,12 @@ from clipnoise.data.digits import Digits
 from clipnoise.data.printed_digits import PrintedDigits
 from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import train
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.studies.config import parse_config
-from clipnoise.studies.plan import Plan, calibration_target
+from clipnoise.studies.plan import Plan
 
 SCALED = {"id": "adadps-rmsprop", "learning_rate": 0.05, "clip_norm": 1}
 

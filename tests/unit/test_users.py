@@ -15,6 +15,7 @@ from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits_users import DigitsUsers
 from clipnoise.engine.results import privacy_statement
 from clipnoise.engine.spec import RunSpec, from_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import Run
 from clipnoise.errors import UserError
 from clipnoise.gradients.engine import physical_batches
@@ -22,7 +23,6 @@ from clipnoise.gradients.users import UserEngine
 from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.queries import Clipping
-from clipnoise.studies.plan import calibration_target
 
 NAME = "shared layer"
 OWNERS = torch.tensor([2, 0, 1, 0, 2, 2, 2, 0, 4, 2])  # user 3 has nothing

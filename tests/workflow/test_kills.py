@@ -24,9 +24,9 @@ from clipnoise.data.base import dataset_class
 from clipnoise.engine.checkpoint import FILE as CHECKPOINT
 from clipnoise.engine.results import read_run, run_folder
 from clipnoise.engine.spec import RunSpec, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.studies.collect import collect
-from clipnoise.studies.plan import calibration_target
 from clipnoise.studies.study import Study, load_study
 
 pytestmark = pytest.mark.workflow

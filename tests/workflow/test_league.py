@@ -9,10 +9,10 @@ import pytest
 
 from clipnoise.data.base import dataset_class
 from clipnoise.engine.results import privacy_statement
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import train
 from clipnoise.methods.registry import methods
 from clipnoise.privacy.calibration import Calibration, Target, calibrate
-from clipnoise.studies.plan import calibration_target
 from clipnoise.studies.study import PlannedRun, load_study
 
 STUDY = load_study(Path(__file__).parents[2] / "workflow" / "studies" / "digits-league.yaml")

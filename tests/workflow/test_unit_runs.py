@@ -12,6 +12,7 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import Run
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.privacy.queries import Clipping
@@ -19,7 +20,6 @@ from clipnoise.reporting.privacy import privacy_statement
 from clipnoise.reporting.records import read_runs
 from clipnoise.reporting.tables import build_table
 from clipnoise.studies.collect import collect
-from clipnoise.studies.plan import calibration_target
 from clipnoise.studies.study import Study, load_study
 
 SGD = {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 0.5}

@@ -12,10 +12,10 @@ from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.estimator import lower_bound
 from clipnoise.audit.runs import batches, digits_for, run_spec
 from clipnoise.audit.subject import recorded
+from clipnoise.engine.target import calibration_target
 from clipnoise.engine.training import Run
 from clipnoise.privacy.binding import claim
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.studies.plan import calibration_target
 
 if TYPE_CHECKING:
     from pathlib import Path

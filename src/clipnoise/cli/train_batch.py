@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.engine.gpus import own_gpus
     from clipnoise.engine.results import run_folder
     from clipnoise.engine.spec import from_mapping
+    from clipnoise.engine.target import calibration_target
     from clipnoise.files import write_json
     from clipnoise.privacy.calibration import read_calibration
-    from clipnoise.studies.plan import calibration_target
 
     tasks, specs = {}, {}
     for values in _listed(arguments.specs):

@@ -14,6 +14,7 @@ from clipnoise.engine.batch import is_finished
 from clipnoise.engine.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import read_summary, run_folder, write_run
+from clipnoise.engine.target import check_calibration
 from clipnoise.engine.tracking import Mode, open_run
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 
@@ -54,13 +55,14 @@ def run_job(
         The run's summary.
 
     Raises:
-        UserError: the dataset is not prepared, the model cannot be trained privately, or the
-            results folder cannot be written.
+        UserError: the calibration is another budget's, the dataset is not prepared, the model
+            cannot be trained privately, or the results folder cannot be written.
         OSError: the result files cannot be written.
         InterruptedRunError: the process was told to stop; the run goes on when called again.
     """
     from clipnoise.engine.training import train
 
+    check_calibration(spec, calibration)
     device = pick_device(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)

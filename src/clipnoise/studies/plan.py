@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.spec import RunSpec, to_mapping
+from clipnoise.engine.target import calibration_target
 from clipnoise.errors import UserError, unknown
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
@@ -346,24 +347,3 @@ def below(folder: Path) -> list[str]:
     """Return the artefacts that have a file in a folder of papers, `<paper>/<artefact>`."""
     files = sorted(folder.glob("*/*.yaml"))
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
-
-
-def calibration_target(spec: RunSpec) -> Target | None:
-    """Return the budget that a run's σ is calibrated for; None for a non-private run."""
-    if spec.privacy is None or spec.delta is None:
-        return None
-    turns = spec.participation()
-    return Target(
-        epsilon=spec.privacy.epsilon,
-        noise_multiplier=spec.noise_multiplier,
-        delta=spec.delta,
-        sampling_rate=turns.sampling_rate,
-        steps=spec.steps,
-        groups=turns.groups,
-        overflow=turns.overflow,
-        terms=turns.terms,
-        examples=turns.examples,
-        accountant=spec.privacy.accountant,
-        sampler=spec.privacy.sampler,
-        evaluation_steps=tuple(spec.evaluation_steps()),
-    )
