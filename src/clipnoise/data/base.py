@@ -134,6 +134,11 @@ class Dataset:
         """Name of the folder in the cache; datasets that differ only in their splits share it."""
         return self.id
 
+    @property
+    def origin(self) -> str:
+        """What its examples were cut from: two datasets of one origin may share some."""
+        return self.raw or self.id
+
     def preparation(self) -> dict[str, Any]:
         """Return the options that decide what is prepared: with the id, enough to prepare it."""
         return {}

@@ -39,6 +39,10 @@ class DigitsUsers(Digits):
         if SHARDS * self.users > self.sizes()["train"]:
             raise ValueError(f"users must be at most {self.sizes()['train'] // SHARDS}")
 
+    @property
+    def origin(self) -> str:
+        return Digits.id
+
     def user_count(self) -> int:
         return self.users
 

@@ -93,6 +93,10 @@ class Own(Partitioned):
         text = json.dumps(self.preparation(), sort_keys=True)
         return f"own@{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
+    @property
+    def origin(self) -> str:
+        return f"own@{self.name}"
+
     def preparation(self) -> dict[str, Any]:
         described = {name: value for name, value in to_plain(self).items() if name not in CUT}
         return {**described, "validation_examples": 1}  # the default may be more than there are

@@ -73,6 +73,10 @@ class SyntheticSparse(Dataset):
     def prepared(self) -> str:
         return f"{self.id}@" + "-".join(str(value) for value in self.preparation().values())
 
+    @property
+    def origin(self) -> str:
+        return self.prepared  # each is drawn by itself
+
     def preparation(self) -> dict[str, Any]:
         names = ("examples", "features", "tags", "words", "users")
         return {name: getattr(self, name) for name in names}

@@ -125,10 +125,10 @@ class RunSpec:
                 f"public.id: {public.id} holds {public.signature}, but {self.dataset.id} holds "
                 f"{self.dataset.signature}: public examples must look like the private ones."
             )
-        if public.prepared == self.dataset.prepared:
+        if public.origin == self.dataset.origin:
             raise UserError(
-                f"public.id: {public.id} is the private dataset itself; its public examples are "
-                "set aside by the dataset's public_examples."
+                f"public.id: {public.id} is cut from the same examples as the private dataset "
+                f"{self.dataset.id}; public ones are set aside by its public_examples."
             )
 
     @property
