@@ -125,7 +125,7 @@ def test_a_wrong_config_names_key_and_nearest_name() -> None:
     with pytest.raises(UserError) as error:
         parse_config({"study": ["quickstart"], "device": "gpu"})
     assert "config.yaml: study: unknown key. Did you mean 'studies'?" in str(error.value)
-    assert "config.yaml: device: input should be 'auto', 'cpu', 'cuda' or 'mps'" in str(error.value)
+    assert "config.yaml: device: input should be 'auto', 'cpu' or 'cuda'" in str(error.value)
 
 
 def validate(name: str, values: Any) -> None:

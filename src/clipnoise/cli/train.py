@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
     parser.add_argument("--weights", type=Path, default=Path("weights"), help="pretrained weights")
     parser.add_argument("--tracking", choices=("live", "after", "sync", "off"), default="off")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
     parser.add_argument(
         "--gpus",

@@ -183,7 +183,7 @@ def torch_and_device() -> Iterator[Finding]:
             room = f"{facts.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
             yield Finding("gpu", True, f"{facts.name}, {room}")
     elif torch.backends.mps.is_available():
-        yield Finding("gpu", True, "Apple GPU (mps)")
+        yield Finding("gpu", True, "Apple GPU, not used: it has no float64")
     else:
         yield Finding(
             "gpu",

@@ -137,6 +137,4 @@ def pick_device(asked: str) -> str:
         return asked
     import torch
 
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"

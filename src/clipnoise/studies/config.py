@@ -76,7 +76,8 @@ class Config:
         weights: folder of pretrained weights.
         tracking: when MLflow is told of a run: "live" during it, "after" at its end, "sync" once
             for all runs of a study, "off" never.
-        device: "auto" takes a GPU when there is one.
+        device: "auto" takes a CUDA GPU when there is one. Norms and sums are in float64 in places,
+            which GPUs of Apple do not have.
         secure_noise: whether all private runs draw their noise from a cryptographic source; they
             are other runs then, and cannot be repeated.
         resources: what one training job asks for.
@@ -91,7 +92,7 @@ class Config:
     cache: str = "data"
     weights: str = "weights"
     tracking: Mode = "live"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)
 
