@@ -23,6 +23,7 @@ REQUIRED: dict[str, Any] = {
 # Settings under which a method's query or clipping plan is another than by default.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in METHODS),
+    ("sgd", {"momentum": 0.9}),
     ("dp-sgdm", {"schedule": "adam-equivalent"}),
     ("dp-adambc", {"gamma_schedule": "bound"}),
     ("ime-adam", {"for_free": True}),

@@ -34,7 +34,7 @@ TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
 def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy: Any) -> RunSpec:
     kind = method_class(name)
     public = {"public_examples": 60} if kind.uses_public_data() else {}
-    users = name in ("dp-fedavg", "dp-fedadam", "adadps-fed")
+    users = kind.query.adjacency == "add-remove-user"
     return from_mapping(
         {
             "dataset": {"id": "digits-users" if users else "digits", **public},

@@ -66,6 +66,7 @@ def test_the_methods_of_the_papers_are_there() -> None:
         *("adadps-adagrad", "adadps-side", "adadps-ideal", "stp-noiseless", "adas"),
         *("dp-adam-noiseless", "dp2-rmsprop", "dp-pmlf", "dp-pmlf-wo-pm", "dp-pmlf-wo-lf"),
         *("innerouter", "sgd", "adam", "dp-fedavg", "dp-fedadam", "adadps-fed"),
+        *("fedavg", "fedadam", "adas-fed", "adas-side"),
     }
 
 

@@ -91,7 +91,7 @@ def test_shapes_without_the_axes_of_one_are_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["sgd", "adam", "rmsprop", "adas"])
+@pytest.mark.parametrize("method", ["sgd", "adam", "rmsprop", "adas", "adas-side"])
 def test_a_method_without_privacy_ignores_clip_norm_and_noise(method: str) -> None:
     stream = arrays(method)
     plain = replay(method, {"learning_rate": 0.1}, **stream)

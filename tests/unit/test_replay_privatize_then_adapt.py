@@ -189,10 +189,11 @@ def plain_mean(h: dict[str, Any], s: Stream, t: int) -> Vector:
 
 
 def sgd(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w = [list(s.initial)]
+    w, b = [list(s.initial)], [0.0] * s.d
     for t in range(s.steps):
         g = plain_mean(h, s, t)
-        w.append([w[-1][j] - h["learning_rate"] * g[j] for j in range(s.d)])
+        b = [h.get("momentum", 0.0) * b[j] + g[j] for j in range(s.d)]
+        w.append([w[-1][j] - h["learning_rate"] * b[j] for j in range(s.d)])
     return w
 
 

@@ -126,6 +126,14 @@ def adas(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def adas_side(h: dict[str, Any], s: Stream) -> list[Vector]:
+    w, means = [list(s.initial)], clean_means(h, s)
+    for mean in means:
+        steps = [mean[j] / (s.side[j] + h["gamma"]) for j in range(s.d)]
+        w.append([w[-1][j] - h["learning_rate"] * steps[j] for j in range(s.d)])
+    return w
+
+
 def dp2_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
     (s1, s2), (rate1, rate2) = h["phase_lengths"], h["learning_rates"]
     c1, c2 = h["clip_norms"]
@@ -179,6 +187,8 @@ def test_scaling_alone_follows_the_paper(case: str) -> None:
     h = {"learning_rate": 0.3, "expected_batch_size": 4.0} | RMSPROP
     stream = record(0, case)
     assert_same("adas", h, stream, adas(h, stream))
+    own = {"learning_rate": 0.3, "expected_batch_size": 4.0, "gamma": 1e-2}
+    assert_same("adas-side", own, stream, adas_side(own, stream))
 
 
 @pytest.mark.parametrize("case", CASES)

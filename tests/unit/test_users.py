@@ -228,6 +228,21 @@ def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path
     torch.testing.assert_close((run.theta - theta).double(), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedadam", "adas-fed"])
+def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: Path) -> None:
+    own = {"method": {"id": method, "learning_rate": 1.0}, "privacy": None}
+    run = Run.prepare(from_mapping(SPEC | own), cache, "cpu")
+    theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
+    users = run.units.engine
+    assert isinstance(users, UserEngine)
+    assert run.spec.unit == "user"
+    mean = sum(users.update_of(user, theta) for user in batch.tolist()) / 16
+    run.step(batch, sigma=0.0)
+    assert isinstance(mean, Tensor)
+    expected = mean / (mean.abs() + 1e-8) if method == "fedadam" else mean
+    torch.testing.assert_close(run.theta - theta, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_side_information_divides_the_local_steps(cache: Path) -> None:
     run = Run.prepare(spec("adadps-fed", local_learning_rate=0.1, gamma=0.02), cache, "cpu")
     theta, users = run.theta.clone(), run.units.engine

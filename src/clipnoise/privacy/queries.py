@@ -170,6 +170,13 @@ class PlainMean(Query):
 
 
 @dataclass(frozen=True)
+class PlainUserMean(PlainMean):
+    """The mean update of users as it is. Only for references marked non-private."""
+
+    adjacency: ClassVar[Adjacency] = "add-remove-user"
+
+
+@dataclass(frozen=True)
 class OracleMean(ClippedMean):
     """The clipped mean with noise, of vectors formed with private knowledge: non-private."""
 

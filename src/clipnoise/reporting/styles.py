@@ -45,6 +45,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "adadps-ideal": (BLACK, "v", DOTTED),
     "dp2-rmsprop": (ORANGE, "X", DASHED),
     "adas": (GREY, "v", (2.0, 1.0)),
+    "adas-side": (GREY, "v", (1.0, 2.5)),
     # moment estimation
     "ime-adam": (PINK, "<", DASHDOT),
     "ime-adagrad": (PINK, "<", LONG),
@@ -59,6 +60,9 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-fedavg": (BLUE, "p", SOLID),
     "dp-fedadam": (GREEN, "p", LONG),
     "adadps-fed": (VERMILION, "h", DASHED),
+    "fedavg": (GREY, "p", DOTTED),
+    "fedadam": (GREY, "p", (2.0, 1.0)),
+    "adas-fed": (GREY, "h", DOTTED),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),

@@ -1,4 +1,4 @@
-"""DP-FedAdam: clip and average the updates of users, with Adam at the server."""
+"""FedAdam: average the updates of users, with Adam at the server; DP-FedAdam clips them first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from clipnoise.fields import Decay, NonNegative
 from clipnoise.methods.base import Public, State
-from clipnoise.methods.federated.fed_avg import FederatedMethod
+from clipnoise.methods.federated.fed_avg import FederatedMethod, PrivateFederatedMethod
+from clipnoise.privacy.queries import PlainUserMean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,15 +17,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPFedAdam(FederatedMethod):
-    """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the released mean update Δ̃ of users.
+class ServerAdam(FederatedMethod):
+    """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the mean update of users.
 
     Without `bias_correction` m and v take the place of m̂ and v̂, as Reddi et al. print it.
-
-    Source: Reddi et al. 2021, Algorithm 2 (FedAdam); AdaDPS, section 6.2 and Figure 6.
     """
-
-    id = "dp-fedadam"
 
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     gamma: NonNegative = 1e-8
@@ -38,3 +35,24 @@ class DPFedAdam(FederatedMethod):
             m = state.decay("m", delta, self.betas[0])
             v = state.decay("v", delta.square(), self.betas[1])
         return self.learning_rate * m / (v.sqrt() + self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPFedAdam(ServerAdam, PrivateFederatedMethod):
+    """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the released mean update Δ̃ of users.
+
+    Source: Reddi et al. 2021, Algorithm 2 (FedAdam); AdaDPS, section 6.2 and Figure 6.
+    """
+
+    id = "dp-fedadam"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(ServerAdam):
+    """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the mean update of users. Non-private.
+
+    Source: Reddi et al. 2021, Algorithm 2 (FedAdam); AdaDPS, Figure 6.
+    """
+
+    id = "fedadam"
+    query = PlainUserMean()

@@ -1,4 +1,4 @@
-"""DP-FedAvg: clip and average the updates of users, with momentum at the server."""
+"""FedAvg: average the updates of users, with momentum at the server; DP-FedAvg clips them first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.fields import Count, Decay, Positive
-from clipnoise.methods.base import LocalTraining, PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedUserMean
+from clipnoise.methods.base import (
+    LocalTraining,
+    PrivateMethod,
+    Public,
+    SingleRateMethod,
+    State,
+)
+from clipnoise.privacy.queries import ClippedUserMean, PlainUserMean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +23,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedMethod(PrivateMethod):
+class FederatedMethod(SingleRateMethod):
     """What federated methods share: a round draws users, and an update of a user is one vector.
 
     In a round every one of N users is drawn with probability b/N. A drawn user starts at the global
     θ, runs `local_epochs` of SGD on their own examples, and hands in Δ_u = θ_u − θ: what a step
-    adds, of the sign of a step and not of a gradient. Released is Δ̃ = (Σ clip(Δ_u) + noise)/b with
-    the constant b. Users are protected: adjacency is adding or removing a user with all their data.
+    adds, of the sign of a step and not of a gradient. Their sum is divided by the constant b.
+    """
+
+    local_learning_rate: Positive = 0.1
+    local_epochs: Count = 1
+    local_batch_size: Count = 100
+
+    def local_training(self) -> LocalTraining:
+        return LocalTraining(self.local_learning_rate, self.local_epochs, self.local_batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateFederatedMethod(FederatedMethod, PrivateMethod):
+    """What private federated methods share: Δ̃ = (Σ clip(Δ_u) + noise)/b.
+
+    Users are protected: adjacency is adding or removing a user with all their data.
 
     `noise_placement: central` puts noise of deviation σC on the sum. `per-user` puts σC on each
     selected user: √b·σC on the sum, and the accountant is given √b·σ. With Poisson sampling the
@@ -36,13 +56,7 @@ class FederatedMethod(PrivateMethod):
 
     query = ClippedUserMean()
 
-    local_learning_rate: Positive = 0.1
-    local_epochs: Count = 1
-    local_batch_size: Count = 100
     noise_placement: Literal["central", "per-user"] = "central"
-
-    def local_training(self) -> LocalTraining:
-        return LocalTraining(self.local_learning_rate, self.local_epochs, self.local_batch_size)
 
     def noise_on_sum(self, noise_multiplier: float, expected_batch_size: float) -> float:
         users = expected_batch_size if self.noise_placement == "per-user" else 1.0
@@ -50,16 +64,12 @@ class FederatedMethod(PrivateMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPFedAvg(FederatedMethod):
-    """m ← βm + Δ̃; θ ← θ + ηm, on the released mean update Δ̃ of users.
+class ServerMomentum(FederatedMethod):
+    """m ← βm + Δ; θ ← θ + ηm, on the mean update Δ of users.
 
-    At β = 0 and η = 1 it is federated averaging. (A moving average βm + (1−β)Δ̃ at η is this at
+    At β = 0 and η = 1 it is federated averaging. (A moving average βm + (1−β)Δ at η is this at
     (1−β)η.)
-
-    Source: McMahan et al. 2018, Algorithm 1; AdaDPS, section 6.2 and appendix B (server momentum).
     """
-
-    id = "dp-fedavg"
 
     momentum: Decay = 0.9
 
@@ -67,3 +77,24 @@ class DPFedAvg(FederatedMethod):
         (delta,) = released
         state["m"] = self.momentum * state["m"] + delta
         return self.learning_rate * state["m"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPFedAvg(ServerMomentum, PrivateFederatedMethod):
+    """m ← βm + Δ̃; θ ← θ + ηm, on the released mean update Δ̃ of users.
+
+    Source: McMahan et al. 2018, Algorithm 1; AdaDPS, section 6.2 and appendix B (server momentum).
+    """
+
+    id = "dp-fedavg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(ServerMomentum):
+    """m ← βm + Δ; θ ← θ + ηm, on the mean update Δ of users. Non-private.
+
+    Source: McMahan et al. 2017, Algorithm 1; AdaDPS, Figure 6 and appendix B (server momentum).
+    """
+
+    id = "fedavg"
+    query = PlainUserMean()
