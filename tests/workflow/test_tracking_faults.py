@@ -30,7 +30,13 @@ from clipnoise.engine.tracking import (
     sync,
     write,
 )
-from clipnoise.engine.tracking.store import known_experiments, open_store, redacted, stamp_path
+from clipnoise.engine.tracking.store import (
+    explain,
+    known_experiments,
+    open_store,
+    redacted,
+    stamp_path,
+)
 from clipnoise.engine.tracking.view import finished_view
 from clipnoise.files import write_json
 
@@ -304,3 +310,8 @@ def test_addresses_lose_their_secrets_and_nothing_else() -> None:
     assert redacted("sqlite:////tmp/a/mlflow.db") == "sqlite:////tmp/a/mlflow.db"
     assert redacted("postgresql://u:p@host:5/db?sslpassword=x") == "postgresql://host:5/db"
     assert redacted("https://token@host/path") == "https://host/path"
+    assert redacted("postgresql://u:p/w@d@host:5/db") == "postgresql://host:5/db"
+    assert redacted("https://u:p?w@host/db") == "https://…"
+    assert redacted("https://host/db?token=a@b") == "https://…"
+    for address in ("postgresql://u:p/w@d@host:5/db", "https://u:p?w@host/db"):
+        assert "p" not in explain(RuntimeError(f"cannot reach {address}"), address).split("//")[1]

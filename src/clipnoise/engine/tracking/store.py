@@ -226,8 +226,18 @@ def tracking_uri(results: Path, uri: str | None = None) -> str:
 def redacted(uri: str) -> str:
     """Return an address without user, password and query, fit for a log or a file."""
     scheme, separator, rest = uri.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path.partition('?')[0]}"
+    account, place = _account(rest)
+    if "?" in account:  # of a password, or the @ is in the query: nobody can tell
+        return f"{scheme}{separator}…"
+    return f"{scheme}{separator}{place.partition('?')[0]}"
+
+
+def _account(rest: str) -> tuple[str, str]:
+    """Split what follows :// at its last @: a password may hold / and @. A path has no account."""
+    if rest.startswith("/"):
+        return "", rest
+    account, _, place = rest.rpartition("@")
+    return account, place
 
 
 @contextmanager
@@ -244,14 +254,17 @@ def store_errors(uri: str) -> Iterator[None]:
 def explain(error: BaseException, uri: str) -> str:
     """Return the first line of an error, without the address's user, password and query."""
     text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    text = text.replace(uri, redacted(uri))
     for secret in _secrets(uri):
         text = text.replace(secret, "***")
     return text
 
 
 def _secrets(uri: str) -> Iterable[str]:
-    parts = urlsplit(uri)
-    written = [parts.netloc.rpartition("@")[0], parts.password, parts.username, parts.query]
+    rest = uri.partition("://")[2]
+    account = _account(rest)[0]
+    user, _, password = account.partition(":")
+    written = [account, password, user, rest.partition("?")[2]]
     found = {secret for text in written if text for secret in (text, unquote(text))}
     return sorted(found, key=len, reverse=True)
 
