@@ -171,7 +171,7 @@ def test_a_checkpoint_holds_every_random_stream_and_no_code(cache: Path, tmp_pat
     json.loads(path.read_bytes()[8 : 8 + header])  # the rest is numbers
 
 
-@pytest.mark.parametrize("harm", ["spec", "code", "noise multiplier", "torch", "device"])
+@pytest.mark.parametrize("harm", ["spec", "data", "code", "noise multiplier", "torch", "device"])
 def test_what_was_made_by_something_else_is_refused_and_training_starts_anew(
     harm: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

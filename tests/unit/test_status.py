@@ -72,6 +72,7 @@ def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
     path = run_folder(results, spec) / "summary.json"
     reason = None if status == "completed" else "the loss is not finite after step 10"
     values = {"hash": spec.hash, "status": status, "reason": reason, "seconds": seconds}
+    values |= {"data": {}, "digest": ""}
     write_json(path, {**values, "final": {}, "privacy": {}, "spec": to_mapping(spec)})
     return path
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clipnoise.data.base import Dataset
 from clipnoise.engine.budget import Privacy
+from clipnoise.engine.results import digest_of
 from clipnoise.engine.spec import RunSpec, Training, to_mapping, write_spec
 from clipnoise.files import write_atomically, write_json
 from clipnoise.methods.registry import method_class
@@ -95,14 +96,17 @@ def record(results: Path, run: RunSpec, *, offset: float = 0.0, status: str = "c
             "epsilon_target": last["epsilon"],
             "noise_multiplier": 1.1,
         },
+        "data": {},
         "seconds": 6.0,
         "parameters": 650,
         "git_commit": "0123456789ab",
         "started": started.isoformat(),
         "finished": (started + timedelta(seconds=8)).isoformat(),
     }
+    text = "\n".join([COLUMNS, *lines]) + "\n"
+    summary["digest"] = digest_of(summary, text)
     write_atomically(folder / "spec.yaml", write_spec(run))
-    write_atomically(folder / "metrics.csv", "\n".join([COLUMNS, *lines]) + "\n")
+    write_atomically(folder / "metrics.csv", text)
     write_atomically(folder / "run.log", f"trained {run.folder}\n")
     write_json(folder / "summary.json", summary)
     return folder

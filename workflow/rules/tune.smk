@@ -8,6 +8,7 @@ rule select:
         f"{RESULTS}/logs/select/{{key}}.log",
     benchmark:
         f"{RESULTS}/logs/select/{{key}}.jsonl"
+    retries: 0  # a damaged result is set aside: a second try would find none
     conda:
         LOCK
     params:

@@ -26,14 +26,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.results import read_run
+    from clipnoise.engine.results import read_run, set_aside
     from clipnoise.engine.tuning import write_choice
     from clipnoise.errors import UserError
     from clipnoise.studies.selection import choose
 
     summaries = []
     for name in arguments.runs:
-        files = read_run(arguments.below / name)
+        try:
+            files = read_run(arguments.below / name)
+        except UserError as error:
+            done = set_aside(arguments.below / name)
+            said = "It is set aside." if done else "It cannot be set aside."
+            raise UserError(f"{error} {said}") from None
         if files is None:
             raise UserError(f"{arguments.below / name}: the run has not finished.")
         absent = set(arguments.parameters) - set(files.summary["spec"]["method"])

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"--calibration: no file {target.key}.json for run {spec.hash}.")
         log = run_folder(arguments.results, spec) / "run.log"
         specs[log] = spec
-        if not is_finished(arguments.results, spec, *map(read_calibration, files)):
+        if not is_finished(arguments.results, arguments.cache, spec, *map(read_calibration, files)):
             tasks[log] = _task(arguments, spec, files)
     print(f"{len(tasks)} of {len(specs)} runs to train", flush=True)
     forks, ended = Forks(arguments.parallel), {}

@@ -87,10 +87,13 @@ class Manifest:
     licence: str
     files: dict[str, ArrayFile]
 
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each prepared file, as a result file says it."""
+        return {f"sha256 of {name}": file.sha256 for name, file in self.files.items()}
+
     def provenance(self) -> dict[str, str]:
         """Return what a result file should say about its data."""
-        digests = {f"sha256 of {name}": file.sha256 for name, file in self.files.items()}
-        return {"source": self.source, "licence": self.licence, **digests}
+        return {"source": self.source, "licence": self.licence, **self.digests()}
 
 
 def read_manifest(folder: Path, dataset: str) -> Manifest:

@@ -12,12 +12,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from clipnoise.data.cache import read_manifest
 from clipnoise.engine.fingerprint import fingerprint
 from clipnoise.engine.results import read_run, run_folder
 from clipnoise.engine.spec import to_mapping
@@ -30,16 +31,36 @@ if TYPE_CHECKING:
 STOPS = {signal.SIGTERM, signal.SIGUSR1}
 
 
-def is_finished(results: Path, spec: RunSpec, calibration: Calibration | None = None) -> bool:
-    """Tell whether a run has a sound result that the present code and calibration would repeat.
+def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
+    """Return what a result says of the prepared files that it was made from, as they are now.
+
+    Args:
+        spec: the run.
+        cache: the folder of prepared datasets.
+
+    Raises:
+        UserError: a dataset is not prepared.
+    """
+    found: dict[str, str] = {}
+    for prefix, dataset in zip(("", "public "), spec.datasets, strict=False):
+        manifest = read_manifest(cache / dataset.prepared, dataset.invocation)
+        found |= {f"{prefix}{name}": text for name, text in manifest.digests().items()}
+    return found
+
+
+def is_finished(
+    results: Path, cache: Path, spec: RunSpec, calibration: Calibration | None = None
+) -> bool:
+    """Tell whether a run has a sound result that present code, data and calibration would repeat.
 
     Args:
         results: the results folder.
+        cache: the folder of prepared datasets.
         spec: the run, with its tuned hyper-parameters.
         calibration: its σ; None for a non-private run.
     """
     try:
-        files = read_run(run_folder(results, spec))
+        files, data = read_run(run_folder(results, spec)), data_digests(spec, cache)
     except UserError:
         return False
     if files is None:
@@ -47,7 +68,9 @@ def is_finished(results: Path, spec: RunSpec, calibration: Calibration | None = 
     sigma = None if calibration is None else calibration.noise_multiplier
     summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
     made_by = (summary["spec"], summary.get("fingerprint"), summary["privacy"]["noise_multiplier"])
-    return bool(made_by == (plain, fingerprint(spec), sigma))
+    said = summary["data"]
+    same_data = all(said.get(name, text) == text for name, text in data.items())
+    return bool(same_data and made_by == (plain, fingerprint(spec), sigma))
 
 
 class Forks:
@@ -106,7 +129,8 @@ class Forks:
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopped = True
             for pid in self._running:
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):  # it has ended, and is about to be waited for
+                    os.kill(pid, number)
 
         before = {number: signal.signal(number, stop) for number in STOPS}
         try:

@@ -156,13 +156,19 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def identity(spec: RunSpec, calibration: Calibration | None, device: str) -> dict[str, str]:
+def identity(
+    spec: RunSpec,
+    calibration: Calibration | None,
+    device: str,
+    data: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Return all that decides how a run goes on, in words.
 
     Args:
         spec: the run.
         calibration: its σ; None for a non-private run.
         device: the torch device name.
+        data: the digests of the prepared data; None where they cannot change.
     """
     import torch
 
@@ -170,6 +176,7 @@ def identity(spec: RunSpec, calibration: Calibration | None, device: str) -> dic
     values = json.dumps(to_mapping(spec), sort_keys=True)  # its own hash leaves tuned ones out
     return {
         "spec": hashlib.sha256(values.encode()).hexdigest()[:12],
+        "data": hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12],
         "code": f"{fingerprint(spec)}-{fingerprint_of([__name__])}",
         "noise multiplier": str(sigma),
         "torch": str(torch.__version__),

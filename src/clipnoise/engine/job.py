@@ -7,15 +7,16 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.engine.batch import is_finished
+from clipnoise.engine.batch import data_digests, is_finished
 from clipnoise.engine.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.engine.provenance import Provenance
 from clipnoise.engine.results import read_summary, run_folder, write_run
 from clipnoise.engine.target import check_calibration
-from clipnoise.engine.tracking import Mode, open_run
+from clipnoise.engine.tracking import LiveRun, Mode, open_run
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 
 if TYPE_CHECKING:
@@ -68,20 +69,15 @@ def run_job(
     folder = run_folder(results, spec)
     require_writable(folder)
     with _alone(folder) as waited:
-        found = read_summary(folder) if waited and is_finished(results, spec, calibration) else None
-        if found is not None:
+        if waited and is_finished(results, cache, spec, calibration):
             logger.info("the other job has finished it")
-            return found
+            return read_summary(folder) or {}
         remove_unfinished(folder)
-        made_by = identity(spec, calibration, device)
+        made_by = identity(spec, calibration, device, data_digests(spec, cache))
         with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
             checkpoint = Checkpoint(
                 folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
             )
-
-            def on_metrics(metrics: Metrics) -> None:
-                logger.info(describe(metrics, spec.steps))
-                view.log(asdict(metrics))
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             outcome = train(
@@ -90,7 +86,7 @@ def run_job(
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=on_metrics,
+                on_metrics=partial(_tell, view, spec.steps),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
@@ -117,6 +113,11 @@ def _alone(folder: Path) -> Iterator[bool]:
         except OSError as error:
             logger.warning("nothing keeps other jobs from this run: no lock (%s)", error)
         yield waited
+
+
+def _tell(view: LiveRun, steps: int, metrics: Metrics) -> None:
+    logger.info(describe(metrics, steps))
+    view.log(asdict(metrics))
 
 
 def describe(metrics: Metrics, total: int) -> str:

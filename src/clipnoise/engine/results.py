@@ -34,6 +34,7 @@ FINAL = (
     "train_accuracy",
     "train_loss",
 )
+NEEDED = ("hash", "status", "final", "privacy", "spec", "data", "seconds", "digest")
 STATEMENT = (
     "epsilon",
     "epsilon_target",
@@ -168,7 +169,7 @@ def write_run(
         **({} if outcome.diagnostics is None else {"diagnostics": outcome.diagnostics}),
     }
     table = metrics_csv(outcome.metrics)
-    summary["digest"] = _digest(finite(summary), table)
+    summary["digest"] = digest_of(finite(summary), table)
     (folder / SUMMARY).unlink(missing_ok=True)
     write_atomically(folder / "spec.yaml", write_spec(spec))
     write_atomically(folder / "metrics.csv", table)
@@ -176,8 +177,8 @@ def write_run(
     return summary
 
 
-def _digest(summary: Mapping[str, Any], table: str) -> str:
-    """Return 16 hex digits over a summary, its digest left out, and the table of metrics."""
+def digest_of(summary: Mapping[str, Any], table: str) -> str:
+    """Return 16 hex digits over a summary, its digest left out, and the text of metrics.csv."""
     values = {name: value for name, value in summary.items() if name != "digest"}
     text = json.dumps(values, sort_keys=True) + table
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -216,7 +217,7 @@ def read_run(folder: Path) -> RunFiles | None:
         text = (folder / "metrics.csv").read_text()
     except (OSError, ValueError) as error:
         raise UserError(_damaged(path, str(error))) from None
-    if summary.get("digest") not in (None, _digest(summary, text)):
+    if summary["digest"] != digest_of(summary, text):
         raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
@@ -236,7 +237,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     path = folder / SUMMARY
     try:
         summary = json.loads(path.read_text())
-        missing = {"hash", "status", "final", "privacy", "spec"} - set(summary)
+        missing = set(NEEDED) - set(summary)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
