@@ -52,6 +52,7 @@ localrules:
 # input for up to date, missing runs included.
 onstart:
     shell(plan.open_store)
+    plan.note_batches()
 
 
 wildcard_constraints:

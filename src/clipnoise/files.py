@@ -140,7 +140,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a mapping at the top, got {type(values).__name__}.")

@@ -144,6 +144,81 @@ def test_a_result_lost_after_its_batch_was_done_is_asked_for_by_itself(tmp_path:
     assert planned.results("study") == [batch, planned.run_file(second, "summary.json")]
 
 
+def test_a_batch_in_a_queue_is_found_after_its_study_was_edited(tmp_path: Path) -> None:
+    write_study(tmp_path, "study", [1, 2, 3])
+    planned = plan(tmp_path, "study", runs_per_job=2)
+    planned.note_batches()
+    key = Path(planned.results("study")[0]).stem
+    write_study(tmp_path, "study", [0, 1, 2, 3])
+    edited = plan(tmp_path, "study", runs_per_job=2)
+    assert edited.batch(key) == planned.batch(key)
+    edited.note_batches()
+    write_study(tmp_path, "study", [2, 3])
+    with pytest.raises(UserError, match="no study plans it"):
+        plan(tmp_path, "study", runs_per_job=2).batch(key)
+
+
+def test_a_result_that_a_larger_batch_has_made_is_looked_at_by_a_batch(tmp_path: Path) -> None:
+    write_study(tmp_path, "study", [1])
+    planned = plan(tmp_path, "study")
+    (summary,) = planned.results("study")
+    Path(summary).parent.mkdir(parents=True)
+    Path(summary).touch()
+    (batch,) = planned.results("study")
+    assert planned.batch(Path(batch).stem).runs == (planned.study("study").runs[0].spec,)
+    (Path(summary).parent / "benchmark.jsonl").touch()
+    assert planned.results("study") == [summary], "a job of its own has made it"
+
+
+def test_a_batch_asks_for_no_more_than_its_runs_need() -> None:
+    resources = Resources(gpus=1, gpu_share={"logistic": 8}, threads=2)
+    (batch,) = batches(map(run, range(3)), resources)
+    assert (len(batch.runs), batch.parallel) == (3, 3)
+
+
+def test_the_specs_of_a_batch_fit_into_one_word_of_a_command_line() -> None:
+    columns = [f"a-column-with-a-long-name-{number}" for number in range(400)]
+    own = {"id": "own", "inputs": columns, "shape": [400], "training_file": 300}
+    values = to_mapping(run(0))
+    runs = [from_mapping({**values, "dataset": own, "seed": seed}) for seed in range(64)]
+    dealt = list(batches(runs, Resources(runs_per_job=64)))
+    assert sum(len(batch.runs) for batch in dealt) == 64
+    for batch in dealt:
+        assert len(json.dumps([to_mapping(one) for one in batch.runs])) < 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"gpus": 1, "gpu_share": {"logistc": 4}}, "gpu_share: .*'logistc'.*Did you mean"),
+        ({"gpus": 0, "shards_per_gpu": 8}, "shards_per_gpu: .* need gpus: 1"),
+        ({"gpus": 1, "gpu_share": {"logistic": 65}}, "less than or equal to 64"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(resources: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_config({"resources": resources})
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("a/trial", "b/trial"), "have the same name, trial"),
+        (("my study",), "letters, digits"),
+        (("v1.2",), "letters, digits"),
+        (("audit",), "may not be audit or reaccounting"),
+    ],
+)
+def test_names_that_the_workflow_cannot_carry_are_refused(
+    tmp_path: Path, files: tuple[str, ...], message: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_study(tmp_path, name, [1])
+    with pytest.raises(UserError, match=message):
+        plan(tmp_path, *(str(tmp_path / f"{name}.yaml") for name in files))
+
+
 def test_what_takes_long_to_load_is_loaded_once_for_all_runs(tmp_path: Path) -> None:
     sys.modules.pop("colorsys", None)
     loaded = {tmp_path / f"{n}": lambda: int("colorsys" not in sys.modules) for n in range(2)}

@@ -55,7 +55,7 @@ rule train_batch:
         f"{RESULTS}/logs/train_batch/{{batch}}.jsonl"
     conda:
         LOCK
-    threads: plan.job.threads
+    threads: lambda wildcards: plan.batch(wildcards.batch).parallel * plan.job.threads
     resources:
         mem_mb=lambda wildcards, attempt: (
             plan.batch(wildcards.batch).parallel * plan.job.memory_mb * attempt

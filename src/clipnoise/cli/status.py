@@ -45,9 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
         {**values, **({"studies": arguments.study} if arguments.study else {})},
         arguments.config.parent / "workflow" / "studies",
     )
-    results = arguments.results or Path(plan.config.results)
+    root = arguments.config.parent  # where Snakemake works, and what the folders are relative to
+    results = arguments.results or root / plan.config.results
     studies = [study_status(plan.study(name), results) for name in plan.configured]
-    steps = failed_steps(results, Path(plan.config.cache))
+    steps = failed_steps(results, root / plan.config.cache)
     if arguments.json:
         told = {"studies": [_study_mapping(study) for study in studies], "failed_steps": steps}
         print(json.dumps(told, indent=1))

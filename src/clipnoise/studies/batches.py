@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from clipnoise.engine.spec import RunSpec, to_mapping
+
 if TYPE_CHECKING:
-    from clipnoise.engine.spec import RunSpec
     from clipnoise.studies.config import Resources
+
+MOST_CHARACTERS = 96_000  # of the specs of a job: Linux takes words of 128 KiB
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ def batches(runs: Iterable[RunSpec], resources: Resources) -> Iterator[Batch]:
         kind = (resources.gres(model), resources.at_once(model), run.tuning is None)
         alike.setdefault(kind, []).append(run)
     for (_, parallel, _), members in alike.items():
-        size = max(several, parallel)
+        size = min(max(several, parallel), _most(members))
         for start in range(0, len(members), size):
-            yield Batch(tuple(members[start : start + size]), parallel)
+            own = tuple(members[start : start + size])
+            yield Batch(own, min(parallel, len(own)))
+
+
+def _most(runs: Iterable[RunSpec]) -> int:
+    """Return how many runs fit into one word of a command line, by the longest kind among them."""
+    kinds = {(run.dataset.invocation, run.method.id): run for run in runs}
+    longest = max(len(json.dumps(to_mapping(run))) for run in kinds.values())
+    return max(1, MOST_CHARACTERS // longest)

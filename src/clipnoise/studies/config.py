@@ -10,8 +10,9 @@ from annotated_types import Ge, Le
 
 from clipnoise.engine.tracking import Mode
 from clipnoise.fields import STRICT, Count, Natural, parse
+from clipnoise.models.base import model_class
 
-MOST_RUNS = 64  # of one job: their specs are one word of its command line, 128 KiB at most
+MOST_RUNS = 64  # of one job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class Resources:
         shards_per_gpu: how many shards Slurm makes of a GPU; a run then asks for its share of
             them. 0 where there are none: the runs that share a GPU are one job then.
         runs_per_job: how many runs one job trains, one after another.
-        jobs_per_study: how many jobs train a study at most; the jobs of one with more runs hold
-            several, so that planning stays quick and a cluster's queue short.
+        jobs_per_study: about how many jobs train a study, its tuning runs counted apart; the jobs
+            of one with more runs hold several, so that planning stays quick and a queue short.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -37,7 +38,7 @@ class Resources:
     memory_mb: Count = 4000
     minutes: Count = 60
     gpus: Natural = 0
-    gpu_share: dict[str, Count] = field(default_factory=dict)
+    gpu_share: dict[str, Annotated[int, Ge(1), Le(MOST_RUNS)]] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
     runs_per_job: Annotated[int, Ge(1), Le(MOST_RUNS)] = 1
     jobs_per_study: Count = 1000
@@ -45,6 +46,10 @@ class Resources:
     def __post_init__(self) -> None:
         if self.gpu_share and self.gpus != 1:
             raise ValueError("gpu_share: runs that share a GPU need gpus: 1")
+        if self.shards_per_gpu and self.gpus != 1:
+            raise ValueError("shards_per_gpu: runs that ask for shards of a GPU need gpus: 1")
+        for model in self.gpu_share:
+            model_class(model, file="gpu_share")
 
     def dealt(self, runs: int) -> int:
         """Return how many of so many runs one job trains, one after another; 64 at most."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,15 @@ from clipnoise.privacy.calibration import Target
 from clipnoise.studies.audits import audit_of
 from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config
+from clipnoise.studies.noted import note, noted
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study
 from clipnoise.studies.tuning import Search
 
 T = TypeVar("T")
 
+NAME = r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?"
+RESERVED = ("audit", "reaccounting")  # they are reports of their own
 RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
 
 
@@ -81,6 +85,7 @@ class Plan:
         config = replace(config, resources=replace(config.resources, runs_per_job=most))
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
+        _check_names(studies)
         plan = cls(config, folder, scale, tuple(study.name for study in studies))
         for study in studies:
             plan._add(study)
@@ -136,10 +141,20 @@ class Plan:
     def batch(self, key: str) -> Batch:
         """Return the runs of one job.
 
+        One that waited in a queue while studies were edited is found by what was noted of it.
+
         Raises:
-            UserError: no study has such a batch.
+            UserError: no study has such a batch, or plans its runs.
         """
+        before = {} if key in self._batches else noted(Path(self.config.results))
+        if key in before:
+            runs = tuple(self.run(run_hash) for run_hash in before[key]["runs"])
+            self._batches[key] = Batch(runs, before[key]["parallel"])
         return self._find(self._batches, key, "batch")
+
+    def note_batches(self) -> None:
+        """Write down what batches hold, for their jobs that wait in a queue."""
+        note(Path(self.config.results), self._batches)
 
     def calibration(self, key: str) -> Target:
         """Return the budget of a calibration: one job calibrates σ for all runs that share it.
@@ -293,13 +308,15 @@ class Plan:
         or of its batch.
 
         A run that is not there though its batch is done was lost later: it is asked for by itself.
+        The result of one that a larger batch has made is for a batch to look at, too: Snakemake
+        knows nothing of the code and data that it was made from.
         """
         done: dict[str, bool] = {}
         alone: list[str] = []
         for spec in {run.hash: run for run in runs}.values():
             batch = self._batches[self._batch_of[spec.hash]]
             summary = self.run_file(spec, "summary.json")
-            if len(batch.runs) == 1:
+            if len(batch.runs) == 1 and not _made_in_a_batch(Path(summary)):
                 alone.append(summary)
                 continue
             file = f"{self.config.results}/batches/{batch.key}.json"
@@ -341,6 +358,27 @@ class Plan:
     def artefacts(self) -> list[str]:
         """Return every study that belongs to a paper, `<paper>/<artefact>`."""
         return below(self.folder)
+
+
+def _made_in_a_batch(summary: Path) -> bool:
+    """Return whether a result is there that no job of its own has made: Snakemake times those."""
+    return summary.exists() and not (summary.parent / "benchmark.jsonl").exists()
+
+
+def _check_names(studies: Iterable[Study]) -> None:
+    """Refuse names of studies that files or rules of the workflow could not carry."""
+    paths: dict[str, Path] = {}
+    for study in studies:
+        if not re.fullmatch(NAME, study.name) or study.name in RESERVED:
+            raise UserError(
+                f"studies: {study.path}: a study's name may hold letters, digits, - and _, and may "
+                f"not be {' or '.join(RESERVED)}."
+            )
+        if paths.setdefault(study.name, study.path) != study.path:
+            raise UserError(
+                f"studies: {paths[study.name]} and {study.path} have the same name, {study.name}: "
+                "their results would stand in one place."
+            )
 
 
 def below(folder: Path) -> list[str]:

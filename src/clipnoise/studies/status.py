@@ -44,6 +44,7 @@ MADE_BY = {
     "prepare": ("cache", "{name}/manifest.json"),
     "calibrate": ("results", "calibration/{name}.json"),
     "select": ("results", "tuning/{name}.json"),
+    "train_batch": ("results", "batches/{name}.json"),
 }
 
 
@@ -199,6 +200,8 @@ def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
     if reason is not None:
         return RunStatus(spec, "failed", reason, log, age)
     said = LINE.findall(text)
+    if said and said[-1].partition(":")[0] in ("completed", "diverged"):
+        return RunStatus(spec, "not started", "its result is not there any more")
     if said and said[-1].startswith(STOPPED):
         return RunStatus(spec, "stopped", said[-1], log, age)
     steps = [found.groups() for line in said if (found := STEP.match(line))]
