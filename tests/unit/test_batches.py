@@ -15,7 +15,7 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.engine import gpus
-from clipnoise.engine.batch import Forks
+from clipnoise.engine.batch import Forks, is_finished
 from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.errors import UserError
 from clipnoise.studies.batches import batches
@@ -350,6 +350,13 @@ def test_a_batch_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
     subprocess.run(command, check=True)
     assert same.stat().st_mtime_ns == before
     assert json.loads((other.parent / "summary.json").read_text())["status"] == "completed"
+    cache = tmp_path / "data"
+    assert is_finished(many, cache, run(1))
+    manifest = cache / "digits" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    said["files"]["inputs.npy"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(said))
+    assert not is_finished(many, cache, run(1)), "it was made from other data"
 
 
 def values(path: Path) -> list[list[str]]:

@@ -146,6 +146,16 @@ def test_a_command_that_never_started_is_a_failure(study: Study, tmp_path: Path)
     assert failed.reason == said
 
 
+def test_a_result_that_was_set_aside_is_not_on_its_way(study: Study, tmp_path: Path) -> None:
+    for run, said in zip(
+        study.runs, ("completed", "diverged: the loss is not finite"), strict=False
+    ):
+        log(tmp_path, run.spec, progress(10, 30.0) + line(said))
+    first, second = study_status(study, tmp_path).runs[:2]
+    assert {first.state, second.state} == {"not started"}
+    assert first.reason == second.reason == "its result is not there any more"
+
+
 def test_a_clock_that_is_behind_makes_nobody_silent(study: Study, tmp_path: Path) -> None:
     spec = study.runs[0].spec
     log(tmp_path, spec, progress(10, 30.0), age=-3600)
@@ -225,3 +235,36 @@ def test_a_study_that_is_not_there_is_named(
 )
 def test_spans_of_time_are_short(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def test_a_batch_that_ended_before_its_runs_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "train_batch" / "0123456789ab.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("clipnoise train-batch: 1.json: not a calibration file.\n")
+    (name,) = failed_steps(tmp_path, tmp_path)
+    assert name == "train_batch 0123456789ab"
+
+
+def test_folders_are_relative_to_the_configuration(
+    states: StudyStatus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "results": "results"}))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(["status", "--config", "../config.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:10] == ["mine", "8", *["1"] * 8]
+
+
+def test_a_configuration_that_is_no_file_is_one_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--config", str(tmp_path)]) == 2
+    (tmp_path / "latin").write_bytes(b"title: caf\xe9")
+    assert main(["status", "--config", str(tmp_path / "latin")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "cannot be read: Is a directory" in first
+    assert "not valid YAML" in second

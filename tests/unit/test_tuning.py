@@ -180,6 +180,21 @@ PRIVACY = {
 }
 
 
+def test_a_damaged_run_of_a_search_is_set_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = tmp_path / "seed=1" / "0123456789ab" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    summary.write_text("{")
+    words = ["--metric", "validation_loss", "--parameters", "learning_rate"]
+    words += ["--below", str(tmp_path), "--runs", "seed=1/0123456789ab"]
+    assert main(["select", *words, "--out", str(tmp_path / "choice.json")]) == 2
+    said = capsys.readouterr().err
+    assert f"{summary}: damaged result file" in said
+    assert "It is set aside." in said
+    assert not summary.exists()
+
+
 @pytest.mark.parametrize(
     ("metric", "best"), [("validation_accuracy", 1.0), ("validation_loss", 1.0)]
 )

@@ -11,7 +11,10 @@ from clipnoise.reporting.records import NON_PRIVATE
 
 TERMS = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
-SEEDED = "Noise and batches follow from the seed: the guarantee does not hold against who knows it."
+SEEDED = (
+    "Noise and batches follow from the seed, and runs at one seed share them: the guarantee does "
+    "not hold against who knows it, nor for several such runs published together."
+)
 SECURE = "Noise and batches came from a cryptographic source and cannot be repeated."
 NAMES = {
     "rdp": "RDP",
