@@ -106,12 +106,14 @@ def test_the_jobs_of_a_study_with_many_runs_hold_several() -> None:
     assert Resources(runs_per_job=5, jobs_per_study=3).dealt(7) == 5
 
 
-def test_a_run_with_a_job_of_its_own_is_asked_for_by_its_summary(tmp_path: Path) -> None:
+def test_runs_with_a_job_of_their_own_are_asked_for_by_their_summaries(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1, 2, 3])
-    planned = plan(tmp_path, "study", jobs_per_study=2)
-    batch, alone = planned.results("study")
-    assert len(planned.batch(Path(batch).stem).runs) == 2
-    assert alone == planned.run_file(planned.study("study").runs[2].spec, "summary.json")
+    alone = plan(tmp_path, "study", jobs_per_study=3)
+    runs = alone.study("study").runs
+    assert alone.results("study") == [alone.run_file(one.spec, "summary.json") for one in runs]
+    dealt = plan(tmp_path, "study", jobs_per_study=2)
+    keys = [Path(file).stem for file in dealt.results("study")]
+    assert [len(dealt.batch(key).runs) for key in keys] == [2, 1]
 
 
 def test_studies_that_share_runs_share_their_batches(tmp_path: Path) -> None:

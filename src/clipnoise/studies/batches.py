@@ -24,10 +24,12 @@ class Batch:
     Attributes:
         runs: in the order in which they start.
         parallel: how many train at the same time.
+        alone: whether every run of its study has a job of its own.
     """
 
     runs: tuple[RunSpec, ...]
     parallel: int
+    alone: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -58,7 +60,7 @@ def batches(runs: Iterable[RunSpec], resources: Resources) -> Iterator[Batch]:
         size = min(max(several, parallel), _most(members))
         for start in range(0, len(members), size):
             own = tuple(members[start : start + size])
-            yield Batch(own, min(parallel, len(own)))
+            yield Batch(own, min(parallel, len(own)), alone=size == 1)
 
 
 def _most(runs: Iterable[RunSpec]) -> int:

@@ -24,7 +24,7 @@ def note(results: Path, batches: Mapping[str, Batch]) -> None:
     now = {
         key: {"runs": [run.hash for run in batch.runs], "parallel": batch.parallel}
         for key, batch in batches.items()
-        if len(batch.runs) > 1 and not _done(results, key)
+        if not batch.alone and not _done(results, key)
     }
     path = results / FILE
     if not now:

@@ -316,7 +316,7 @@ class Plan:
         for spec in {run.hash: run for run in runs}.values():
             batch = self._batches[self._batch_of[spec.hash]]
             summary = self.run_file(spec, "summary.json")
-            if len(batch.runs) == 1 and not _made_in_a_batch(Path(summary)):
+            if batch.alone and not _made_in_a_batch(Path(summary)):
                 alone.append(summary)
                 continue
             file = f"{self.config.results}/batches/{batch.key}.json"
