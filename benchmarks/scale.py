@@ -42,6 +42,7 @@ found = {name: round(value, 2) for name, value in seconds.items()}
 print(json.dumps({**found, "memory_mb": round(used.ru_maxrss / 1024)}))
 sys.exit(code)
 """
+MARKERS = "osD^v"  # lines are told apart without colour, too
 WHAT = {
     "dry run": "snakemake -n of the whole study",
     "dry run, one run per job": "the same with as many jobs as runs (jobs_per_study)",
@@ -179,8 +180,8 @@ def write_page(table: pd.DataFrame, folder: Path) -> None:
     for column, unit, panel in zip(
         ("cpu_seconds", "memory_mb"), ("CPU seconds", "MB"), axes, strict=True
     ):
-        for what, rows in table.groupby("what", sort=False):
-            panel.plot(rows["runs"], rows[column], marker="o", label=what)
+        for (what, rows), marker in zip(table.groupby("what", sort=False), MARKERS, strict=True):
+            panel.plot(rows["runs"], rows[column], marker=marker, label=what)
         panel.set(xscale="log", yscale="log", xlabel="runs", ylabel=unit)
     axes[0].legend(frameon=False, fontsize="small")
     figure.savefig(folder / "scale.svg")
