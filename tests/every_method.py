@@ -8,18 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clipnoise.audit.subject import SETTINGS
 from clipnoise.methods.base import Method, Public
 from clipnoise.methods.registry import methods
 
 METHODS = list(methods())
-REQUIRED: dict[str, Any] = {
-    "learning_rate": 0.1,
-    "clip_norm": 1.0,
-    "phase_lengths": (2, 2),
-    "learning_rates": (0.1, 0.05),
-    "clip_norms": (1.0, 2.0),
-    "phi": 1e-3,
-}
 # Settings under which a method's query or clipping plan is another than by default.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in METHODS),
@@ -41,7 +34,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def required(name: str) -> dict[str, Any]:
     """Return a value for each hyper-parameter that has no default."""
     missing = [field.name for field in fields(methods()[name]) if field.default is MISSING]
-    return {field: REQUIRED[field] for field in missing}
+    return {field: SETTINGS[field] for field in missing}
 
 
 def build(name: str, **options: Any) -> Method:

@@ -23,6 +23,7 @@ from clipnoise.reporting.costs import cost_panel, panel_lines
 from clipnoise.reporting.figures.draw import draw_figure
 from clipnoise.reporting.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.study import ReportItem
 
 KINDS = ("interquartile-means", "performance-profiles", "critical-differences")
 
@@ -113,19 +114,20 @@ def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_figure_across_tasks_is_drawn_and_repeats(kind: str, tmp_path: Path) -> None:
+def test_a_figure_across_tasks_is_drawn_and_repeats(kind: Any, tmp_path: Path) -> None:
     runs = league(tmp_path)
-    first = draw_figure(kind, "comparison", runs, runs)
+    item = ReportItem(kind=kind, part="comparison")
+    first = draw_figure(item, runs, runs)
     assert first.startswith(b"<?xml")
-    assert first == draw_figure(kind, "comparison", runs, runs)
+    assert first == draw_figure(item, runs, runs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_figure_survives_diverged_and_missing_runs(kind: str, tmp_path: Path) -> None:
+def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) -> None:
     runs = league(tmp_path)
     runs.loc[runs["method"] == "dp-adam", ["status", "test_accuracy"]] = ["diverged", np.nan]
     runs.loc[runs["dataset"] == "set-1", ["status", "test_accuracy"]] = ["missing", np.nan]
-    assert draw_figure(kind, "comparison", runs, runs)
+    assert draw_figure(ReportItem(kind=kind, part="comparison"), runs, runs)
 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:

@@ -105,6 +105,10 @@ def test_beside_a_sweep_over_momentum_stands_what_it_does_to_sampling_noise(tmp_
     assert accuracy.get_xlabel() == reduction.get_xlabel() == "history"
 
 
+def sweep_over(kind: Any, name: str) -> ReportItem:
+    return ReportItem(kind=kind, part="comparison", over=name)
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("phi", "Allowed: beta, history"), ("beta", "without a method with beta")]
 )
@@ -113,14 +117,14 @@ def test_a_momentum_sweep_over_anything_else_says_so(
 ) -> None:
     runs, points = tables(tmp_path, over(name, [0.1, 0.5]))
     with pytest.raises(UserError, match=message):
-        draw_figure("momentum-sweep", "comparison", runs, points, over=name)
+        draw_figure(sweep_over("momentum-sweep", name), runs, points)
 
 
 def test_an_incomplete_value_of_a_sweep_is_said_in_the_figure(tmp_path: Path) -> None:
     rows = over("beta", [0.1, 0.5])
     rows[0] = run_row(**{**_identity(rows[0]), "status": "diverged"})
     runs, points = tables(tmp_path, rows)
-    svg = draw_figure("sweep", "comparison", runs, points, over="beta").decode()
+    svg = draw_figure(sweep_over("sweep", "beta"), runs, points).decode()
     said = html.unescape(" ".join(re.findall(r"<!-- (.*?) -->", svg)))
     assert "beta = 0.1 at ε = 2: 1/2 runs" in said
 
@@ -133,7 +137,7 @@ def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
 def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> None:
     runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
     with pytest.raises(UserError, match=r"report\.over.*Did you mean 'beta'"):
-        draw_figure("sweep", "comparison", runs, points, over="betta")
+        draw_figure(sweep_over("sweep", "betta"), runs, points)
 
 
 def test_a_report_item_says_what_it_sweeps_over_exactly_if_it_sweeps() -> None:

@@ -36,6 +36,7 @@ SETTINGS: dict[str, Any] = {
     "phase_lengths": (2, 2),
     "learning_rates": (0.1, 0.05),
     "clip_norms": (1.0, 2.0),
+    "phi": 1e-3,
 }
 
 
