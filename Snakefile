@@ -18,6 +18,9 @@ RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.
 COLLECTED = plan.collected
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
+# What a job was made with is kept by the process that plans it: a job on a node starts sooner without.
+fingerprint = plan.fingerprint if workflow.is_main_process else lambda run_hash: ""
+
 # A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
 REPRODUCTIONS = glob_wildcards(
     f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml"

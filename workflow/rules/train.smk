@@ -27,7 +27,7 @@ rule train:
         device=plan.config.device,
     params:
         spec=lambda wildcards: plan.spec_json(wildcards.hash),
-        fingerprint=lambda wildcards: plan.fingerprint(wildcards.hash),
+        fingerprint=lambda wildcards: fingerprint(wildcards.hash),
         cache=lambda wildcards: CACHE,
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
@@ -74,7 +74,7 @@ rule train_batch:
         device=plan.config.device,
     params:
         specs=lambda wildcards: plan.batch_json(wildcards.batch),
-        fingerprints=lambda wildcards: plan.for_batch(plan.fingerprint, wildcards.batch),
+        fingerprints=lambda wildcards: plan.for_batch(fingerprint, wildcards.batch),
         parallel=lambda wildcards: plan.batch(wildcards.batch).parallel,
         run_threads=plan.job.threads,
         cache=lambda wildcards: CACHE,
