@@ -60,9 +60,9 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-fedavg": (BLUE, "p", SOLID),
     "dp-fedadam": (GREEN, "p", LONG),
     "adadps-fed": (VERMILION, "h", DASHED),
-    "fedavg": (GREY, "p", DOTTED),
-    "fedadam": (GREY, "p", (2.0, 1.0)),
-    "adas-fed": (GREY, "h", DOTTED),
+    "fedavg": (BLUE, "p", DOTTED),
+    "fedadam": (GREEN, "p", (2.0, 1.0)),
+    "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
