@@ -3,7 +3,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from clipnoise.errors import UserError
-from clipnoise.studies.plan import RUN, Plan
+from clipnoise.studies.plan import NAME, RESERVED, RUN, Plan
 
 
 configfile: "config.yaml"
@@ -30,7 +30,7 @@ PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
 
 # What has a report and is no study, with the character that comes after its name.
 NO_STUDY = "|".join(
-    [r"(audit|reaccounting)/", *(rf"{name}[./]" for name in REPRODUCTIONS)]
+    [rf"({'|'.join(RESERVED)})/", *(rf"{name}[./]" for name in REPRODUCTIONS)]
 )
 
 
@@ -67,7 +67,7 @@ wildcard_constraints:
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
     batch="[0-9a-f]{12}",
-    study=f"(?!{NO_STUDY})[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?",
+    study=f"(?!{NO_STUDY}){NAME}",
     part="[A-Za-z0-9_-]+",
     number="[0-9]+",
 

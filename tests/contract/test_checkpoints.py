@@ -75,7 +75,12 @@ class StopAfter(Checkpoint):
 
 
 def keeping(run: RunSpec, path: Path, **settings: Any) -> dict[str, Any]:
-    return {"path": path, "identity": identity(run, budget(run), "cpu"), "every": 1e9, **settings}
+    return {
+        "path": path,
+        "identity": identity(run, budget(run), "cpu", {}),
+        "every": 1e9,
+        **settings,
+    }
 
 
 def interrupted(run: RunSpec, cache: Path, path: Path, steps: int) -> None:
@@ -196,7 +201,7 @@ def test_a_run_whose_tuned_values_have_changed_does_not_go_on() -> None:
         for rate in (1.0, 0.1)
     ]
     assert runs[0].hash == runs[1].hash
-    one, other = (identity(run, budget(run), "cpu") for run in runs)
+    one, other = (identity(run, budget(run), "cpu", {}) for run in runs)
     assert {name for name in one if one[name] != other[name]} == {"spec"}
 
 

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.results import set_aside
+    from clipnoise.engine.results import told_and_set_aside
     from clipnoise.files import write_atomically
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
@@ -39,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows = list(csv.DictReader(io.StringIO(runs)))
     damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
     for folder, reason in damaged.items():
-        done = set_aside(arguments.results / "runs" / folder)
-        print(f"{reason} {'It is set aside.' if done else 'It cannot be set aside.'}")
+        print(told_and_set_aside(arguments.results / "runs" / folder, reason))
     print(f"{arguments.out}: {len(rows)} runs")
     return 1 if damaged else 0

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.results import read_run, set_aside
+    from clipnoise.engine.results import read_run, told_and_set_aside
     from clipnoise.engine.tuning import write_choice
     from clipnoise.errors import UserError
     from clipnoise.studies.selection import choose
@@ -36,9 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             files = read_run(arguments.below / name)
         except UserError as error:
-            done = set_aside(arguments.below / name)
-            said = "It is set aside." if done else "It cannot be set aside."
-            raise UserError(f"{error} {said}") from None
+            raise UserError(told_and_set_aside(arguments.below / name, str(error))) from None
         if files is None:
             raise UserError(f"{arguments.below / name}: the run has not finished.")
         absent = set(arguments.parameters) - set(files.summary["spec"]["method"])

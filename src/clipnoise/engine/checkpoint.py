@@ -160,7 +160,7 @@ def identity(
     spec: RunSpec,
     calibration: Calibration | None,
     device: str,
-    data: Mapping[str, str] | None = None,
+    data: Mapping[str, str],
 ) -> dict[str, str]:
     """Return all that decides how a run goes on, in words.
 
@@ -168,20 +168,24 @@ def identity(
         spec: the run.
         calibration: its σ; None for a non-private run.
         device: the torch device name.
-        data: the digests of the prepared data; None where they cannot change.
+        data: the digests of the prepared data.
     """
     import torch
 
     sigma = None if calibration is None else calibration.noise_multiplier
-    values = json.dumps(to_mapping(spec), sort_keys=True)  # its own hash leaves tuned ones out
     return {
-        "spec": hashlib.sha256(values.encode()).hexdigest()[:12],
-        "data": hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12],
+        "spec": _short(to_mapping(spec)),  # its own hash leaves tuned values out
+        "data": _short(data),
         "code": f"{fingerprint(spec)}-{fingerprint_of([__name__])}",
         "noise multiplier": str(sigma),
         "torch": str(torch.__version__),
         "device": torch.device(device).type,
     }
+
+
+def _short(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _pack(

@@ -69,9 +69,11 @@ def run_job(
     folder = run_folder(results, spec)
     require_writable(folder)
     with _alone(folder) as waited:
-        if waited and is_finished(results, cache, spec, calibration):
+        done = waited and is_finished(results, cache, spec, calibration)
+        found = read_summary(folder) if done else None
+        if found is not None:
             logger.info("the other job has finished it")
-            return read_summary(folder) or {}
+            return found
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache))
         with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:

@@ -264,5 +264,15 @@ def set_aside(folder: Path) -> bool:
     return True
 
 
+def told_and_set_aside(folder: Path, reason: str) -> str:
+    """Set a damaged result aside; return the reason with what became of it.
+
+    Args:
+        folder: the run's folder.
+        reason: what is wrong with the result.
+    """
+    return f"{reason} {'It is set aside.' if set_aside(folder) else 'It cannot be set aside.'}"
+
+
 def _damaged(path: Path, reason: str) -> str:
     return f"{path}: damaged result file ({reason}). Without it the next call makes the run again."

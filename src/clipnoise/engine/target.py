@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 from clipnoise.engine.spec import RunSpec
 from clipnoise.errors import UserError
@@ -15,17 +15,11 @@ def calibration_target(spec: RunSpec) -> Target | None:
     """Return the budget that a run's σ is calibrated for; None for a non-private run."""
     if spec.privacy is None or spec.delta is None:
         return None
-    turns = spec.participation()
     return Target(
+        **asdict(spec.participation()),
         epsilon=spec.privacy.epsilon,
         noise_multiplier=spec.noise_multiplier,
         delta=spec.delta,
-        sampling_rate=turns.sampling_rate,
-        steps=spec.steps,
-        groups=turns.groups,
-        overflow=turns.overflow,
-        terms=turns.terms,
-        examples=turns.examples,
         accountant=spec.privacy.accountant,
         sampler=spec.privacy.sampler,
         evaluation_steps=tuple(spec.evaluation_steps()),

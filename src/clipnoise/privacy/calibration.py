@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -175,14 +175,7 @@ def calibrate(target: Target) -> Calibration:
         UserError: the target cannot be met; the message says what can be.
     """
 
-    turns = Participation(
-        groups=target.groups,
-        sampling_rate=target.sampling_rate,
-        steps=target.steps,
-        overflow=target.overflow,
-        terms=target.terms,
-        examples=target.examples,
-    )
+    turns = Participation(**{one.name: getattr(target, one.name) for one in fields(Participation)})
 
     def spent(sigma: float, steps: int) -> float:
         return turns.epsilon(
@@ -193,20 +186,15 @@ def calibrate(target: Target) -> Calibration:
     if sigma is None:
         sigma = _smallest_sigma(target, lambda value: spent(value, target.steps))
     return Calibration(
+        **asdict(turns),
         epsilon_target=target.epsilon,
         delta=target.delta,
-        sampling_rate=target.sampling_rate,
-        steps=target.steps,
-        groups=target.groups,
         accountant=target.accountant,
         sampler=target.sampler,
         noise_multiplier=sigma,
         epsilon=spent(sigma, target.steps),
         spent={step: spent(sigma, step) for step in sorted(set(target.evaluation_steps))},
         adjacency=_adjacency(target),
-        overflow=target.overflow,
-        terms=target.terms,
-        examples=target.examples,
     )
 
 

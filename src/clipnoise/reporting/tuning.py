@@ -55,8 +55,8 @@ def _row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
         ", ".join(f"{name} {shown(one)}" for name, one in json.loads(text).items())
         for text in chosen
     )
-    shared = (cell["charge"] == "selection").any() or (cell["randomness"] != SECURE).any()
-    doubtful = shared or (cell["claim"] == "nominal").any()
+    nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
+    doubtful = (nominal | (cell["randomness"] != SECURE)).any()
     with_tuning = significant(cell["epsilon_with_tuning"].max())
     return {
         **place,

@@ -57,7 +57,9 @@ def batches(runs: Iterable[RunSpec], resources: Resources) -> Iterator[Batch]:
         kind = (resources.gres(model), resources.at_once(model), run.tuning is None)
         alike.setdefault(kind, []).append(run)
     for (_, parallel, _), members in alike.items():
-        size = min(max(several, parallel), _most(members))
+        size = max(several, parallel)
+        if size > 1:
+            size = min(size, _most(members))
         for start in range(0, len(members), size):
             own = tuple(members[start : start + size])
             yield Batch(own, min(parallel, len(own)), alone=size == 1)

@@ -28,11 +28,12 @@ from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config
 from clipnoise.studies.noted import note, noted
 from clipnoise.studies.scale import PAPER, read_scale
-from clipnoise.studies.study import Study, find_study
+from clipnoise.studies.study import Study, find_study, names_below
 from clipnoise.studies.tuning import Search
 
 T = TypeVar("T")
 
+ARTEFACTS = "*/*.yaml"  # in a folder for each paper
 NAME = r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?"
 RESERVED = ("audit", "reaccounting")  # they are reports of their own
 RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
@@ -77,7 +78,7 @@ class Plan:
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
         rules = read_scale(scale)
-        reproductions = below(folder.parent / "reproductions")
+        reproductions = names_below(folder.parent / "reproductions", ARTEFACTS)
         for name in rules.reproductions:
             if name not in reproductions:
                 raise unknown("reproduction", name, reproductions, file=str(scale))
@@ -166,11 +167,11 @@ class Plan:
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
         """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
-        unread = [] if key in known else sorted(self.folder.rglob("*.yaml"))
-        for path in unread:
+        unread = [] if key in known else names_below(self.folder)
+        for name in unread:
             if key in known:
                 break
-            self.study(path.relative_to(self.folder).with_suffix("").as_posix())
+            self.study(name)
         if key not in known:
             raise UserError(f"{kind} {key}: no study plans it; has its study file changed?")
         return known[key]
@@ -357,7 +358,7 @@ class Plan:
 
     def artefacts(self) -> list[str]:
         """Return every study that belongs to a paper, `<paper>/<artefact>`."""
-        return below(self.folder)
+        return names_below(self.folder, ARTEFACTS)
 
 
 def _made_in_a_batch(summary: Path) -> bool:
@@ -379,9 +380,3 @@ def _check_names(studies: Iterable[Study]) -> None:
                 f"studies: {paths[study.name]} and {study.path} have the same name, {study.name}: "
                 "their results would stand in one place."
             )
-
-
-def below(folder: Path) -> list[str]:
-    """Return the artefacts that have a file in a folder of papers, `<paper>/<artefact>`."""
-    files = sorted(folder.glob("*/*.yaml"))
-    return [path.relative_to(folder).with_suffix("").as_posix() for path in files]

@@ -190,12 +190,12 @@ class Study:
         """What stands on everything that shows its results; empty at the paper's own scale."""
         return self.scale.watermark
 
-    @property
+    @cached_property
     def tuning_runs(self) -> list[RunSpec]:
         """The runs that choose hyper-parameters; two searches may share some."""
         return [spec for search in self.searches.values() for spec in search.runs]
 
-    @property
+    @cached_property
     def specs(self) -> dict[str, RunSpec]:
         """All that is trained for the study, tuning included, by hash."""
         return {spec.hash: spec for spec in (*(run.spec for run in self.runs), *self.tuning_runs)}
@@ -288,16 +288,18 @@ def find_study(
     """
     path = Path(name) if name.endswith(".yaml") else _study_file(name, folder, "studies")
     if not path.is_file():
-        raise unknown("study", name, _names(folder), key="studies")
+        raise unknown("study", name, names_below(folder), key="studies")
     return load_study(path, scale, secure_noise=secure_noise)
 
 
 def _study_file(name: str, folder: Path, key: str) -> Path:
     path = inside(folder, f"{name}.yaml", key=key)
     if not path.is_file():
-        raise unknown("study", name, _names(folder), key=key)
+        raise unknown("study", name, names_below(folder), key=key)
     return path
 
 
-def _names(folder: Path) -> list[str]:
-    return [path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")]
+def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
+    """Return the names of the YAML files of a folder, `<paper>/<artefact>`, in order."""
+    files = sorted(folder.glob(pattern))
+    return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
