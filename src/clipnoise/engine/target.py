@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 from clipnoise.engine.spec import RunSpec
 from clipnoise.errors import UserError
@@ -16,7 +16,7 @@ def calibration_target(spec: RunSpec) -> Target | None:
     if spec.privacy is None or spec.delta is None:
         return None
     return Target(
-        **asdict(spec.participation()),
+        **vars(spec.participation()),
         epsilon=spec.privacy.epsilon,
         noise_multiplier=spec.noise_multiplier,
         delta=spec.delta,

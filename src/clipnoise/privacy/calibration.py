@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -186,7 +186,7 @@ def calibrate(target: Target) -> Calibration:
     if sigma is None:
         sigma = _smallest_sigma(target, lambda value: spent(value, target.steps))
     return Calibration(
-        **asdict(turns),
+        **vars(turns),
         epsilon_target=target.epsilon,
         delta=target.delta,
         accountant=target.accountant,
