@@ -17,8 +17,8 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
 from clipnoise.data.signature import Signature
-from clipnoise.engine.spec import RunSpec
 from clipnoise.models.base import Model
+from clipnoise.run.spec import RunSpec
 from clipnoise.studies.plan import Plan
 
 ROOT = Path(__file__).resolve().parent.parent

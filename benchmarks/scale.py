@@ -19,11 +19,11 @@ import matplotlib
 import pandas as pd
 import yaml
 
-from clipnoise.engine.outcome import Metrics, Outcome
-from clipnoise.engine.provenance import Provenance
-from clipnoise.engine.results import run_folder, write_run
-from clipnoise.engine.target import calibration_target
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.outcome import Metrics, Outcome
+from clipnoise.run.provenance import Provenance
+from clipnoise.run.results import run_folder, write_run
+from clipnoise.run.target import calibration_target
 from clipnoise.studies.plan import Plan
 
 matplotlib.use("Agg")

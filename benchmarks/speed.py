@@ -20,7 +20,7 @@ from networks import CASES, SERIES
 from page import write_page
 from ways import PLAIN
 
-from clipnoise.engine.memory import keep_freed_memory
+from clipnoise.run.memory import keep_freed_memory
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.methods.base import Public, State, step
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.privacy.noise import IndependentNoise
+from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.queries import Clipping
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clipnoise.engine.spec import RunSpec
-from clipnoise.engine.target import calibration_target
 from clipnoise.privacy.calibration import Calibration, calibrate
+from clipnoise.run.spec import RunSpec
+from clipnoise.run.target import calibration_target
 
 
 def budget(run: RunSpec) -> Calibration | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clipnoise.engine.replay import replay
+    from clipnoise.run.replay import replay
 
 __all__ = ["replay"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "replay":
-        from clipnoise.engine.replay import replay
+        from clipnoise.run.replay import replay
 
         return replay
     raise AttributeError(f"module 'clipnoise' has no attribute {name!r}")

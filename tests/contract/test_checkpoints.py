@@ -15,17 +15,17 @@ from budgets import budget
 from every_method import VARIANTS, required
 
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.checkpoint import (
+from clipnoise.methods.registry import method_class
+from clipnoise.run.checkpoint import (
     Checkpoint,
     InterruptedRunError,
     StopRequest,
     identity,
     stop_requests,
 )
-from clipnoise.engine.outcome import Outcome
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.training import Run, train
-from clipnoise.methods.registry import method_class
+from clipnoise.run.outcome import Outcome
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.train import Run, train
 
 STEPS = 6
 TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}

@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from clipnoise.errors import UserError
-from clipnoise.privacy import accountants
-from clipnoise.privacy.accountants import (
+from clipnoise.privacy.accountants import poisson
+from clipnoise.privacy.accountants.poisson import (
     ACCOUNTANTS,
     ORDERS,
     PRV_EPSILON_ERROR,
@@ -208,20 +208,20 @@ def test_prv_stays_above_the_limit_of_many_steps() -> None:
 
 
 def test_the_mean_of_the_privacy_loss_is_exact_for_the_plain_gaussian() -> None:
-    releases = accountants.Releases(noise_multiplier=3.0, sampling_rate=1.0, steps=1, delta=1e-5)
+    releases = poisson.Releases(noise_multiplier=3.0, sampling_rate=1.0, steps=1, delta=1e-5)
     with np.errstate(divide="ignore"):
-        prv = accountants._truncated_prv(releases, accountants._prv_domain(releases, 1e-8))
+        prv = poisson._truncated_prv(releases, poisson._prv_domain(releases, 1e-8))
         assert prv.mean() == pytest.approx(1 / (2 * 3.0**2), rel=1e-12)
 
 
 def test_results_that_are_not_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accountants, "_rdp", lambda releases: float("nan"))
+    monkeypatch.setattr(poisson, "_rdp", lambda releases: float("nan"))
     with pytest.raises(AccountantError, match="not a finite number"):
         bound("rdp", 1.0, 0.1, 10, 1e-5)
 
 
 def test_pld_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accountants, "_has_dp_accounting", lambda: False)
+    monkeypatch.setattr(poisson, "_has_dp_accounting", lambda: False)
     assert available() == ["rdp", "prv"]
     with pytest.raises(UserError, match="pip install dp-accounting"):
         bound("pld", 1.0, 0.1, 10, 1e-5)

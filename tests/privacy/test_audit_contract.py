@@ -17,8 +17,8 @@ from clipnoise.audit.runs import check_sampler, check_steps
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.models.logistic import Logistic
-from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.noise.spec import Noise
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def test_correlated_noise_is_as_declared_once_whitened(noise: Noise) -> None:
 
 def test_correlated_noise_taken_for_independent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def correlated(self: Noise, steps: int, draw: torch.Generator, like: torch.Tensor) -> Any:
-        from clipnoise.privacy.correlated import CorrelatedNoise
-        from clipnoise.privacy.strategies import optimal_toeplitz
+        from clipnoise.privacy.noise.correlated import CorrelatedNoise
+        from clipnoise.privacy.noise.strategies import optimal_toeplitz
 
         return CorrelatedNoise(draw, like, optimal_toeplitz(steps, 3))
 

@@ -12,7 +12,7 @@ from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.gradients.vmap import VmapEngine
-from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.noise.spec import Noise
 from clipnoise.privacy.queries import Clipping
 
 QUICK = Settings(runs=10)

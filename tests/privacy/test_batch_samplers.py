@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import ACCOUNTANTS, epsilon
-from clipnoise.privacy.binding import claim
-from clipnoise.privacy.fixed_size import (
+from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
+from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, epsilon
+from clipnoise.privacy.claim import claim
+from clipnoise.privacy.participation import gaussian_epsilon, participation
+from clipnoise.privacy.samplers.fixed_size import (
     FixedSizeSampler,
     TruncatedPoissonSampler,
     truncation_delta,
 )
-from clipnoise.privacy.fixed_size_accountant import fixed_size_epsilon
-from clipnoise.privacy.participation import gaussian_epsilon, participation
-from clipnoise.privacy.shuffling import ShuffledSampler, shuffled_epsilon_at_least
+from clipnoise.privacy.samplers.shuffled import ShuffledSampler, shuffled_epsilon_at_least
 
 
 def draw(seed: int = 0) -> torch.Generator:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
-from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.calibration import (
     TOLERANCE,
     Calibration,

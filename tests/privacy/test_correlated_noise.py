@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from clipnoise.privacy.correlated import CorrelatedNoise
-from clipnoise.privacy.correlation import Noise, next_bias_factor
-from clipnoise.privacy.noise import IndependentNoise
-from clipnoise.privacy.strategies import Strategy, Toeplitz, optimal_dense, optimal_toeplitz
+from clipnoise.privacy.noise.correlated import CorrelatedNoise
+from clipnoise.privacy.noise.independent import IndependentNoise
+from clipnoise.privacy.noise.spec import Noise, next_bias_factor
+from clipnoise.privacy.noise.strategies import Strategy, Toeplitz, optimal_dense, optimal_toeplitz
 
 KINDS = {
     "one band": optimal_toeplitz(9, 1),

@@ -10,17 +10,17 @@ import torch
 from every_method import VARIANTS, build, public
 from torch import Tensor
 
-from clipnoise.engine.results import privacy_statement
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.target import calibration_target
 from clipnoise.errors import UserError
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.methods.base import State
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.queries import ClippedMean, Clipping, IndependentMoments, JointMoments
-from clipnoise.privacy.sampling import MicroBatchAssignment, PoissonSampler
+from clipnoise.privacy.samplers.poisson import MicroBatchAssignment, PoissonSampler
 from clipnoise.privacy.sensitivity import Changes, largest_changes
+from clipnoise.run.results import privacy_statement
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.target import calibration_target
 from clipnoise.seeds import generator
 
 D, M = 5, 4

@@ -14,9 +14,9 @@ from scipy.stats import hypergeom, norm
 from clipnoise.cli import calibrate as command
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.privacy.accountants import ORDERS, AccountantError, rdp_curve
-from clipnoise.privacy.binding import claim
+from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, rdp_curve
 from clipnoise.privacy.calibration import Target, calibrate
+from clipnoise.privacy.claim import claim
 from clipnoise.privacy.nodes import node_curve, node_epsilon, sensitivity_factor
 from clipnoise.privacy.participation import participation
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from clipnoise.privacy.noise import IndependentNoise
+from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments
 from clipnoise.seeds import generator
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from clipnoise.errors import UserError
-from clipnoise.privacy import accountants
+from clipnoise.privacy.accountants import poisson as accountants
+from clipnoise.privacy.noise.strategies import optimal_toeplitz, prefix_sum_rmse
 from clipnoise.privacy.participation import gaussian_epsilon, participation
-from clipnoise.privacy.strategies import optimal_toeplitz, prefix_sum_rmse
 
 
 @settings(max_examples=200, deadline=None)

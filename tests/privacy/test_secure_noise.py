@@ -17,17 +17,17 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.checkpoint import FILE, InterruptedRunError
-from clipnoise.engine.job import run_job
-from clipnoise.engine.results import privacy_statement, read_run, run_folder
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import Run
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.privacy.correlated import CorrelatedNoise
-from clipnoise.privacy.noise import IndependentNoise
-from clipnoise.privacy.secure import PAIRS, secure_normals
-from clipnoise.privacy.strategies import optimal_toeplitz
+from clipnoise.privacy.noise.correlated import CorrelatedNoise
+from clipnoise.privacy.noise.independent import IndependentNoise
+from clipnoise.privacy.noise.secure import PAIRS, secure_normals
+from clipnoise.privacy.noise.strategies import optimal_toeplitz
+from clipnoise.run.checkpoint import FILE, InterruptedRunError
+from clipnoise.run.job import run_job
+from clipnoise.run.results import privacy_statement, read_run, run_folder
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import Run
 from clipnoise.studies.plan import Plan
 
 NOWHERE = torch.empty(0)
@@ -192,7 +192,7 @@ def test_a_stopped_run_keeps_nothing_and_starts_anew(
         return run_job(run, calibrate(target), tracking="off", **places)  # type: ignore[arg-type]
 
     with caplog.at_level(logging.INFO), monkeypatch.context() as patch:
-        patch.setattr("clipnoise.engine.job.describe", lambda *_: signal.raise_signal(STOP))
+        patch.setattr("clipnoise.run.job.describe", lambda *_: signal.raise_signal(STOP))
         with pytest.raises(InterruptedRunError, match="no checkpoint after step 1: secure noise"):
             job()
     assert not (run_folder(tmp_path, run) / FILE).exists()

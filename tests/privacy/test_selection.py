@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import epsilon
-from clipnoise.privacy.selection import pure_selected_epsilon, selected_epsilon
+from clipnoise.privacy.accountants.poisson import epsilon
+from clipnoise.privacy.accountants.selection import pure_selected_epsilon, selected_epsilon
 
 RUN: dict[str, Any] = {
     "noise_multiplier": 1.0,

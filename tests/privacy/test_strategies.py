@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipnoise.privacy.strategies import (
+from clipnoise.privacy.noise.strategies import (
     Dense,
     Strategy,
     Toeplitz,

@@ -12,7 +12,7 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.reporting.audits import build_audit_report
+from clipnoise.report.audits import build_audit_report
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "reports/templates/audit.typ"

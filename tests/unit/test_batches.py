@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from clipnoise.cli import main
-from clipnoise.engine import gpus
-from clipnoise.engine.batch import Forks, is_finished
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.errors import UserError
+from clipnoise.run import gpus
+from clipnoise.run.batch import Forks, is_finished
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.batches import batches
 from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
 from clipnoise.studies.plan import Plan
@@ -304,7 +304,7 @@ def test_jobs_take_different_gpus_and_give_them_back(machine: Path) -> None:
 
 def test_a_job_waits_until_a_gpu_is_free_also_when_its_holder_is_killed(machine: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from clipnoise.engine.gpus import own_gpus\n"
+        "import sys, time; from pathlib import Path; from clipnoise.run.gpus import own_gpus\n"
         "with own_gpus(2, locks=Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(machine)]
@@ -374,7 +374,7 @@ def test_a_run_names_what_else_it_loads() -> None:
         | {"method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1}, "privacy": privacy}
     )
     assert run(1).libraries == ()
-    assert correlated.libraries == ("clipnoise.privacy.strategies",)
+    assert correlated.libraries == ("clipnoise.privacy.noise.strategies",)
     assert set(correlated.libraries) <= set(loaded_by(correlated))
 
 
@@ -382,8 +382,8 @@ def loaded_by(spec: RunSpec) -> list[str]:
     """Return the modules that are loaded once the noise of a run is there."""
     code = (
         "import sys, torch\n"
-        "from clipnoise.engine.spec import from_mapping\n"
-        "from clipnoise.engine.ingredients import noise_source\n"
+        "from clipnoise.run.spec import from_mapping\n"
+        "from clipnoise.run.setup import noise_source\n"
         f"noise_source(from_mapping({to_mapping(spec)!r}), torch.zeros(2), 'cpu')\n"
         "print(*sys.modules)"
     )

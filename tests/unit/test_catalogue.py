@@ -9,7 +9,7 @@ import pytest
 
 from clipnoise.methods.catalogue import catalogue
 from clipnoise.methods.registry import methods
-from clipnoise.reporting.method_page import method_page
+from clipnoise.report.method_page import method_page
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = [name for name, kind in methods().items() if kind.query.private]

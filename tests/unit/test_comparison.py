@@ -14,9 +14,9 @@ from reporting_data import run_row, write_csv, write_study
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.reporting.comparison import Comparison, compare, comparison_data, to_csv
-from clipnoise.reporting.document import document
-from clipnoise.reporting.records import read_runs
+from clipnoise.report.comparison import Comparison, compare, comparison_data, to_csv
+from clipnoise.report.document import document
+from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.comparisons import comparisons
 from clipnoise.studies.study import ReportItem, load_study

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clipnoise.privacy.cyclic import CyclicPoissonSampler
+from clipnoise.privacy.samplers.cyclic import CyclicPoissonSampler
 
 
 def sampler(

@@ -10,7 +10,7 @@ from real_files import DATASETS
 from clipnoise.cli import main
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
-from clipnoise.reporting.dataset_page import COLUMNS, dataset_page
+from clipnoise.report.dataset_page import COLUMNS, dataset_page
 
 ROOT = Path(__file__).parents[2]
 

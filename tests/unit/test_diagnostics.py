@@ -13,14 +13,14 @@ import torch
 from budgets import budget
 from every_method import build
 
-from clipnoise.engine.diagnostics import BINS, Diagnostics
-from clipnoise.engine.outcome import Outcome
-from clipnoise.engine.provenance import Provenance
-from clipnoise.engine.results import read_run, run_folder, write_run
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.training import Run, train
 from clipnoise.methods.base import Method, Observation, Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
+from clipnoise.run.diagnostics import BINS, Diagnostics
+from clipnoise.run.outcome import Outcome
+from clipnoise.run.provenance import Provenance
+from clipnoise.run.results import read_run, run_folder, write_run
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.train import Run, train
 
 PUBLIC = Public(noise_multiplier=0.5, expected_batch_size=10, total_steps=50)
 PHI = (0.5 * 2 / 10) ** 2  # (σC/B)² at C = 2

@@ -10,8 +10,8 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.data.base import Dataset
-from clipnoise.engine import doctor
 from clipnoise.plugins import plugins
+from clipnoise.run import doctor
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clipnoise.engine import fingerprint as module
+from clipnoise.run import fingerprint as module
 
 BODY = '''
 """Docstring."""
@@ -82,8 +82,8 @@ def test_edits_that_can_change_a_result_move_it(toy: Path, file: str, old: str, 
 
 def test_taking_a_fingerprint_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from clipnoise.engine.fingerprint import closure; "
-        "assert closure(('clipnoise.engine.training',)); "
+        "import sys; from clipnoise.run.fingerprint import closure; "
+        "assert closure(('clipnoise.run.train',)); "
         "assert not {'torch', 'scipy', 'mlflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,13 +19,13 @@ import torch
 
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.memory import PhysicalBatch, out_of_memory
-from clipnoise.engine.results import read_run, run_folder, set_aside
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import Run
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.memory import PhysicalBatch, out_of_memory
+from clipnoise.run.results import read_run, run_folder, set_aside
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import Run
 
 NOBODY = 65534
 
@@ -139,9 +139,9 @@ def test_other_faults_and_one_example_too_large_are_faults() -> None:
 LIMITED = """
 import json, resource, sys
 from pathlib import Path
-from clipnoise.engine.memory import keep_freed_memory
-from clipnoise.engine.spec import from_mapping
-from clipnoise.engine.training import Run
+from clipnoise.run.memory import keep_freed_memory
+from clipnoise.run.spec import from_mapping
+from clipnoise.run.train import Run
 
 keep_freed_memory()
 run = Run.prepare(from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]), "cpu")

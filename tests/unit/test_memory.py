@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clipnoise.engine.memory import keep_freed_memory
+from clipnoise.run.memory import keep_freed_memory
 
 FAULTS = """
 import resource
@@ -23,7 +23,7 @@ for _ in range(5):
     fill()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-KEEP = "from clipnoise.engine.memory import keep_freed_memory; assert keep_freed_memory()"
+KEEP = "from clipnoise.run.memory import keep_freed_memory; assert keep_freed_memory()"
 
 
 def page_faults(first: str) -> int:

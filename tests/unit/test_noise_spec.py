@@ -10,7 +10,7 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
-from clipnoise.privacy.correlation import Noise
+from clipnoise.privacy.noise.spec import Noise
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_bands_never_exceed_the_steps(noise: Noise, steps: int, bands: int) -> N
 
 def test_importing_the_spec_and_the_accounting_loads_nothing_heavy() -> None:
     code = (
-        "import sys, clipnoise.privacy.correlation, clipnoise.privacy.participation\n"
+        "import sys, clipnoise.privacy.noise.spec, clipnoise.privacy.participation\n"
         "print(sorted({'torch', 'scipy', 'opacus'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clipnoise.cli import main
-from clipnoise.privacy import accountants
-from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.accountants import poisson
+from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.calibration import read_calibration
 from clipnoise.privacy.participation import gaussian_epsilon
 
@@ -90,7 +90,7 @@ def test_a_file_holds_ordinary_calibrations_only(tmp_path: Path, capsys: Output)
 def test_a_missing_package_does_not_hide_the_other_accountants(
     monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
-    monkeypatch.setattr(accountants, "_has_dp_accounting", lambda: False)
+    monkeypatch.setattr(poisson, "_has_dp_accounting", lambda: False)
     assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
     printed = capsys.readouterr().out
     assert "rdp         1.2222" in printed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clipnoise.engine import provenance
+from clipnoise.run import provenance
 
 
 def git(folder: Path, *words: str) -> None:

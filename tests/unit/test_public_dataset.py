@@ -11,12 +11,12 @@ import torch
 
 from clipnoise.data.digits import Digits
 from clipnoise.data.printed_digits import PrintedDigits
-from clipnoise.engine.fingerprint import fingerprint
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import train
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import train
 from clipnoise.studies.config import parse_config
 from clipnoise.studies.plan import Plan
 

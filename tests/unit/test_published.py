@@ -10,8 +10,8 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
-from clipnoise.reporting.published import PublishedCell, read_published
-from clipnoise.reproductions.base import read_published as read_quantities
+from clipnoise.papers.base import read_published as read_quantities
+from clipnoise.report.published import PublishedCell, read_published
 
 FOLDER = Path(__file__).parents[2] / "reports" / "published"
 FILES = sorted(FOLDER.rglob("*.csv"))

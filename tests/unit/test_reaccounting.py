@@ -12,7 +12,7 @@ import pytest
 
 from clipnoise.audit.reaccounting import Published, Reaccounted, reaccount, read_published, to_csv
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import epsilon
+from clipnoise.privacy.accountants.poisson import epsilon
 
 FILE = Path(__file__).parents[2] / "reports/published/reaccounting.yaml"
 QUICK = {

@@ -11,7 +11,7 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.reporting.across import (
+from clipnoise.report.across import (
     bootstrap,
     datasets_needed,
     interquartile_mean,
@@ -19,9 +19,9 @@ from clipnoise.reporting.across import (
     ranking,
     wilcoxon,
 )
-from clipnoise.reporting.costs import cost_panel, panel_lines
-from clipnoise.reporting.figures.draw import draw_figure
-from clipnoise.reporting.records import read_runs
+from clipnoise.report.costs import cost_panel, panel_lines
+from clipnoise.report.figures.draw import draw_figure
+from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 

@@ -16,11 +16,11 @@ from scipy import signal
 
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
-from clipnoise.reporting.figures.canvas import Series, legend, look, sheet
-from clipnoise.reporting.figures.draw import draw_figure
-from clipnoise.reporting.filters import frequency_response, momentum_reduction, noise_gain
-from clipnoise.reporting.records import read_curves, read_runs
-from clipnoise.reporting.styles import COLOURS, LOOKS, style
+from clipnoise.report.figures.canvas import Series, legend, look, sheet
+from clipnoise.report.figures.draw import draw_figure
+from clipnoise.report.filters import frequency_response, momentum_reduction, noise_gain
+from clipnoise.report.records import read_curves, read_runs
+from clipnoise.report.styles import COLOURS, LOOKS, style
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 

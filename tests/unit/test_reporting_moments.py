@@ -11,13 +11,13 @@ import pytest
 from matplotlib.colors import to_hex
 from reporting_data import run_row, write_csv
 
-from clipnoise.reporting.comparison import compare, comparison_data
-from clipnoise.reporting.figures import canvas, moments, noise_bias
-from clipnoise.reporting.figures.draw import draw_figure
-from clipnoise.reporting.formats import ACCURACY
-from clipnoise.reporting.moments import moments_data
-from clipnoise.reporting.records import read_runs
-from clipnoise.reporting.styles import style
+from clipnoise.report.comparison import compare, comparison_data
+from clipnoise.report.figures import canvas, moments, noise_bias
+from clipnoise.report.figures.draw import draw_figure
+from clipnoise.report.formats import ACCURACY
+from clipnoise.report.moments import moments_data
+from clipnoise.report.records import read_runs
+from clipnoise.report.styles import style
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 

@@ -10,9 +10,9 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.reporting.formats import ACCURACY
-from clipnoise.reporting.records import read_runs
-from clipnoise.reporting.statistics import Sample, holm, judge, paired_p_value, sample
+from clipnoise.report.formats import ACCURACY
+from clipnoise.report.records import read_runs
+from clipnoise.report.statistics import Sample, holm, judge, paired_p_value, sample
 from clipnoise.studies.collect import RUN_COLUMNS
 
 

@@ -13,11 +13,11 @@ import pytest
 from reporting_data import curve_rows, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.reporting.figures import canvas, curves, sweep
-from clipnoise.reporting.figures.draw import KINDS, draw_figure
-from clipnoise.reporting.filters import momentum_reduction
-from clipnoise.reporting.formats import ACCURACY
-from clipnoise.reporting.records import read_curves, read_runs
+from clipnoise.report.figures import canvas, curves, sweep
+from clipnoise.report.figures.draw import KINDS, draw_figure
+from clipnoise.report.filters import momentum_reduction
+from clipnoise.report.formats import ACCURACY
+from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 

@@ -11,11 +11,11 @@ import pytest
 from reporting_data import quickstart, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.reporting.formats import budget, duration, ranges, significant
-from clipnoise.reporting.notes import table_notes
-from clipnoise.reporting.records import read_runs
-from clipnoise.reporting.render import latex, to_csv, to_latex, to_markdown
-from clipnoise.reporting.tables import build_table
+from clipnoise.report.formats import budget, duration, ranges, significant
+from clipnoise.report.notes import table_notes
+from clipnoise.report.records import read_runs
+from clipnoise.report.render import latex, to_csv, to_latex, to_markdown
+from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 
 

@@ -11,12 +11,11 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from clipnoise.engine.replay import replay
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
 from clipnoise.methods.registry import method_class
-from clipnoise.reproductions.base import (
+from clipnoise.papers.base import (
     COMPARISON,
     Findings,
     Quantity,
@@ -27,15 +26,16 @@ from clipnoise.reproductions.base import (
     reproductions,
     write,
 )
-from clipnoise.reproductions.design_principles.fig2 import expected_loss
-from clipnoise.reproductions.design_principles.negative_coordinates import crossing
-from clipnoise.reproductions.dp_adambc.tables3_5 import (
+from clipnoise.papers.design_principles.fig2 import expected_loss
+from clipnoise.papers.design_principles.negative_coordinates import crossing
+from clipnoise.papers.dp_adambc.tables3_5 import (
     deviation_quantile,
     exceedance,
     gaussian_branch,
     martingale_bound,
 )
-from clipnoise.reproductions.trials import Trials
+from clipnoise.papers.trials import Trials
+from clipnoise.run.replay import replay
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "workflow" / "reproductions"
@@ -63,7 +63,7 @@ def test_the_fingerprint_of_a_reproduction_covers_its_methods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("clipnoise.engine.fingerprint.fingerprint_of", seen.append)
+    monkeypatch.setattr("clipnoise.run.fingerprint.fingerprint_of", seen.append)
     for name in ("adadps/fig3", "dp-adambc/dp-adam-tracks-dp-sgdm"):
         fingerprint(name, SETTINGS / f"{name}.yaml")
     ends = [{module.rsplit(".", 1)[1] for module in modules} for modules in seen]

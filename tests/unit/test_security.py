@@ -16,11 +16,11 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.data.own import Own
-from clipnoise.engine.provenance import Provenance
-from clipnoise.engine.spec import from_mapping
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
+from clipnoise.run.provenance import Provenance
+from clipnoise.run.spec import from_mapping
 from clipnoise.studies.comparisons import published_tables
 from clipnoise.studies.study import find_study, load_study
 
@@ -181,7 +181,7 @@ def test_a_run_spec_names_nothing_but_plug_ins(key: str, name: str) -> None:
 def test_mlflows_pages_are_served_to_this_machine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clipnoise.engine.tracking import ui
+    from clipnoise.tracking import ui
 
     started: list[list[str]] = []
 
@@ -231,7 +231,7 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "parts": {"main": values}}))
     run = load_study(path).runs[0].spec
-    from clipnoise.engine.spec import to_mapping
+    from clipnoise.run.spec import to_mapping
 
     places = ["--results", str(tmp_path / "results")]
     words = ["--spec", json.dumps(to_mapping(run)), "--cache", str(tmp_path / "cache"), *places]

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clipnoise.engine.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.errors import UserError
+from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 
 
 def values(**changes: Any) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.cli.status import STATES, span
-from clipnoise.engine.checkpoint import Checkpoint, InterruptedRunError, StopRequest
-from clipnoise.engine.job import describe
-from clipnoise.engine.outcome import Metrics
-from clipnoise.engine.results import run_folder
-from clipnoise.engine.spec import RunSpec, to_mapping
 from clipnoise.files import write_json
+from clipnoise.run.checkpoint import Checkpoint, InterruptedRunError, StopRequest
+from clipnoise.run.job import describe
+from clipnoise.run.outcome import Metrics
+from clipnoise.run.results import run_folder
+from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.status import SILENT_SECONDS, StudyStatus, failed_steps, study_status
 from clipnoise.studies.study import Study, load_study
 
@@ -79,7 +79,7 @@ def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
 
 def stop_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return what a run says that was told to stop after step 20."""
-    monkeypatch.setattr("clipnoise.engine.checkpoint._pack", lambda *words: b"")
+    monkeypatch.setattr("clipnoise.run.checkpoint._pack", lambda *words: b"")
     stopping = Checkpoint(folder / "x", {}, 1e9, StopRequest(signal.SIGTERM.name))
     with pytest.raises(InterruptedRunError) as stopped:
         stopping.save({}, {"outcome": {"steps_done": 20}})

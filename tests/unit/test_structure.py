@@ -20,8 +20,8 @@ LAYERS = [
     {"data", "models"},
     {"gradients", "privacy"},
     {"methods"},
-    {"engine"},
-    {"studies", "reporting", "reproductions", "audit"},
+    {"run", "tracking"},
+    {"studies", "report", "papers", "audit"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -105,7 +105,7 @@ for root in {packages}:
 
 
 def test_studies_and_reports_never_load_torch_or_mlflow() -> None:
-    code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.reporting"])
+    code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.report"])
     assert not loaded_by(code) & {"torch", "mlflow", "opacus"}
 
 
@@ -119,7 +119,7 @@ def test_listing_the_commands_loads_nothing_heavy() -> None:
 
 
 BUILD = """
-import clipnoise.engine.training
+import clipnoise.run.train
 from pathlib import Path
 from clipnoise.data.signature import Signature
 from clipnoise.models.base import model_class

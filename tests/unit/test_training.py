@@ -13,15 +13,15 @@ from budgets import budget
 from torch import nn
 
 from clipnoise.data.signature import Signature
-from clipnoise.engine import training
-from clipnoise.engine.ingredients import sampler
-from clipnoise.engine.provenance import Provenance
-from clipnoise.engine.results import read_run, run_folder, write_run
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.training import Outcome, train
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Method
 from clipnoise.models.logistic import Logistic
+from clipnoise.run import train as training
+from clipnoise.run.provenance import Provenance
+from clipnoise.run.results import read_run, run_folder, write_run
+from clipnoise.run.setup import sampler
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.train import Outcome, train
 
 METHODS: list[dict[str, Any]] = [
     {"id": "sgd", "learning_rate": 0.5},

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits_users import DigitsUsers
-from clipnoise.engine.results import privacy_statement
-from clipnoise.engine.spec import RunSpec, from_mapping
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import Run
 from clipnoise.errors import UserError
 from clipnoise.gradients.engine import physical_batches
 from clipnoise.gradients.users import UserEngine
 from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.queries import Clipping
+from clipnoise.run.results import privacy_statement
+from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import Run
 
 NAME = "shared layer"
 OWNERS = torch.tensor([2, 0, 1, 0, 2, 2, 2, 0, 4, 2])  # user 3 has nothing

@@ -11,9 +11,9 @@ from web_server import Site, serve
 
 from clipnoise.cli import main
 from clipnoise.data import download
-from clipnoise.engine import doctor
 from clipnoise.models.checkpoints import Weights, checkpoints
 from clipnoise.models.language import BertBase, TinyBert
+from clipnoise.run import doctor
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tracked import STUDY
 
-from clipnoise.engine.tracking import (
+from clipnoise.tracking import (
     init_store,
 )
 

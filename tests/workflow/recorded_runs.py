@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.budget import Privacy
-from clipnoise.engine.results import digest_of
-from clipnoise.engine.spec import RunSpec, Training, to_mapping, write_spec
 from clipnoise.files import write_atomically, write_json
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model
+from clipnoise.privacy.budget import Privacy
+from clipnoise.run.results import digest_of
+from clipnoise.run.spec import RunSpec, Training, to_mapping, write_spec
 
 STEPS = (0, 50, 100, 150, 200)
 COLUMNS = (

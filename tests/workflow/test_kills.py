@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.checkpoint import FILE as CHECKPOINT
-from clipnoise.engine.results import read_run, run_folder
-from clipnoise.engine.spec import RunSpec, to_mapping
-from clipnoise.engine.target import calibration_target
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.checkpoint import FILE as CHECKPOINT
+from clipnoise.run.results import read_run, run_folder
+from clipnoise.run.spec import RunSpec, to_mapping
+from clipnoise.run.target import calibration_target
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import Study, load_study
 
@@ -85,7 +85,7 @@ def train(words: list[str]) -> None:
 
 def start(words: list[str]) -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["clipnoise.engine.job", "clipnoise.engine.training"])
+    context.set_forkserver_preload(["clipnoise.run.job", "clipnoise.run.train"])
     process = context.Process(target=train, args=(words,))
     process.start()
     return process

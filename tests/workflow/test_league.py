@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.results import privacy_statement
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import train
 from clipnoise.methods.registry import methods
 from clipnoise.privacy.calibration import Calibration, Target, calibrate
+from clipnoise.run.results import privacy_statement
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import train
 from clipnoise.studies.study import PlannedRun, load_study
 
 STUDY = load_study(Path(__file__).parents[2] / "workflow" / "studies" / "digits-league.yaml")

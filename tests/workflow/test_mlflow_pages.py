@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from recorded_runs import record, spec
 
-from clipnoise.engine.tracking import Membership, init_store, sync
-from clipnoise.engine.tracking.ui import serve, study_pages
+from clipnoise.tracking import Membership, init_store, sync
+from clipnoise.tracking.ui import serve, study_pages
 
 FLAGS = (
     "--headless=new",

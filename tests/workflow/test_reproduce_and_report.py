@@ -10,8 +10,8 @@ import pytest
 from pypdf import PdfReader
 
 from clipnoise.cli import main
-from clipnoise.reporting.reproductions.base import reports
-from clipnoise.reproductions.base import COMPARISON, reproductions
+from clipnoise.papers.base import COMPARISON, reproductions
+from clipnoise.report.reproductions.base import reports
 from clipnoise.studies.scale import read_scale
 
 ROOT = Path(__file__).parents[2]

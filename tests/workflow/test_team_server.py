@@ -18,10 +18,10 @@ from recorded_runs import spec
 from team_server import MEMBER, Team, programs, team
 from tracked import STUDY, train
 
-from clipnoise.engine.batch import Forks
-from clipnoise.engine.tracking import init_store, sync
-from clipnoise.engine.tracking.store import known_experiments, open_store
-from clipnoise.engine.tracking.write import active_runs
+from clipnoise.run.batch import Forks
+from clipnoise.tracking import init_store, sync
+from clipnoise.tracking.store import known_experiments, open_store
+from clipnoise.tracking.write import active_runs
 
 REQUIRED = os.environ.get("CLIPNOISE_REQUIRE_POSTGRES") == "1"
 
@@ -76,7 +76,7 @@ def test_writers_at_once_lose_nothing(member: Team, tmp_path: Path) -> None:
     runs = [spec(seed=seed) for seed in range(WRITERS)]
 
     def write(number: int) -> int:
-        from clipnoise.engine.tracking import live
+        from clipnoise.tracking import live
 
         live.IMPORT_SECONDS = 300.0  # so many at once on few cores
         return 0 if train(tmp_path, runs[number], patience=120.0) else 1

@@ -9,13 +9,13 @@ import pytest
 from recorded_runs import record, rows, spec
 from tracked import STUDY, counts, shown, train, wait_for_a_run
 
-from clipnoise.engine.tracking import (
+from clipnoise.tracking import (
     Membership,
     init_store,
     open_run,
     sync,
 )
-from clipnoise.engine.tracking.store import open_store, stamp_path
+from clipnoise.tracking.store import open_store, stamp_path
 
 
 def test_a_second_initialisation_changes_nothing(results: Path) -> None:

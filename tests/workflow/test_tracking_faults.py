@@ -21,7 +21,8 @@ from recorded_runs import damage, record, rows, spec
 from tracked import STUDY, counts, shown, train, wait_for_a_run
 
 from clipnoise.cli import main
-from clipnoise.engine.tracking import (
+from clipnoise.files import write_json
+from clipnoise.tracking import (
     Membership,
     StoreError,
     init_store,
@@ -30,15 +31,14 @@ from clipnoise.engine.tracking import (
     sync,
     write,
 )
-from clipnoise.engine.tracking.store import (
+from clipnoise.tracking.store import (
     explain,
     known_experiments,
     open_store,
     redacted,
     stamp_path,
 )
-from clipnoise.engine.tracking.view import finished_view
-from clipnoise.files import write_json
+from clipnoise.tracking.view import finished_view
 
 
 class CrashError(Exception):
@@ -101,7 +101,7 @@ def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
     answers: int, results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     restarted = RestartingClient(open_store(results, {})[0], answers)
-    monkeypatch.setattr("clipnoise.engine.tracking.live.connect", lambda *_: restarted)
+    monkeypatch.setattr("clipnoise.tracking.live.connect", lambda *_: restarted)
     assert not train(results, spec(), mode="live", patience=60.0)
     assert "Connection refused. `clipnoise mlflow-sync` will mend it" in caplog.text
     restarted.back = True
@@ -149,7 +149,7 @@ def test_eight_jobs_at_once_lose_nothing(results: Path) -> None:
 
 
 def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
-    code = f"from clipnoise.engine.tracking import *; from pathlib import Path; import sys; \
+    code = f"from clipnoise.tracking import *; from pathlib import Path; import sys; \
         sys.exit(not init_store(Path({str(tmp_path)!r}), {{'a': '', 'b': ''}}).available)"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
     assert [process.wait(120) for process in processes] == [0] * 3

@@ -11,14 +11,14 @@ import torch
 import yaml
 
 from clipnoise.cli import main
-from clipnoise.engine.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import Run
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.privacy.queries import Clipping
-from clipnoise.reporting.privacy import privacy_statement
-from clipnoise.reporting.records import read_runs
-from clipnoise.reporting.tables import build_table
+from clipnoise.report.privacy import privacy_statement
+from clipnoise.report.records import read_runs
+from clipnoise.report.tables import build_table
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import Run
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import Study, load_study
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from recorded_runs import record, rows
 
-from clipnoise.engine.tracking import (
+from clipnoise.tracking import (
     open_run,
     write,
 )
-from clipnoise.engine.tracking.store import known_experiments, open_store
+from clipnoise.tracking.store import known_experiments, open_store
 
 STUDY = "study"
 

@@ -1,4 +1,4 @@
-from clipnoise.reproductions.base import fingerprint as reproduction_fingerprint
+from clipnoise.papers.base import fingerprint as reproduction_fingerprint
 
 
 rule reproduce:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clipnoise.engine.fingerprint import fingerprint_of
 from clipnoise.methods.registry import methods
+from clipnoise.run.fingerprint import fingerprint_of
 
 # Deliberate mistakes: each must be exposed by some check.
 MISTAKES: Mapping[str, str] = {

@@ -12,10 +12,10 @@ from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.estimator import lower_bound
 from clipnoise.audit.runs import batches, digits_for, run_spec
 from clipnoise.audit.subject import recorded
-from clipnoise.engine.target import calibration_target
-from clipnoise.engine.training import Run
-from clipnoise.privacy.binding import claim
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.claim import claim
+from clipnoise.run.target import calibration_target
+from clipnoise.run.train import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.subject import Recorder, Release, Subject
     from clipnoise.data.base import DenseExamples
-    from clipnoise.engine.spec import RunSpec
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.accountants import Accountant
+    from clipnoise.privacy.accountants.poisson import Accountant
+    from clipnoise.run.spec import RunSpec
 
 SCORE = (
     "log-likelihood ratio of a canary's coordinate over all steps, real examples taken out, in "

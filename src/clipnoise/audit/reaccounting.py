@@ -12,7 +12,7 @@ import yaml
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, parse
-from clipnoise.privacy.accountants import AccountantError, Delta, epsilon
+from clipnoise.privacy.accountants.poisson import AccountantError, Delta, epsilon
 from clipnoise.privacy.calibration import Target, calibrate
 from clipnoise.privacy.nodes import changed_terms, node_epsilon
 from clipnoise.privacy.participation import gaussian_epsilon

@@ -14,13 +14,13 @@ from clipnoise.audit.subject import recorded
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits
 from clipnoise.data.digits_users import DigitsUsers
-from clipnoise.engine.budget import Privacy
-from clipnoise.engine.ingredients import sampler
-from clipnoise.engine.spec import RunSpec, Training
-from clipnoise.engine.training import Run
 from clipnoise.models.logistic import Logistic
+from clipnoise.privacy.budget import Privacy
+from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 from clipnoise.privacy.sensitivity import EXCESS
-from clipnoise.privacy.shuffling import ShuffledSampler
+from clipnoise.run.setup import sampler
+from clipnoise.run.spec import RunSpec, Training
+from clipnoise.run.train import Run
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject
     from clipnoise.data.base import Dataset
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.accountants import Accountant
-    from clipnoise.privacy.sampling import Sampler
+    from clipnoise.privacy.accountants.poisson import Accountant
+    from clipnoise.privacy.samplers.poisson import Sampler
 
 PUBLIC_EXAMPLES = 100
 BATCHES = 400

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import physical_batches
 from clipnoise.methods.registry import method_class
-from clipnoise.privacy.correlation import Noise
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.nodes import sensitivity_factor
-from clipnoise.privacy.sampling import MicroBatchAssignment
+from clipnoise.privacy.noise.spec import Noise
+from clipnoise.privacy.samplers.poisson import MicroBatchAssignment
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

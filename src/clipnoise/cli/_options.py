@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, adapter
-from clipnoise.privacy.accountants import ACCOUNTANTS, Delta, Rate, epsilon
+from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, Delta, Rate, epsilon
 from clipnoise.studies.comparisons import PUBLISHED
 
 

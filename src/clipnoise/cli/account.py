@@ -19,7 +19,7 @@ from clipnoise.cli._options import (
     sensitivity_in_clip_norms,
 )
 from clipnoise.fields import Positive
-from clipnoise.privacy.accountants import ACCOUNTANTS, epsilon
+from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, epsilon
 from clipnoise.privacy.participation import gaussian_epsilon
 
 

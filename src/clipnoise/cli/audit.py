@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.cli._options import ranged
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, Positive, Probability
-from clipnoise.privacy.accountants import ACCOUNTANTS, Delta, Rate
+from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, Delta, Rate
 
 if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject
@@ -140,7 +140,7 @@ def _conclusion(result: dict[str, Any]) -> str:
 
 def _report(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.audits import build_audit_report
+    from clipnoise.report.audits import build_audit_report
 
     write_atomically(arguments.out, build_audit_report(arguments.results, arguments.template))
     print(f"{arguments.out}: audit report")

@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.results import told_and_set_aside
     from clipnoise.files import write_atomically
+    from clipnoise.run.results import told_and_set_aside
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 

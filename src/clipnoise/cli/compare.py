@@ -22,8 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.comparison import compare, to_csv
-    from clipnoise.reporting.records import read_runs
+    from clipnoise.report.comparison import compare, to_csv
+    from clipnoise.report.records import read_runs
     from clipnoise.studies.comparisons import comparisons
     from clipnoise.studies.study import load_study
 

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(cache: Path, page: Path | None) -> None:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.dataset_page import dataset_page
+    from clipnoise.report.dataset_page import dataset_page
 
     if page is None:
         show(cache)

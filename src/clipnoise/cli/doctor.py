@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.doctor import examine
     from clipnoise.files import read_yaml
+    from clipnoise.run.doctor import examine
     from clipnoise.studies.config import parse_config
 
     values = read_yaml(arguments.config) if arguments.config.exists() else {}

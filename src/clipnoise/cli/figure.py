@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.figures.draw import draw_figure
-    from clipnoise.reporting.records import read_curves, read_runs
+    from clipnoise.report.figures.draw import draw_figure
+    from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.study import load_study
 
     study = load_study(arguments.study, arguments.scale)

@@ -35,9 +35,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.tracking import init_store, is_open
     from clipnoise.studies.membership import descriptions, memberships
     from clipnoise.studies.study import find_study
+    from clipnoise.tracking import init_store, is_open
 
     folder, scale, secure = arguments.studies_folder, arguments.scale, arguments.secure_noise
     studies = [find_study(one, folder, scale, secure_noise=secure) for one in arguments.studies]

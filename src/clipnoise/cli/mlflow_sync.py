@@ -41,9 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.tracking import StoreError
     from clipnoise.files import write_json
     from clipnoise.studies.study import load_study
+    from clipnoise.tracking import StoreError
 
     scale, secure = arguments.scale, arguments.secure_noise
     studies = [load_study(path, scale, secure_noise=secure) for path in arguments.study]
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
-    from clipnoise.engine.tracking import read_stamp, sync
     from clipnoise.studies.membership import descriptions, memberships
+    from clipnoise.tracking import read_stamp, sync
 
     stamp = read_stamp(results)
     planned = set(memberships(studies))

@@ -19,8 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.tracking.store import StoreError, redacted, tracking_uri
-    from clipnoise.engine.tracking.ui import serve, study_pages
+    from clipnoise.tracking.store import StoreError, redacted, tracking_uri
+    from clipnoise.tracking.ui import serve, study_pages
 
     uri = tracking_uri(arguments.results)
     if uri.startswith("http"):

@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     import tempfile
 
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.figures.draw import draw_figure
-    from clipnoise.reporting.pdf import build_report
-    from clipnoise.reporting.records import read_curves, read_runs
+    from clipnoise.report.figures.draw import draw_figure
+    from clipnoise.report.pdf import build_report
+    from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 

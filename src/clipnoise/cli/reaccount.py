@@ -22,7 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.audit.reaccounting import reaccount, read_published, to_csv
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.audits import build_reaccounting_report
+    from clipnoise.report.audits import build_reaccounting_report
 
     rows = [reaccount(result) for result in read_published(arguments.published)]
     write_atomically(arguments.out, to_csv(rows))

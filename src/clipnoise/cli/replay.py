@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from clipnoise.engine.replay import replay
+    from clipnoise.run.replay import replay
 
     try:
         hyperparameters = json.loads(arguments.hyperparameters)

@@ -31,8 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.pdf import build_report
-    from clipnoise.reporting.records import read_runs
+    from clipnoise.report.pdf import build_report
+    from clipnoise.report.records import read_runs
     from clipnoise.studies.study import load_study
 
     study, runs = load_study(arguments.study, arguments.scale), read_runs(arguments.runs)

@@ -30,9 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ[name] = str(arguments.threads)
     import yaml
 
-    from clipnoise.engine.provenance import Provenance
     from clipnoise.files import write_atomically, write_json
-    from clipnoise.reproductions.base import load, read_published, write
+    from clipnoise.papers.base import load, read_published, write
+    from clipnoise.run.provenance import Provenance
     from clipnoise.studies.scale import read_scale
 
     provenance, scale = Provenance("cpu"), read_scale(arguments.scale)

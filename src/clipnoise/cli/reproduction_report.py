@@ -17,8 +17,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.reproductions.base import Data, find_report
-    from clipnoise.reporting.reproductions.build import build
+    from clipnoise.report.reproductions.base import Data, find_report
+    from clipnoise.report.reproductions.build import build
 
     data = Data(arguments.data)
     pdf = build(find_report(arguments.reproduction), data, arguments.template)

@@ -12,7 +12,7 @@ from typing import get_args
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from clipnoise.engine.tuning import Metric
+    from clipnoise.run.tuning import Metric
 
     parser.add_argument("--runs", nargs="+", required=True, help="folders of the tuning runs")
     parser.add_argument(
@@ -26,9 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from clipnoise.engine.results import read_run, told_and_set_aside
-    from clipnoise.engine.tuning import write_choice
     from clipnoise.errors import UserError
+    from clipnoise.run.results import read_run, told_and_set_aside
+    from clipnoise.run.tuning import write_choice
     from clipnoise.studies.selection import choose
 
     summaries = []

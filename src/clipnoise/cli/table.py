@@ -26,10 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from clipnoise.files import write_atomically
-    from clipnoise.reporting.costs import cost_panel
-    from clipnoise.reporting.records import read_runs
-    from clipnoise.reporting.render import to_csv, to_latex, to_markdown
-    from clipnoise.reporting.tables import build_table
+    from clipnoise.report.costs import cost_panel
+    from clipnoise.report.records import read_runs
+    from clipnoise.report.render import to_csv, to_latex, to_markdown
+    from clipnoise.report.tables import build_table
     from clipnoise.studies.study import load_study
 
     study = load_study(arguments.study, arguments.scale)

@@ -18,7 +18,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import Natural, Positive
 
 if TYPE_CHECKING:
-    from clipnoise.engine.spec import RunSpec
+    from clipnoise.run.spec import RunSpec
 
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
@@ -66,11 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(arguments.threads)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-    from clipnoise.engine.checkpoint import InterruptedRunError
-    from clipnoise.engine.gpus import own_gpus
-    from clipnoise.engine.job import run_job
-    from clipnoise.engine.memory import keep_freed_memory
     from clipnoise.privacy.calibration import read_calibration
+    from clipnoise.run.checkpoint import InterruptedRunError
+    from clipnoise.run.gpus import own_gpus
+    from clipnoise.run.job import run_job
+    from clipnoise.run.memory import keep_freed_memory
 
     spec = chosen(_spec(arguments.spec), arguments.choice)
     if spec.privacy is not None and len(arguments.calibration) != 1:
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def try_again(arguments: argparse.Namespace) -> int:
     """Return the exit code of what can go on later; ask Slurm for that where it should."""
-    from clipnoise.engine.slurm import requeue
+    from clipnoise.run.slurm import requeue
 
     if arguments.requeue and requeue():
         print("the Slurm job is back in the queue", file=sys.stderr, flush=True)
@@ -110,7 +110,7 @@ def try_again(arguments: argparse.Namespace) -> int:
 def _spec(text: str) -> RunSpec:
     import yaml
 
-    from clipnoise.engine.spec import from_mapping, read_spec
+    from clipnoise.run.spec import from_mapping, read_spec
 
     if not text.lstrip().startswith("{"):
         return read_spec(Path(text))
@@ -122,7 +122,7 @@ def _spec(text: str) -> RunSpec:
 
 def chosen(spec: RunSpec, choice: list[Path]) -> RunSpec:
     """Return the run with its tuned hyper-parameters."""
-    from clipnoise.engine.tuning import read_choice, resolve
+    from clipnoise.run.tuning import read_choice, resolve
 
     if spec.tuning is None or (spec.tuning.chosen and not choice):
         return spec

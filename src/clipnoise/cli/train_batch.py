@@ -20,9 +20,9 @@ from clipnoise.errors import UserError
 from clipnoise.fields import Count
 
 if TYPE_CHECKING:
-    from clipnoise.engine.spec import RunSpec
+    from clipnoise.run.spec import RunSpec
 
-ENGINE = "clipnoise.engine.training"  # and torch with it
+ENGINE = "clipnoise.run.train"  # and torch with it
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +37,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(arguments.threads)
-    from clipnoise.engine.batch import Forks, is_finished
-    from clipnoise.engine.gpus import own_gpus
-    from clipnoise.engine.results import run_folder
-    from clipnoise.engine.spec import from_mapping
-    from clipnoise.engine.target import calibration_target
     from clipnoise.files import write_json
     from clipnoise.privacy.calibration import read_calibration
+    from clipnoise.run.batch import Forks, is_finished
+    from clipnoise.run.gpus import own_gpus
+    from clipnoise.run.results import run_folder
+    from clipnoise.run.spec import from_mapping
+    from clipnoise.run.target import calibration_target
 
     tasks, specs = {}, {}
     for values in _listed(arguments.specs):
@@ -95,7 +95,7 @@ def _task(
     arguments: argparse.Namespace, spec: RunSpec, calibration: list[Path]
 ) -> Callable[[], int]:
     """Return a function that does what `clipnoise train` does for one run."""
-    from clipnoise.engine.spec import to_mapping
+    from clipnoise.run.spec import to_mapping
 
     text = json.dumps(to_mapping(spec))
     own = {"spec": text, "calibration": calibration, "choice": [], "gpus": 0, "requeue": False}

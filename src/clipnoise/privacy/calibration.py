@@ -15,7 +15,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, NonNegative, Positive, parse, to_plain
 from clipnoise.files import write_json
 from clipnoise.privacy import nodes
-from clipnoise.privacy.accountants import AccountantError, Delta, Rate
+from clipnoise.privacy.accountants.poisson import AccountantError, Delta, Rate
 from clipnoise.privacy.participation import Analysis, Overflow, Participation, Sampler
 
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1

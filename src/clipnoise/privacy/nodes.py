@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants import (
+from clipnoise.privacy.accountants.poisson import (
     LOG_MOMENT_ERROR,
     ORDERS,
     SMALLEST_SIGMA,

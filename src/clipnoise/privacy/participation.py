@@ -12,8 +12,8 @@ from annotated_types import Ge, Le
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, parse
 from clipnoise.privacy import nodes
-from clipnoise.privacy.accountants import AccountantError, Delta, Rate, epsilon
-from clipnoise.privacy.fixed_size_accountant import fixed_size_epsilon
+from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
+from clipnoise.privacy.accountants.poisson import AccountantError, Delta, Rate, epsilon
 from clipnoise.privacy.nodes import node_epsilon
 
 Sampler = Literal[

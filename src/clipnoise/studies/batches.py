@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clipnoise.engine.spec import RunSpec, to_mapping
+from clipnoise.run.spec import RunSpec, to_mapping
 
 if TYPE_CHECKING:
     from clipnoise.studies.config import Resources

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clipnoise.engine.results import FINAL, RunFiles, read_run, run_folder
-from clipnoise.engine.spec import to_mapping
-from clipnoise.engine.tuning import read_choice
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Method
+from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
+from clipnoise.run.spec import to_mapping
+from clipnoise.run.tuning import read_choice
 from clipnoise.studies.audits import audit_of
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.selection import epsilon_with_tuning

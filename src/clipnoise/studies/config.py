@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from clipnoise.engine.tracking import Mode
 from clipnoise.fields import STRICT, Count, Natural, parse
 from clipnoise.models.base import model_class
+from clipnoise.tracking import Mode
 
 MOST_RUNS = 64  # of one job
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.engine.spec import RunSpec, from_mapping
-from clipnoise.engine.tuning import Tuning
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.registry import method_class
+from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.run.tuning import Tuning
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import Search, Tune
 

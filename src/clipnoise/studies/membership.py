@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from clipnoise.engine.tracking.view import Membership
 from clipnoise.studies.study import Study
+from clipnoise.tracking.view import Membership
 
 TUNING = "tuning"  # the part that tuning runs are shown under
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.fingerprint import fingerprint
-from clipnoise.engine.spec import RunSpec, to_mapping
-from clipnoise.engine.target import calibration_target
 from clipnoise.errors import UserError, unknown
 from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import Target
+from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.spec import RunSpec, to_mapping
+from clipnoise.run.target import calibration_target
 from clipnoise.studies.audits import audit_of
 from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config

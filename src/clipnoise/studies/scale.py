@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from clipnoise.data.base import dataset_class
-from clipnoise.engine.spec import RunSpec
 from clipnoise.fields import STRICT, Count, Natural, parse
 from clipnoise.files import read_yaml
 from clipnoise.models.base import model_class
+from clipnoise.run.spec import RunSpec
 
 T = TypeVar("T")
 Plugin = str | dict[str, Any]

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from clipnoise.data.base import Dataset
-from clipnoise.engine.budget import Privacy
-from clipnoise.engine.spec import REQUIRED, Training
-from clipnoise.engine.tuning import Tuning
 from clipnoise.fields import adapter
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
+from clipnoise.privacy.budget import Privacy
+from clipnoise.run.spec import REQUIRED, Training
+from clipnoise.run.tuning import Tuning
 from clipnoise.studies.config import Config
 from clipnoise.studies.grid import MATCHES
 from clipnoise.studies.scale import ScaleFile

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from clipnoise.engine.tuning import Choice, Metric, Spent, Tried
 from clipnoise.errors import UserError
-from clipnoise.privacy.selection import composed_epsilon, selected_epsilon
+from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
+from clipnoise.run.tuning import Choice, Metric, Spent, Tried
 from clipnoise.studies.tuning import Charge
 
 Summary = Mapping[str, Any]

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-from clipnoise.engine.job import CHECKPOINT_SECONDS
-from clipnoise.engine.results import read_summary, run_folder
-from clipnoise.engine.spec import RunSpec
 from clipnoise.errors import UserError
+from clipnoise.run.job import CHECKPOINT_SECONDS
+from clipnoise.run.results import read_summary, run_folder
+from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
 
 State = Literal[

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.engine.spec import RunSpec
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
 from clipnoise.files import inside, read_yaml
+from clipnoise.run.spec import RunSpec
 from clipnoise.studies.grid import Grid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from clipnoise.engine.spec import RunSpec
-from clipnoise.engine.tuning import Metric
 from clipnoise.fields import STRICT, Natural
+from clipnoise.run.spec import RunSpec
+from clipnoise.run.tuning import Metric
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]

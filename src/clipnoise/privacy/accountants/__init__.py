@@ -1,0 +1,1 @@
+"""Accountants: from σ, q and T to ε and δ, one file per analysis."""

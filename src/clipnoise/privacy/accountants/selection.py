@@ -1,0 +1,103 @@
+"""The cost of tuning: what choosing the best of several private runs costs in ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def selected_epsilon(
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    expected_runs: float,
+) -> float:
+    """Bound the ε of publishing only the best of a random number of private runs.
+
+    The number of runs is Poisson with mean μ, drawn before the first; each run takes a candidate at
+    random, with its own noise. Publishing the best then costs a Rényi divergence of
+    ε(α) + μδ̂ + log(μ)/(α − 1) at order α, where one run is (ε̂, δ̂)-DP with ε̂ ≤ log(1 + 1/(α − 1)).
+    Choosing from a fixed grid costs more; choosing on public or validation data that is not private
+    costs nothing.
+
+    Args:
+        noise_multiplier: σ of each run.
+        sampling_rate: q.
+        steps: T.
+        delta: δ of the result.
+        expected_runs: μ ≥ 1.
+
+    Returns:
+        ε under adding or removing one example.
+
+    Raises:
+        UserError: μ is below 1.
+
+    Source: Papernot, Steinke 2022, "Hyperparameter Tuning with Rényi Differential Privacy",
+    theorem 6.
+    """
+    import numpy as np
+
+    if not expected_runs >= 1:
+        raise UserError(f"expected_runs: must be at least 1, got {expected_runs}.")
+    single = steps * rdp_curve(noise_multiplier, sampling_rate)
+    orders = np.array(ORDERS)
+    slack = [_delta(single, orders, math.log1p(1 / (order - 1))) for order in ORDERS]
+    chosen = single + expected_runs * np.array(slack) + math.log(expected_runs) / (orders - 1)
+    return _epsilon(chosen, orders, delta)
+
+
+def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: float) -> float:
+    """Bound the ε of publishing everything that several runs release.
+
+    Args:
+        mechanisms: σ, q and T of each; Poisson-subsampled Gaussians whose noise and batches are
+            drawn anew for each.
+        delta: δ of all together.
+
+    Returns:
+        ε under adding or removing one example: Rényi divergences add up at each order.
+
+    Source: Mironov 2017, "Rényi Differential Privacy", proposition 1.
+    """
+    import numpy as np
+
+    curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
+    return _epsilon(np.sum(curves, axis=0), np.array(ORDERS), delta) if curves else 0.0
+
+
+def pure_selected_epsilon(epsilon: float) -> float:
+    """Return 3ε: what the best of a geometric number of pure ε-DP runs costs.
+
+    Args:
+        epsilon: ε of one run, at δ = 0.
+
+    Source: Liu, Talwar 2019, "Private Selection from Private Candidates".
+    """
+    return 3 * epsilon
+
+
+def _epsilon(curve: NDArray[np.float64], orders: NDArray[np.float64], delta: float) -> float:
+    """Turn Rényi divergences into ε at δ (Balle et al. 2020, theorem 21)."""
+    import numpy as np
+
+    values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(0.0, float(np.nanmin(values)))
+
+
+def _delta(curve: NDArray[np.float64], orders: NDArray[np.float64], epsilon: float) -> float:
+    """Turn Rényi divergences into δ at ε, the inverse of `_epsilon`."""
+    import numpy as np
+
+    logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return min(1.0, math.exp(min(0.0, float(np.nanmin(logs)))))

@@ -1,0 +1,1 @@
+"""Noise: independent, correlated across steps, or from a cryptographic source."""

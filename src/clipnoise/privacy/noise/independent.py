@@ -1,0 +1,79 @@
+"""Noise sources: the standard normals that a query scales and adds."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from clipnoise.privacy.noise.secure import secure_normals
+from clipnoise.resumable import Resumable
+
+
+class NoiseSource(Resumable, Protocol):
+    """A stream of noise, one entry per step, in order.
+
+    What a source returns at step t is row t of C⁻¹z for its strategy matrix C: z_t itself for
+    independent noise, a mix of z_1 … z_t for correlated noise. Methods see no difference except in
+    the variance, which is `row_norm_squared(t)` times that of independent noise.
+    """
+
+    def next(self, draws: int = 1) -> list[torch.Tensor]:
+        """Return the next step's noise, one tensor of shape (d,) per noisy released value."""
+        ...
+
+    def row_norm_squared(self, step: int) -> float:
+        """Return ‖row t of C⁻¹‖², the variance of each coordinate at step t (counted from 1)."""
+        ...
+
+
+class IndependentNoise:
+    """z_t ~ N(0, I_d), fresh at every step and for every released value (DP-SGD).
+
+    Drawn in one call, in the dtype and on the device of the parameters. The usual caveat of the
+    field applies: floating-point normals are close to, not exactly, the real-valued ones that
+    accountants assume (float32 ones never exceed about 6 on a CPU).
+    """
+
+    def __init__(self, generator: torch.Generator | None, like: torch.Tensor) -> None:
+        """Start the stream.
+
+        Args:
+            generator: a stream of random numbers on the device of `like`, used by nothing else;
+                None draws from a cryptographic source.
+            like: a tensor with the shape (d,), dtype and device of the parameters.
+        """
+        self._generator = generator
+        self._like = like.new_empty(0)
+        self._shape = like.shape
+
+    def next(self, draws: int = 1) -> list[torch.Tensor]:
+        """Return the next step's noise: `draws` independent standard normal tensors."""
+        shape = (draws, *self._shape)
+        if self._generator is None:
+            return list(secure_normals(shape, self._like).unbind())
+        normals = torch.randn(
+            shape,
+            generator=self._generator,
+            dtype=self._like.dtype,
+            device=self._like.device,
+        )
+        return list(normals.unbind())
+
+    def row_norm_squared(self, step: int) -> float:
+        """Return 1: every coordinate has unit variance at every step."""
+        return 1.0
+
+    def get_state(self) -> dict[str, torch.Tensor]:
+        """Return the position in the stream, for a checkpoint; a cryptographic one has none."""
+        return {} if self._generator is None else {"generator": self._generator.get_state()}
+
+    def set_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go to a saved position; the noise that follows is the same bit for bit.
+
+        Raises:
+            ValueError: the noise is from a cryptographic source, which has no positions.
+        """
+        if self._generator is None:
+            raise ValueError("noise from a cryptographic source cannot be gone on with")
+        self._generator.set_state(state["generator"])

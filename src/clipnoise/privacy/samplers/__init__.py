@@ -1,0 +1,1 @@
+"""Samplers: which examples take part in a step, one file per scheme."""

@@ -1,0 +1,208 @@
+"""The reports of audits and of re-accounting, from their JSON and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from clipnoise.errors import UserError
+from clipnoise.report.formats import DASH, decimal, significant
+from clipnoise.report.pdf import typeset
+
+COLUMNS = (
+    "An audit can refute a guarantee. It can never prove one: a better attack may find more.",
+    "Declared: how far one example may move what a step releases, in units of C/B, the clip norm "
+    "over the expected batch size. A second number is for a second released value. The noise is "
+    "σ times this, so everything rests on it.",
+    "Measured: the largest move that any attack caused, as a multiple of the declared one, all "
+    "released values together. Up to 1 the promise is kept; above 1 the noise is too small.",
+    "Noise: the variance of the noise that was added, as a multiple of what σ asks for.",
+    "Claimed ε: what the accountant says that the mechanism costs. Smaller is more private.",
+    "Betrayed ε: what an attacker who guesses which planted examples (canaries) took part was "
+    "right often enough to show, at 95% confidence. Above the claim, the claim is false. It is far "
+    "below even for the exact mechanism, because an attack from single runs is not perfect.",
+    "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
+)
+READING = (
+    "Published: ε as printed. Text: what the algorithm in the text costs at the δ beside it, under "
+    "the accountant that the paper names (RDP). Code: what the released code runs.",
+    "Tight: the same under numerical composition (PRV), which is closer to the true value.",
+    "What a paper does not print is solved for: the noise multiplier or the number of steps at "
+    "which its accountant gives the published ε at the δ that its code used.",
+    "All values assume Poisson sampling at rate B/n; for nodes of a graph, batches of a fixed "
+    "size. Code that shuffles instead has no such bound.",
+)
+
+
+def build_audit_report(folder: Path, template: Path) -> bytes:
+    """Make the PDF of all audits.
+
+    Args:
+        folder: holds contract/, empirical/ and control/ with one JSON file each.
+        template: the Typst file.
+
+    Returns:
+        The PDF; the same bytes for the same input.
+
+    Raises:
+        UserError: there is no result, or the template does not compile.
+    """
+    contracts, bounds, controls = (
+        _read(folder / name) for name in ("contract", "empirical", "control")
+    )
+    if not contracts and not controls:
+        raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
+    methods = [_method(contract, bounds.get(name)) for name, contract in contracts.items()]
+    heads = "method, adjacency, declared, measured, noise, claimed ε, betrayed ε, verdict"
+    blocks = [
+        _text("What the columns mean", COLUMNS),
+        _table("Methods", heads.split(", "), "ll" + "r" * 5 + "l", methods),
+        _text("How it was done", _setup(contracts.values(), bounds.values())),
+        _table(
+            "Controls: mistakes put in on purpose",
+            ["mistake", "refuted by", "what was found"],
+            "lll",
+            [_control(control) for control in controls.values()],
+        ),
+    ]
+    return typeset(_content("Audit", "audit", blocks), template, {})
+
+
+def build_reaccounting_report(table: Path, template: Path) -> bytes:
+    """Make the PDF of the re-accounting.
+
+    Args:
+        table: the CSV file of `clipnoise reaccount`.
+        template: the Typst file.
+
+    Raises:
+        UserError: the table is missing, or the template does not compile.
+    """
+    try:
+        with table.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    except OSError as error:
+        raise UserError(f"{table}: cannot be read: {error.strerror}.") from None
+    heads = "paper, result, published, δ, text, tight, code, tight"
+    assumed = "result, n, B, T, σ, source of σ, source of T, released code"
+    blocks = [
+        _text("How to read this", READING),
+        _table("ε at equal δ", heads.split(", "), "ll" + "r" * 6, map(_costs, rows)),
+        _table("Assumptions", assumed.split(", "), "lrrrrlll", map(_assumptions, rows)),
+    ]
+    content = _content("Published ε, computed again", "reaccounting", blocks)
+    return typeset(content, template, {})
+
+
+def _read(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    except ValueError as error:
+        raise UserError(f"{folder}: damaged result file: {error}.") from None
+
+
+def _content(title: str, name: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"title": title, "name": name, "blocks": list(blocks)}
+
+
+def _text(head: str, paragraphs: Iterable[str]) -> dict[str, Any]:
+    return {"kind": "text", "head": head, "paragraphs": list(paragraphs)}
+
+
+def _table(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> dict[str, Any]:
+    """Return a table; `align` has a letter per column, l or r."""
+    return {"kind": "table", "head": head, "heads": heads, "align": list(align), "rows": list(rows)}
+
+
+def _method(contract: dict[str, Any], bound: dict[str, Any] | None) -> list[str]:
+    at = contract["declared_at"]
+    unit = (at["clip_norm"] or math.nan) / at["expected_batch_size"]
+    declared = [significant(part["sensitivity"] / unit, 3) for part in contract["declared"]]
+    measured, noise = contract["measured"], contract["noise"]
+    return [
+        contract["method"],
+        contract["adjacency"],
+        ", ".join(declared) or DASH,
+        DASH if measured is None else _infinite(measured["joint"], 4),
+        DASH if noise is None else decimal(noise["variance"], 3),
+        DASH if bound is None else decimal(bound["claimed_epsilon"], 2),
+        DASH if bound is None else decimal(bound["bound"]["epsilon"], 2),
+        _verdict(contract, bound),
+    ]
+
+
+def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None) -> str:
+    if not contract["private"]:
+        return "no claim (non-private)"
+    if contract["verdict"] == "broken" or (bound and bound["verdict"] == "refuted"):
+        return "refuted: " + "; ".join(contract["broken"] or ["more is betrayed than claimed"])
+    if bound is None:
+        return "contract kept; not audited"
+    return "not refuted" + (" (ε is nominal)" if bound["claim"] == "nominal" else "")
+
+
+def _control(control: dict[str, Any]) -> list[str]:
+    found = ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken"
+    return [control["mistake"], found, "; ".join(control["said"])]
+
+
+def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
+    """Return what was run, with its numbers."""
+    said = []
+    pairs = [row["measured"]["pairs"] for row in contracts if row["measured"]]
+    if pairs:
+        said.append(
+            f"Contract check: {sum(pairs):,} comparisons of neighbouring datasets, made to hurt "
+            "and from real digits, with empty and oversized batches, at several steps and "
+            "iterates, through both gradient engines with several physical batch sizes."
+        )
+    settings = {json.dumps(row["settings"], sort_keys=True) for row in bounds}
+    for text in sorted(settings):
+        one = json.loads(text)
+        said.append(
+            f"Empirical audit: m = {one['canaries'] * one['runs']:,} gradient canaries, each in by "
+            f"a fair coin, in {one['runs']} independent runs of logistic regression on digits; "
+            f"σ {one['noise_multiplier']:g}, q {one['sampling_rate']:g}, {one['steps']} steps, "
+            f"δ {one['delta']:g}, confidence {one['confidence']:g}. A canary is in one run only, "
+            "so all runs together are one mechanism."
+        )
+    scores = {row["score"] for row in bounds}
+    said += [f"Score: {score}." for score in sorted(scores)]
+    said.append(
+        "The bound is that of Steinke, Nasr and Jagielski 2023, Theorem 5.2, with abstentions."
+    )
+    return said
+
+
+def _costs(row: dict[str, str]) -> list[str]:
+    numbers = [_number(row[name], 4) for name in ("published", "delta")]
+    costs = [
+        decimal(_float(row[name]), 2)
+        for name in ("text", "text_tight", "released", "released_tight")
+    ]
+    return [row["paper"], row["result"], *numbers, *costs]
+
+
+def _assumptions(row: dict[str, str]) -> list[str]:
+    numbers = [
+        _number(row[name], 6) for name in ("examples", "batch_size", "steps", "noise_multiplier")
+    ]
+    words = [row[name] for name in ("noise_source", "steps_source", "released_code")]
+    return [row["result"], *numbers, *words]
+
+
+def _float(text: str) -> float:
+    return float(text) if text else math.nan
+
+
+def _number(text: str, digits: int) -> str:
+    return significant(_float(text), digits)
+
+
+def _infinite(value: float | None, digits: int) -> str:
+    """Return a number; files hold infinity as null."""
+    return significant(math.inf if value is None else value, digits)

@@ -1,0 +1,218 @@
+"""The content of a report as plain data: what the PDF template lays out, and nothing it decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.report.comparison import compare, comparison_data
+from clipnoise.report.costs import NOTE, cost_panel
+from clipnoise.report.formats import budget, count, duration, ranges, shown, significant
+from clipnoise.report.moments import moments_data
+from clipnoise.report.notes import TEST, table_notes
+from clipnoise.report.privacy import headline, privacy_statement
+from clipnoise.report.records import STATUSES
+from clipnoise.report.render import panel_data
+from clipnoise.report.tables import build_table
+from clipnoise.report.tuning import tuned
+from clipnoise.studies.comparisons import PUBLISHED, comparisons
+from clipnoise.studies.study import ReportItem, Study
+
+CONFIGURATION = ["part", "dataset", "model", "label", "budget"]
+
+READING = (
+    "± is the sample standard deviation over seeds. It says how much a single run varies, not how "
+    "well the mean is known; divide by √n for the standard error of the mean.",
+    "The same seed gives every method the same initial weights and the same batches, so methods "
+    f"are compared in pairs. Bold rests on a {TEST}. The best method is chosen from the same runs "
+    "that it is tested on. With few seeds the test sees only large differences: bold beside the "
+    "best means “not shown to be worse”, not “equal”.",
+    "A Wilcoxon signed-rank test is not used: with n seeds its exact two-sided p-value cannot go "
+    "below 2 to the power 1 − n (0.0625 for five), before any correction.",
+    "A method that diverged in some runs is shown by the mean of the others with n/N beside it. "
+    "That mean flatters it, so it cannot be bold.",
+    "ε is the cost of one training run with the hyper-parameters given. Choosing them, repeating "
+    "runs over seeds and publishing several models cost more, and that is not charged here.",
+)
+
+
+def document(
+    study: Study, runs: pd.DataFrame, figures: Mapping[int, str], published: Path = PUBLISHED
+) -> dict[str, Any]:
+    """Return everything a report says.
+
+    Args:
+        study: title, description and the items to show.
+        runs: runs.csv.
+        figures: path of the image of a report item, by its number; one that is not there is
+            reported as not drawn.
+        published: the folder of published tables.
+
+    Raises:
+        UserError: two configurations of a table share a label, or a published table is missing
+            or wrong.
+    """
+    distinct = runs.drop_duplicates("hash")
+    tables = comparisons(study, published)
+    items = [*study.report, *(item for item in tables if item not in study.report)]
+    return {
+        "title": study.title,
+        "name": study.name,
+        "watermark": study.watermark,
+        "claim": headline(distinct),
+        "summary": _summary(distinct),
+        "description": _paragraphs(study.file.description),
+        "grid": _grid(runs),
+        "privacy": privacy_statement(distinct),
+        "items": [
+            comparison_data(compare(runs, item, tables[item]))
+            if item in tables
+            else _item(item, runs, figures.get(number))
+            for number, item in enumerate(items)
+        ],
+        "failures": _failures(runs),
+        "reading": list(READING),
+        "configurations": _configurations(runs),
+        "tuning": tuned(runs),
+        "provenance": _provenance(distinct),
+    }
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Cut a text at its empty lines; other line ends are only those of the file."""
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+
+
+def _summary(runs: pd.DataFrame) -> str:
+    if runs.empty:
+        return "No run is planned."
+    status = runs["status"].value_counts()
+    words = {"corrupt": "damaged"}
+    said = [f"{status[name]:,} {words.get(name, name)}" for name in STATUSES if name in status]
+    return f"{count(len(runs), 'planned run')}: {', '.join(said)}."
+
+
+def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return one row per part: what it crosses and how much of it completed."""
+    rows = []
+    for part, own in runs.groupby("part", sort=False):
+        done = int((own["status"] == "completed").sum())
+        budgets = [budget(text) for text in own["budget"].drop_duplicates()]
+        rows.append(
+            {
+                "part": str(part),
+                "datasets": _named(own),
+                "models": list(own["model"].drop_duplicates()),
+                "methods": list(own["label"].drop_duplicates()),
+                "budgets": budgets,
+                "seeds": str(own["seed"].nunique()),
+                "runs": f"{done}/{len(own)}",
+            }
+        )
+    return rows
+
+
+def _named(runs: pd.DataFrame) -> list[str]:
+    """Return the datasets of a part, each with what was loaded for it where that has other name."""
+    pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
+    return [str(name) if data in ("", name) else f"{name} (data: {data})" for name, data in pairs]
+
+
+def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
+    title = item.title or item.part
+    if item.drawn:
+        return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
+    if item.kind == "moments-table":
+        return moments_data(item, runs)
+    table = build_table(runs, item.part, title=title, caption=item.caption)
+    costs = [cost_panel(runs, item.part)] if item.costs else []
+    return {
+        "kind": "table",
+        "title": title,
+        "caption": item.caption,
+        "panels": [*panel_data(table), *costs],
+        "notes": [*table_notes(table), *([NOTE] if costs else [])],
+    }
+
+
+def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the runs that did not complete, seeds of one configuration and reason together."""
+    rows = []
+    failed = runs[runs["status"] != "completed"]
+    for key, own in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
+        part, dataset, model, label, text, status, reason = map(str, key)
+        rows.append(
+            {
+                "part": part,
+                "configuration": ", ".join([label, dataset, model, budget(text)]),
+                "seeds": ranges([int(seed) for seed in own["seed"]]),
+                "status": "damaged" if status == "corrupt" else status,
+                "reason": reason,
+            }
+        )
+    return rows
+
+
+def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the hyper-parameters of every method and label, once each.
+
+    Where they depend on the place, the label says where they hold.
+    """
+    rows = []
+    for (part, label, method), every in runs.groupby(["part", "label", "method"], sort=False):
+        for text, own in every.groupby("hyperparameters", sort=False):
+            values = json.loads(str(text)) if text else {}
+            said = [f"{name} {shown(value)}" for name, value in values.items() if name != "id"]
+            where = _where(own, every)
+            rows.append(
+                {
+                    "part": str(part),
+                    "label": f"{label} ({where})" if where else str(label),
+                    "method": str(method),
+                    "hyperparameters": ", ".join(said),
+                }
+            )
+    return rows
+
+
+def _where(own: pd.DataFrame, every: pd.DataFrame) -> str:
+    """Return the datasets, models and budgets in which some rows differ from all."""
+    places = []
+    for column in ("dataset", "model", "budget"):
+        if set(own[column]) != set(every[column]):
+            places.append(", ".join(budget(str(text)) for text in own[column].drop_duplicates()))
+    return "; ".join(places)
+
+
+def _provenance(runs: pd.DataFrame) -> list[list[str]]:
+    """Return what the finished runs say about code, machines and time, as name and value."""
+    done = runs[runs["status"].isin(["completed", "diverged"])]
+    if done.empty:
+        return []
+    rows = [
+        ("Runs with a result", f"{len(done):,} of {len(runs):,}"),
+        ("Commit", _counted(done["git_commit"], "unknown")),
+        ("torch", _counted(done["torch"], "unknown")),
+        ("Gradient engine", _counted(done["engine"], "unknown")),
+        ("Host", _counted(done["host"], "unknown")),
+        ("CPU", _counted(done["cpu"], "unknown")),
+        ("GPU", _counted(done["gpu"], "none")),
+        ("First start", min(done["started"]) or "unknown"),
+        ("Last finish", max(done["finished"]) or "unknown"),
+        ("Wall time, all runs", duration(float(done["seconds"].sum()))),
+        ("Wall time, longest run", duration(float(done["seconds"].max()))),
+        ("Peak memory, largest run", f"{significant(float(done['peak_memory_mb'].max()))} MB"),
+    ]
+    return [list(row) for row in rows]
+
+
+def _counted(column: Iterable[str], empty: str) -> str:
+    """Return the distinct values, with the number of runs where there are several."""
+    counts = pd.Series(list(column)).replace("", empty).value_counts(sort=False)
+    if len(counts) == 1:
+        return str(counts.index[0])
+    return "; ".join(f"{value} ({count(int(number), 'run')})" for value, number in counts.items())

@@ -1,0 +1,260 @@
+"""What all figures share: fonts and lines, the sheet, legends, honest gaps, and SVG output."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget
+from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
+from clipnoise.report.statistics import Sample, sample
+from clipnoise.report.styles import Style, style
+
+WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
+INK, PALE, WARNING = "#222222", "#777777", "#C00000"
+
+LOOK: dict[str, Any] = {
+    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has powers of ten
+    "text.parse_math": False,  # a dollar sign in a label is a dollar sign
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8.5,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 3.2,
+    "figure.constrained_layout.h_pad": 0.06,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "clipnoise",
+    "path.simplify": False,
+}
+
+HANDLE, LETTER, ROW = 0.62, 0.058, 0.19  # inches that an entry of a legend takes
+ROWS_WITHIN = 2  # rows of a legend that the height of a figure allows for
+
+REMARKS = 3  # more lines than this would cover the curves
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw in the suite's visual language inside this context, and in nobody else's."""
+    with sns.axes_style("ticks"), mpl.rc_context(cast("Any", LOOK)):
+        yield
+
+
+def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure of text width and its axes as a 2-D array.
+
+    Args:
+        rows: of axes.
+        columns: of axes.
+        height: of one row, inches.
+        options: for `Figure.subplots`.
+    """
+    figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for ax in axes.flat:
+        sns.despine(ax=ax)
+    return figure, axes
+
+
+def to_svg(figure: Figure, watermark: str = "") -> bytes:
+    """Return a figure as SVG: the same bytes for the same figure.
+
+    Args:
+        figure: what was drawn.
+        watermark: what stands across it, and in its title for a program to read; empty for none.
+    """
+    metadata: dict[str, Any] = {"Date": None}
+    if watermark:
+        _mark(figure, watermark)
+        metadata["Title"] = watermark
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata=metadata)
+    return stream.getvalue()
+
+
+def _mark(figure: Figure, text: str) -> None:
+    """Write a watermark across a figure, over everything, as wide as the figure allows."""
+    width, height = figure.get_size_inches()
+    angle = math.degrees(math.atan2(0.6 * height, width))
+    size = min(40.0, 100.0 * math.hypot(width, 0.6 * height) / len(text))
+    place: Any = {"rotation": angle, "ha": "center", "va": "center", "zorder": 1000}
+    mark = figure.text(0.5, 0.5, text, fontsize=size, color=WARNING, alpha=0.28, **place)
+    mark.set_in_layout(False)
+
+
+def blank(message: str) -> Figure:
+    """Return a figure that says why there is nothing to see."""
+    figure = Figure(figsize=(WIDTH, 1.2), layout="constrained")
+    ax = figure.subplots()
+    ax.set_axis_off()
+    say(ax, message)
+    return figure
+
+
+def say(ax: Axes, message: str) -> None:
+    """Write a message in the middle of empty axes."""
+    ax.text(0.5, 0.5, message, transform=ax.transAxes, ha="center", va="center", color=PALE)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method under one label, and how it is drawn."""
+
+    method: str
+    label: str
+    private: bool
+    style: Style
+    remark: str = ""
+
+    @property
+    def title(self) -> str:
+        """The label with what a reader must know about its ε."""
+        return f"{self.label} ({self.remark})" if self.remark else self.label
+
+    def of(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a study table that belong to this series."""
+        return frame[(frame["method"] == self.method) & (frame["label"] == self.label)]
+
+
+def series(runs: pd.DataFrame) -> list[Series]:
+    """Return the methods and labels of a part in the order of the study, each with its look."""
+    found: list[Series] = []
+    for (method, label), own in runs.groupby(["method", "label"], sort=False):
+        variant = sum(one.method == method for one in found)
+        private = bool(is_private(own).any())
+        look = style(str(method), variant)
+        found.append(Series(str(method), str(label), private, look, _remark(own, private)))
+    return found
+
+
+def _remark(runs: pd.DataFrame, private: bool) -> str:
+    if not private or NON_PRIVATE in set(runs["claim"]):
+        return NON_PRIVATE
+    nominal = ["nominal ε"] if (runs["claim"] == "nominal").any() else []
+    others = sorted(set(runs["adjacency"]) - {"", ADJACENCY})
+    return ", ".join([*nominal, *(f"{name} adjacency" for name in others)])
+
+
+def groups(runs: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+    """Split a study table by dataset and model, in the order of the study."""
+    by_pair = runs.groupby(["dataset", "model"], sort=False)
+    return [((str(dataset), str(model)), own) for (dataset, model), own in by_pair]
+
+
+def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return the completed runs that have a value."""
+    return runs[(runs["status"] == "completed") & runs[metric.column].notna()]
+
+
+def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> str:
+    """Return `label: n/N runs` for each series and budget that lacks runs, a line each."""
+    lines = []
+    for one in every:
+        for text, own in one.of(runs).groupby("budget", sort=False):
+            values = sample(own, metric)
+            if not values.complete:
+                where = f" at {budget(str(text))}" if one.private else ""
+                lines.append(f"{one.label}{where}: {values.n}/{values.planned} runs")
+    if len(lines) > REMARKS:
+        return f"{len(lines)} settings are incomplete: see the table"
+    return "\n".join(lines)
+
+
+def line_with_deviations(
+    ax: Axes, points: Iterable[tuple[float, Sample]], look: Style, metric: Metric
+) -> None:
+    """Draw a line through means with their standard deviations; nothing where nothing completed.
+
+    Args:
+        ax: where.
+        points: places on the horizontal axis and the runs there.
+        look: the line's colour, dashes and marker.
+        metric: what the vertical axis shows.
+    """
+    found = [(x, values) for x, values in points if values.n]
+    if not found:
+        return
+    ax.errorbar(
+        [x for x, _ in found],
+        [values.mean * metric.factor for _, values in found],
+        yerr=[values.deviation * metric.factor for _, values in found],
+        color=look.colour,
+        linestyle=look.line,
+        marker=look.marker,
+        elinewidth=0.8,
+        capsize=2,
+        capthick=0.8,
+    )
+
+
+def powers(axis: Axis) -> None:
+    """Label a logarithmic axis with plain text, at whole powers of ten."""
+    axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _power(value: float) -> str:
+    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
+
+
+def remark(ax: Axes, text: str) -> None:
+    """Write a small remark into the lower right corner of axes."""
+    place: Mapping[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
+    if text:
+        ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
+
+
+def legend(figure: Figure, every: Sequence[Series]) -> None:
+    """Put one legend for all axes below a figure, references last; a long one makes it higher."""
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=one.style.colour,
+            linestyle=cast("Any", one.style.line),
+            marker=one.style.marker if one.private else "",
+            label=one.title,
+        )
+        for one in sorted(every, key=lambda one: not one.private)
+    ]
+    if not handles:
+        return
+    widest = HANDLE + LETTER * max(len(one.title) for one in every)
+    columns = max(1, min(4, len(handles), int(WIDTH / widest)))
+    rows = math.ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - ROWS_WITHIN))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)

@@ -1,0 +1,116 @@
+"""Accuracy or loss along training, against the step or the ε spent so far.
+
+Mean over seeds with a band of one standard deviation.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from clipnoise.report.figures import canvas
+from clipnoise.report.formats import Metric, budget
+from clipnoise.report.records import NON_PRIVATE, is_private
+
+COLUMNS = 4
+SETTLED = 0.2  # share of training whose low accuracies do not stretch the vertical axis
+AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
+
+
+def draw(
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    metric: Metric,
+    along: str = "step",
+    shown: Metric | None = None,
+) -> Figure:
+    """Draw one panel per dataset, model and budget; those of one dataset and model share axes.
+
+    Args:
+        runs: the part's rows of runs.csv.
+        curves: the part's rows of curves.csv.
+        metric: what a run has at its end; one without it is counted as incomplete.
+        along: the column of curves.csv on the horizontal axis, step or epsilon_spent; what spends
+            no ε is left out of the latter.
+        shown: what the vertical axis shows; None takes the metric.
+    """
+    shown = shown or metric
+    every = canvas.series(runs)
+    done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
+    pairs = [(pair, _budgets(own)) for pair, own in canvas.groups(runs)]
+    columns = min(COLUMNS, max(len(texts) for _, texts in pairs))
+    lines = [
+        (pair, texts[start : start + columns])
+        for pair, texts in pairs
+        for start in range(0, len(texts), columns)
+    ]
+    figure, axes = canvas.sheet(len(lines), columns, height=1.75)
+    for number, (pair, texts) in enumerate(lines):
+        row = axes[number]
+        limits = _limits(_of(done, pair), shown)
+        for ax in row[len(texts) :]:
+            ax.set_axis_off()
+        for ax, text in zip(row, texts, strict=False):
+            ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
+            _panel(ax, _at(_of(done, pair), text), every, shown, along)
+            canvas.remark(ax, canvas.incomplete(_at(_of(runs, pair), text), every, metric))
+            ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits)
+            ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
+            ax.tick_params(axis="y", labelleft=ax is row[0])
+    canvas.legend(figure, every)
+    return figure
+
+
+def _limits(curves: pd.DataFrame, metric: Metric) -> tuple[float, float] | None:
+    """Return one range for all panels of a dataset and model, the first steps left out."""
+    late = curves[curves["step"] >= SETTLED * curves["step"].max()]
+    values = late[metric.column].dropna() * metric.factor
+    if values.empty:
+        return None
+    margin = 0.06 * (values.max() - values.min()) or 1.0
+    return float(values.min() - margin), float(values.max() + margin)
+
+
+def _budgets(runs: pd.DataFrame) -> list[str]:
+    private = runs[is_private(runs)]
+    return list((private if len(private) else runs)["budget"].drop_duplicates())
+
+
+def _of(frame: pd.DataFrame, pair: tuple[str, str]) -> pd.DataFrame:
+    return frame[(frame["dataset"] == pair[0]) & (frame["model"] == pair[1])]
+
+
+def _at(frame: pd.DataFrame, text: str) -> pd.DataFrame:
+    """Return the rows of one panel; non-private references appear at every budget."""
+    return frame[frame["budget"].isin([text, NON_PRIVATE])]
+
+
+def _panel(
+    ax: Axes,
+    curves: pd.DataFrame,
+    every: list[canvas.Series],
+    metric: Metric,
+    along: str,
+) -> None:
+    for rank, one in enumerate(every):
+        own = one.of(curves).dropna(subset=[along])
+        if own.empty:
+            continue
+        sns.lineplot(
+            x=own[along],
+            y=own[metric.column] * metric.factor,
+            ax=ax,
+            estimator="mean",
+            errorbar="sd",
+            color=one.style.colour,
+            linestyle=one.style.line,
+            marker=one.style.marker if one.private else "",
+            markersize=4.5,
+            markeredgecolor=one.style.colour,
+            markevery=(rank % 2, 2),
+            err_kws={"alpha": 0.15, "linewidth": 0},
+        )
+    if curves.empty:
+        canvas.say(ax, "no completed run")

@@ -1,0 +1,119 @@
+"""The privacy statement of a report: what is guaranteed, what is nominal, what is not private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.report.formats import DASH, budget, count, significant
+from clipnoise.report.records import NON_PRIVATE
+
+TERMS = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
+NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
+SEEDED = (
+    "Noise and batches follow from the seed, and runs at one seed share them: the guarantee does "
+    "not hold against who knows it, nor for several such runs published together."
+)
+SECURE = "Noise and batches came from a cryptographic source and cannot be repeated."
+NAMES = {
+    "rdp": "RDP",
+    "prv": "PRV",
+    "pld": "PLD",
+    "poisson": "Poisson",
+    "cyclic-poisson": "cyclic Poisson",
+}
+
+
+def headline(runs: pd.DataFrame) -> str:
+    """Return the claim of a whole study in a few words, for the running header.
+
+    Args:
+        runs: distinct rows of runs.csv.
+    """
+    claims = set(runs["claim"]) - {""}
+    if "nominal" in claims:
+        return "ε is nominal in some runs" if "guarantee" in claims else "ε is nominal"
+    if "guarantee" in claims:
+        return "(ε, δ) guaranteed for private runs"
+    return "no private run" if claims else "no result yet"
+
+
+def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the statement as blocks: a heading, a sentence, and the numbers behind it.
+
+    Args:
+        runs: distinct rows of runs.csv.
+
+    Returns:
+        Blocks with the keys head, text and rows; the last ones have no rows.
+    """
+    finished = runs[runs["claim"] != ""]
+    private = finished[finished["claim"] != NON_PRIVATE]
+    blocks = [
+        {"head": _head(key[0]), "text": _sentence(*key, number=len(own)), "rows": _rows(own)}
+        for key, own in _terms(private)
+    ]
+    open_runs = finished[finished["claim"] == NON_PRIVATE]
+    if len(open_runs):
+        methods = ", ".join(open_runs["method"].drop_duplicates())
+        text = (
+            f"{count(len(open_runs), 'run')} ({methods}) train without protection of the examples. "
+            "They have no ε and serve as references."
+        )
+        blocks.append({"head": "Non-private", "text": text, "rows": []})
+    silent = len(runs) - len(finished)
+    if silent:
+        text = f"{count(silent, 'planned run')} without a result: nothing is claimed for them."
+        blocks.append({"head": "No claim", "text": text, "rows": []})
+    return blocks
+
+
+def _terms(runs: pd.DataFrame) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
+    return [(tuple(map(str, key)), own) for key, own in runs.groupby(TERMS, sort=True)]
+
+
+def _head(claim: str) -> str:
+    return {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}.get(claim, claim)
+
+
+def _sentence(*terms: str, number: int) -> str:
+    claim, accountant, sampler, adjacency, caveat, randomness = terms
+    runs, used = count(number, "run"), f"{NAMES.get(accountant, accountant)} accountant"
+    source = SECURE if randomness == "secure" else SEEDED
+    drawn = f"{NAMES.get(sampler, sampler)} sampling"
+    if claim == "guarantee":
+        return (
+            f"{runs}. The trained model and every iterate before it are (ε, δ)-differentially "
+            f"private under {adjacency} adjacency. ε is an upper bound by the {used} for {drawn}, "
+            f"which is how the batches were drawn. {source}"
+        )
+    doubt = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
+    if caveat:
+        doubt = f"does not hold for these runs: {caveat}"
+    return (
+        f"{runs}. ε was computed by the {used}, whose analysis {doubt}. These ε are nominal: they "
+        f"order runs by noise and guarantee nothing. {source}"
+    )
+
+
+def _rows(runs: pd.DataFrame) -> list[dict[str, str]]:
+    """Return one row per distinct setting; the largest ε where several were achieved."""
+    rows = []
+    for _, own in runs.groupby(NUMBERS, sort=False, dropna=False):
+        first = own.iloc[0]
+        target = budget(first["budget"])
+        rows.append(
+            {
+                "dataset": first["dataset"],
+                "target": target.removeprefix("ε = ") if "ε" in target else DASH,
+                "achieved": significant(own["epsilon_achieved"].max(), 5),
+                "delta": significant(first["delta"]),
+                "noise_multiplier": significant(first["noise_multiplier"]),
+                "sampling_rate": significant(first["sampling_rate"]),
+                "steps": significant(first["steps"], 12),
+                "examples": significant(first["examples"], 12),
+                "runs": str(len(own)),
+            }
+        )
+    return rows

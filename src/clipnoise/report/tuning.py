@@ -1,0 +1,67 @@
+"""What a report says about tuning: the choice, how many were tried, and what that costs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.report.formats import DASH, budget, shown, significant
+
+CELL = ["part", "label", "dataset", "model", "budget"]
+NOMINAL = "†"
+
+SECURE = "secure"
+SHARED = (
+    f"{NOMINAL} Runs at one seed share their noise and batches, so that together they say more "
+    "than composition counts: nominal. With secure noise each has its own."
+)
+UNCHARGED = "ε is that of one run: the search is not charged, so choosing costs more than is said."
+CHARGED = {
+    "composition": "With tuning: ε of publishing every private run of the search and one reported "
+    "run, composed in RDP.",
+    "selection": f"{NOMINAL} With tuning: ε of publishing the best of a random number of runs, on "
+    "average as many as there are configurations (Papernot and Steinke 2022, theorem 6). The "
+    "search tried a fixed grid, so this ε is nominal.",
+}
+
+
+def tuned(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the rows of the section about tuning, and the notes below them.
+
+    Args:
+        runs: runs.csv.
+    """
+    own = runs[runs["configurations"].notna()]
+    rows = [
+        _row(dict(zip(CELL, map(str, key), strict=True)), cell)
+        for key, cell in own.groupby(CELL, sort=False)
+    ]
+    charges = list(own["charge"].drop_duplicates())
+    notes = [CHARGED[charge] for charge in charges if charge in CHARGED]
+    if ((own["charge"] == "composition") & (own["randomness"] != SECURE)).any():
+        notes.append(SHARED)
+    if "nothing" in charges:
+        notes.append(UNCHARGED)
+    remarks = [text for text in own["tuning_remark"].drop_duplicates() if text]
+    return {"rows": rows, "notes": [*notes, *remarks]}
+
+
+def _row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
+    first = cell.iloc[0]
+    chosen = [text for text in cell["tuned"].drop_duplicates() if text]
+    said = "; ".join(
+        ", ".join(f"{name} {shown(one)}" for name, one in json.loads(text).items())
+        for text in chosen
+    )
+    nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
+    doubtful = (nominal | (cell["randomness"] != SECURE)).any()
+    with_tuning = significant(cell["epsilon_with_tuning"].max())
+    return {
+        **place,
+        "budget": budget(place["budget"]),
+        "chosen": said or "not chosen yet",
+        "tried": f"{first['configurations']:.0f} in {first['tuning_runs']:.0f} runs",
+        "with": with_tuning + (NOMINAL if doubtful and with_tuning != DASH else ""),
+    }

@@ -1,0 +1,134 @@
+"""A fingerprint of the code that can change a run's result, and of nothing else.
+
+A run's fingerprint covers the training loop, its dataset, model and method, and what these import
+inside the package. Comments, docstrings and layout do not count, so that editing them reruns
+nothing; nor do reports, tracking or the command line, which the training loop does not import.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from clipnoise.run.spec import RunSpec
+
+PACKAGE = "clipnoise"
+ROOT = "clipnoise.run.train"
+
+
+def fingerprint(spec: RunSpec) -> str:
+    """Return the fingerprint of a run: 12 hex digits over every module that can change it.
+
+    Args:
+        spec: the run; its datasets, model and method say which plug-ins count.
+    """
+    parts = (*spec.datasets, spec.model, spec.method)
+    return _fingerprint((ROOT, *(type(part).__module__ for part in parts)))
+
+
+def fingerprint_of(modules: Iterable[str]) -> str:
+    """Return the fingerprint of some modules and of what they import: 12 hex digits.
+
+    Args:
+        modules: dotted names.
+    """
+    return _fingerprint(tuple(sorted(set(modules))))
+
+
+@cache
+def _fingerprint(roots: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for module in sorted(closure(roots)):
+        digest.update(f"{module}\n{_read(module).code}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def closure(roots: tuple[str, ...]) -> set[str]:
+    """Return the modules of the package that some modules import, directly or not.
+
+    Args:
+        roots: dotted module names; they are part of the answer.
+    """
+    seen: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        if module not in seen:
+            seen.add(module)
+            waiting.extend(_read(module).imports)
+    return seen
+
+
+@cache
+def _source(module: str) -> Path | None:
+    """Return the file of a module of the package, or None where the name is not a module.
+
+    Found by its place on the disk: asking Python for a module's spec would import its parents.
+    """
+    top, *rest = module.split(".")
+    found = importlib.util.find_spec(top)
+    if found is None or found.origin is None:
+        return None
+    place = Path(found.origin).parent.joinpath(*rest)
+    candidates = (place.with_suffix(".py"), place / "__init__.py")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Module:
+    """What counts of a module.
+
+    Attributes:
+        code: without docstrings, comments and layout.
+        imports: the package's modules that it imports at run time, in functions too.
+    """
+
+    code: str
+    imports: frozenset[str]
+
+
+@cache
+def _read(module: str) -> Module:
+    path = _source(module)
+    assert path is not None, module
+    tree = ast.parse(path.read_text())
+    statements = list(_runtime_statements(tree))
+    for node in statements:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            _drop_docstring(node)
+    return Module(ast.unparse(tree), _imports(statements))
+
+
+def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
+    match node.body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            node.body = rest or [ast.Pass()]
+
+
+def _imports(statements: Iterable[ast.AST]) -> frozenset[str]:
+    names: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    ours = {name for name in names if name.split(".")[0] == PACKAGE}
+    return frozenset(name for name in ours if _source(name) is not None)
+
+
+def _runtime_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement except those below `if TYPE_CHECKING:`."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        below: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            below = node.orelse
+        waiting.extend(each for each in below if not isinstance(each, ast.expr))

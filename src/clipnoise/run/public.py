@@ -1,0 +1,114 @@
+"""Public data in a run: its gradients, what is learnt from it beforehand, and a warm start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from clipnoise.data.base import Examples
+from clipnoise.errors import UserError
+from clipnoise.gradients.engine import GradientEngine, pieces
+from clipnoise.methods.base import Method, Public, State, step
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.privacy.queries import Clipping, Unreleased
+    from clipnoise.run.spec import RunSpec
+
+SIDE_INFORMATION = "root mean square of the public examples' gradients at the initial parameters"
+PIECE = 64
+
+
+@dataclass
+class PublicData:
+    """The public examples of a run. None of them is private, so nothing here is protected.
+
+    Attributes:
+        examples: the public split.
+        engine: what takes gradients.
+        method: the run's method.
+        batch_size: public examples per gradient.
+        draws: the random stream that picks them.
+    """
+
+    examples: Examples
+    engine: GradientEngine
+    method: Method
+    batch_size: int
+    draws: torch.Generator
+
+    def gradient(self, theta: Tensor) -> Tensor:
+        """Return ĝ: the mean gradient of a mini-batch drawn with replacement, shape (d,)."""
+        chosen = torch.randint(len(self.examples), (self.batch_size,), generator=self.draws)
+        return self._mean(chosen, theta)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the position in the stream of public mini-batches, for a checkpoint."""
+        return {"generator": self.draws.get_state()}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a saved position; the mini-batches that follow are the same bit for bit."""
+        self.draws.set_state(state["generator"])
+
+    def side_information(self, theta: Tensor) -> Tensor:
+        """Return how large each coordinate's gradient is on public examples, shape (d,)."""
+        squares = torch.zeros_like(theta)
+        for chosen in pieces(len(self.examples), PIECE):
+            inputs, targets = self.examples.take(chosen)
+            squares += self.engine.per_example_gradients(inputs, targets, theta).square().sum(0)
+        return (squares / len(self.examples)).sqrt()
+
+    def warm(self, theta: Tensor) -> Tensor:
+        """Train on the public examples alone, if the method starts that way; shape (d,)."""
+        plan = self.method.warm_start()
+        if plan is None:
+            return theta
+        size = min(plan.batch_size, len(self.examples))
+        batches = len(self.examples) // size
+        state = State(like=theta)
+        public = Public(
+            noise_multiplier=0.0, expected_batch_size=size, total_steps=plan.epochs * batches
+        )
+        for _ in range(plan.epochs):
+            order = torch.randperm(len(self.examples), generator=self.draws)
+            for chosen in order[: batches * size].view(batches, size):
+
+                def form(_: Clipping, at: Tensor = theta, rows: Tensor = chosen) -> Unreleased:
+                    return self._mean(rows, at) * size  # type: ignore[return-value]
+
+                theta = theta + step(
+                    plan.method, state, public, available=1, clipped_sum=form, noise=()
+                )
+        return theta
+
+    def _mean(self, chosen: Tensor, theta: Tensor) -> Tensor:
+        return self.engine.mean_gradient(*self.examples.take(chosen), theta)
+
+
+def public_data(
+    spec: RunSpec, examples: Examples | None, engine: GradientEngine
+) -> PublicData | None:
+    """Return the public data of a run, or None where the method uses none.
+
+    Args:
+        spec: the run.
+        examples: the public split, or None.
+        engine: what takes gradients.
+
+    Raises:
+        UserError: the method needs public data and the dataset has none.
+    """
+    method = spec.method
+    if not method.uses_public_data():
+        return None
+    if examples is None or len(examples) == 0:
+        raise UserError(
+            f"dataset: {method.id} needs public examples, and {spec.dataset.id} has none set "
+            "aside. Give it some, e.g. public_examples: 100, or name another dataset as public."
+        )
+    size = min(spec.training.expected_batch_size, len(examples))
+    return PublicData(examples, engine, method, size, generator("public", spec.seed))

@@ -1,0 +1,278 @@
+"""Result files: spec.yaml, metrics.csv, summary.json and run.log of one run."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
+from clipnoise.files import finite, write_atomically, write_json
+from clipnoise.privacy.claim import claim
+from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.outcome import Metrics
+from clipnoise.run.spec import RunSpec, to_mapping, write_spec
+
+if TYPE_CHECKING:
+    from clipnoise.privacy.calibration import Calibration
+    from clipnoise.run.outcome import Outcome
+    from clipnoise.run.provenance import Provenance
+
+SUMMARY = "summary.json"
+FINAL = (
+    "test_accuracy",
+    "test_loss",
+    "validation_accuracy",
+    "validation_loss",
+    "train_accuracy",
+    "train_loss",
+)
+NEEDED = ("hash", "status", "final", "privacy", "spec", "data", "seconds", "digest")
+STATEMENT = (
+    "epsilon",
+    "epsilon_target",
+    "delta",
+    "noise_multiplier",
+    "accountant",
+    "sampler",
+    "adjacency",
+    "unit",
+    "sensitivity",
+    "microbatch_size",
+    "caveat",
+    "clip_norm",
+    "sampling_rate",
+    "noise",
+    "randomness",
+    "groups",
+    "steps",
+    "examples",
+)
+
+
+def run_folder(results: Path, spec: RunSpec) -> Path:
+    """Return the folder of a run's files below the results folder."""
+    return results / "runs" / spec.folder
+
+
+def metrics_csv(metrics: Sequence[Metrics]) -> str:
+    """Return the metrics table as CSV text: one row per evaluation, full precision."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [field.name for field in fields(Metrics)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in metrics)
+    return stream.getvalue()
+
+
+def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[str, Any]:
+    """Return what a run claims about privacy, every number that the claim rests on included.
+
+    Args:
+        spec: the run.
+        calibration: σ and the ε it costs; None for a non-private run.
+
+    Returns:
+        Plain data; every value but the claim is null for a non-private run.
+    """
+    method, privacy = spec.method, spec.privacy
+    if privacy is None or calibration is None:
+        return {"claim": "non-private", **dict.fromkeys(STATEMENT)}
+    clip_norm = method.clip_norm_at(1)
+    groups = spec.microbatches
+    denominator = groups.count(spec.training.expected_batch_size)
+    sensitivity = method.query.parts(clip_norm or 0.0, denominator)[0].sensitivity
+    doubts = (spec.dataset.caveat(), None if groups.covered(method.query) else groups.caveat)
+    caveats = [doubt for doubt in doubts if doubt]
+    said = claim(
+        private=method.query.private and not spec.training.diagnostics,
+        sampler=privacy.sampler,
+        accountant=privacy.accountant,
+        adjacency=spec.adjacency,
+        covered=not caveats,
+    )
+    return {
+        "claim": said,
+        "epsilon": None if said == "non-private" else calibration.epsilon,
+        "epsilon_target": privacy.epsilon,
+        "delta": spec.delta,
+        "noise_multiplier": calibration.noise_multiplier,
+        "accountant": privacy.accountant,
+        "sampler": privacy.sampler,
+        "adjacency": spec.adjacency,
+        "unit": spec.unit,
+        "sensitivity": spec.sensitivity_factor * sensitivity,
+        "microbatch_size": groups.size,
+        "caveat": "; ".join(caveats) or None,
+        "clip_norm": clip_norm,
+        "sampling_rate": spec.sampling_rate,
+        "noise": to_plain(privacy.noise),
+        "randomness": "secure" if spec.secure_noise else "seeded",
+        "groups": calibration.groups,
+        "steps": spec.steps,
+        "examples": spec.examples,
+    }
+
+
+def write_run(
+    folder: Path,
+    spec: RunSpec,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    provenance: Provenance,
+) -> dict[str, Any]:
+    """Write a run's files, each whole or not at all, the summary last.
+
+    An older summary goes first: there is never one beside files that are not its own.
+
+    Args:
+        folder: the run's folder.
+        spec: what was run.
+        outcome: how it ended.
+        calibration: σ and the ε it costs; None for a non-private run.
+        provenance: code, versions, hardware and times.
+
+    Returns:
+        The summary as it was written.
+
+    Raises:
+        OSError: the folder cannot be written; no summary appears then.
+    """
+    last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
+    summary = {
+        "hash": spec.hash,
+        "folder": spec.folder,
+        "spec": to_mapping(spec),
+        "fingerprint": fingerprint(spec),
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "steps_done": outcome.steps_done,
+        "final": {name: last.get(name, math.nan) for name in FINAL},
+        "privacy": privacy_statement(spec, calibration),
+        "data": outcome.provenance,
+        "engine": outcome.engine,
+        "physical_batch_size": outcome.physical_batch_size,
+        "resumed": outcome.resumed,
+        "seconds": outcome.seconds_before + provenance.seconds,
+        "examples_per_second": (
+            outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
+        ),
+        "peak_memory_mb": last.get("peak_memory_mb", math.nan),
+        "parameters": outcome.parameters,
+        **provenance.as_mapping(),
+        **({} if outcome.diagnostics is None else {"diagnostics": outcome.diagnostics}),
+    }
+    table = metrics_csv(outcome.metrics)
+    summary["digest"] = digest_of(finite(summary), table)
+    (folder / SUMMARY).unlink(missing_ok=True)
+    write_atomically(folder / "spec.yaml", write_spec(spec))
+    write_atomically(folder / "metrics.csv", table)
+    write_json(folder / SUMMARY, summary)
+    return summary
+
+
+def digest_of(summary: Mapping[str, Any], table: str) -> str:
+    """Return 16 hex digits over a summary, its digest left out, and the text of metrics.csv."""
+    values = {name: value for name, value in summary.items() if name != "digest"}
+    text = json.dumps(values, sort_keys=True) + table
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run's result as read back.
+
+    Attributes:
+        summary: the content of summary.json.
+        metrics: one mapping of column to text per evaluation.
+    """
+
+    summary: dict[str, Any]
+    metrics: list[dict[str, str]]
+
+
+def read_run(folder: Path) -> RunFiles | None:
+    """Read a run's result files.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        The result, or None when the run has not finished.
+
+    Raises:
+        UserError: a file is damaged; the message names it and says how to recompute it.
+    """
+    summary = read_summary(folder)
+    if summary is None:
+        return None
+    path = folder / SUMMARY
+    try:
+        text = (folder / "metrics.csv").read_text()
+    except (OSError, ValueError) as error:
+        raise UserError(_damaged(path, str(error))) from None
+    if summary["digest"] != digest_of(summary, text):
+        raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
+    return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Read a run's summary alone, without a check of its numbers.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        The summary, or None when the run has not finished.
+
+    Raises:
+        UserError: the file is damaged; the message names it and says how to recompute it.
+    """
+    path = folder / SUMMARY
+    try:
+        summary = json.loads(path.read_text())
+        missing = set(NEEDED) - set(summary)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(_damaged(path, str(error))) from None
+    if missing or summary["hash"] != folder.name:
+        reason = f"no {', '.join(sorted(missing))}" if missing else "its hash is another run's"
+        raise UserError(_damaged(path, reason))
+    return dict(summary)
+
+
+def set_aside(folder: Path) -> bool:
+    """Rename a damaged summary, so that the next call of Snakemake makes the run again.
+
+    Args:
+        folder: the run's folder.
+
+    Returns:
+        Whether that was possible; it is not where results are read-only.
+    """
+    try:
+        (folder / SUMMARY).replace(folder / "summary.damaged.json")
+    except OSError:
+        return False
+    return True
+
+
+def told_and_set_aside(folder: Path, reason: str) -> str:
+    """Set a damaged result aside; return the reason with what became of it.
+
+    Args:
+        folder: the run's folder.
+        reason: what is wrong with the result.
+    """
+    return f"{reason} {'It is set aside.' if set_aside(folder) else 'It cannot be set aside.'}"
+
+
+def _damaged(path: Path, reason: str) -> str:
+    return f"{path}: damaged result file ({reason}). Without it the next call makes the run again."

@@ -1,0 +1,367 @@
+"""The run spec: plain, frozen data that holds everything that can change a result, nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import yaml
+
+from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import STRICT, Count, Natural, Positive, Precision, parse, to_plain
+from clipnoise.files import read_yaml
+from clipnoise.methods.base import Method
+from clipnoise.methods.registry import method_class
+from clipnoise.models.base import Model, model_class
+from clipnoise.privacy import nodes
+from clipnoise.privacy.budget import Privacy, privacy_mapping
+from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.participation import Participation, participation
+from clipnoise.privacy.queries import Adjacency
+from clipnoise.run.tuning import Tuning
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How long and in what pieces a run trains.
+
+    Attributes:
+        expected_batch_size: B = q·n; in federated training the expected number of users a round.
+        epochs: expected passes over the data (or users); T = round(epochs·n/B), at least 1.
+        steps: T itself, instead of epochs; in federated training the number of rounds.
+        physical_batch_size: examples held in memory at once; bounds memory, not privacy.
+        evaluations: how many times the metrics are taken, the last step included.
+        diagnostics: whether moments are watched without their noise too; the run is non-private
+            then.
+        precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
+            noise, updates and metrics are float32 always.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    expected_batch_size: Count
+    epochs: Positive | None = None
+    steps: Natural | None = None
+    physical_batch_size: Count = 256
+    evaluations: Count = 10
+    diagnostics: bool = False
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give exactly one of epochs and steps")
+
+    def total_steps(self, examples: int) -> int:
+        """Return T for n private examples: fixed up front from public numbers."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return max(1, round(self.epochs * examples / self.expected_batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One training run. Two studies that need the same run share it: its hash is its identity.
+
+    Attributes:
+        dataset: the private examples, and the examples to validate and test on.
+        model: the network.
+        method: the optimizer.
+        privacy: the budget; None for a method without noise.
+        training: how long and in what pieces.
+        seed: of every random stream.
+        public: the dataset whose training examples are public; None leaves it to `dataset`.
+        tuning: which hyper-parameters of the method earlier runs choose; None where none does.
+    """
+
+    dataset: Dataset
+    model: Model
+    method: Method
+    privacy: Privacy | None
+    training: Training
+    seed: int
+    public: Dataset | None = None
+    tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        if self.method.query.draws and self.privacy is None:
+            raise UserError(
+                f"privacy: {self.method.id} adds noise; give an epsilon or a noise_multiplier."
+            )
+        if not self.method.query.draws and self.privacy is not None:
+            raise UserError(
+                f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
+                "so that no table can show an epsilon for it."
+            )
+        if self.training.expected_batch_size > self.examples:
+            raise UserError(
+                f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
+                f"the {self.examples} private {self.unit}s of {self.dataset.id}."
+            )
+        self.microbatches.count(self.training.expected_batch_size)
+        if self.public is not None:
+            self._check_public(self.public)
+        if self.unit == "node":
+            nodes.check_release(self.method.query.adjacency, self.microbatches.size)
+        if self.privacy is not None:
+            self.participation()
+
+    def _check_public(self, public: Dataset) -> None:
+        if not self.method.uses_public_data():
+            raise UserError(f"public: {self.method.id} uses no public data; leave public out.")
+        if self.dataset.sizes()["public"]:
+            raise UserError(
+                f"public: {self.dataset.id} sets public examples aside already; give either public "
+                "or the dataset's public_examples."
+            )
+        if public.signature != self.dataset.signature:
+            raise UserError(
+                f"public.id: {public.id} holds {public.signature}, but {self.dataset.id} holds "
+                f"{self.dataset.signature}: public examples must look like the private ones."
+            )
+        if public.origin == self.dataset.origin:
+            raise UserError(
+                f"public.id: {public.id} is cut from the same examples as the private dataset "
+                f"{self.dataset.id}; public ones are set aside by its public_examples."
+            )
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Every dataset that the run reads, the private one first."""
+        return (self.dataset,) if self.public is None else (self.dataset, self.public)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Modules that the run loads besides the engine and torch: worth loading once for many."""
+        noise = None if self.privacy is None else self.privacy.noise
+        correlated = noise is not None and noise.bands_over(self.steps) > 1
+        return (
+            *self.model.libraries,
+            *(["clipnoise.privacy.noise.strategies"] if correlated else []),
+        )
+
+    @property
+    def unit(self) -> Literal["example", "user", "node"]:
+        """What is drawn, clipped and protected as one: an example, or a user with all of theirs.
+
+        A node of a graph is drawn and clipped as an example is, but changes gradients of others.
+        """
+        if self.method.query.adjacency == "add-remove-user":
+            return "user"
+        return "example" if self.dataset.degree_bound() is None else "node"
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What a neighbouring dataset is."""
+        if self.privacy is not None and self.privacy.accountant == "rdp-replace":
+            return "replace"
+        return "add-remove-node" if self.unit == "node" else self.method.query.adjacency
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """How far one unit moves the clipped sum, relative to what the query declares."""
+        degree = self.dataset.degree_bound()
+        if degree is None:
+            return self.microbatches.sensitivity_factor(self.method.query)
+        return nodes.sensitivity_factor(degree)
+
+    @property
+    def examples(self) -> int:
+        """n, the number of private units: examples, or users where users are protected.
+
+        Raises:
+            UserError: the method protects users, and the dataset has none.
+        """
+        if self.unit == "user":
+            return self.dataset.require_users(self.method.id)
+        return self.dataset.sizes()["train"]
+
+    @property
+    def microbatches(self) -> MicroBatches:
+        """How examples are averaged before clipping."""
+        return MicroBatches() if self.privacy is None else self.privacy.microbatches
+
+    @property
+    def secure_noise(self) -> bool:
+        """Whether noise and batches come from a cryptographic source, not from the seed."""
+        return self.privacy is not None and self.privacy.secure_noise
+
+    @property
+    def sampling_rate(self) -> float:
+        """q = B/n."""
+        return self.training.expected_batch_size / self.examples
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.training.total_steps(self.examples)
+
+    @property
+    def delta(self) -> float | None:
+        """δ of the guarantee; None for a non-private run."""
+        if self.privacy is None:
+            return None
+        return 1 / self.examples if self.privacy.delta == "1/n" else float(self.privacy.delta)
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The multiplier of the noise that is on the sum, where one is asked for instead of ε."""
+        if self.privacy is None or self.privacy.noise_multiplier is None:
+            return None
+        return self.method.noise_on_sum(
+            self.privacy.noise_multiplier, self.training.expected_batch_size
+        )
+
+    def participation(self) -> Participation:
+        """Return whose turn it is when, and with what probability, under the run's sampler.
+
+        Raises:
+            UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
+        """
+        privacy = self.privacy
+        return participation(
+            "poisson" if privacy is None else privacy.sampler,
+            examples=self.examples,
+            expected_batch_size=self.training.expected_batch_size,
+            steps=self.steps,
+            bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
+            accountant="rdp" if privacy is None else privacy.accountant,
+            largest_batch=None if privacy is None else privacy.largest_batch,
+            degree=self.dataset.degree_bound(),
+        )
+
+    @property
+    def budget(self) -> str:
+        """The privacy budget as a path and table label: `eps=1`, `sigma=0.5` or `non-private`."""
+        if self.privacy is None:
+            return "non-private"
+        if self.privacy.epsilon is not None:
+            return f"eps={self.privacy.epsilon:g}"
+        return f"sigma={self.privacy.noise_multiplier:g}"
+
+    @cached_property
+    def hash(self) -> str:
+        """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec.
+
+        Tuned hyper-parameters count by the search that chooses them: they are not known before it.
+        """
+        values = to_mapping(self)
+        if self.tuning is not None:
+            for name in self.tuning.parameters:
+                values["method"].pop(name, None)
+            values["tuning"] = self.tuning.identity()
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """The run's folder below results/runs."""
+        place = (self.dataset.id, self.model.id, self.method.id, self.budget)
+        return "/".join((*place, f"seed={self.seed}", self.hash))
+
+    def evaluation_steps(self) -> list[int]:
+        """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
+        count, steps = self.training.evaluations, self.steps
+        return sorted({round(steps * i / count) for i in range(count + 1)})
+
+
+REQUIRED = ("dataset", "model", "method", "training", "seed")
+SECTIONS = (*REQUIRED, "privacy", "public", "tuning")
+
+
+def to_mapping(spec: RunSpec) -> dict[str, Any]:
+    """Turn a spec into plain data, defaults written out, in the order of the sections.
+
+    A section that came later is left out where it is not used: runs keep the hash they had before.
+    """
+    public = {} if spec.public is None else {"public": _with_id(spec.public)}
+    tuning = {} if spec.tuning is None else {"tuning": to_plain(spec.tuning)}
+    return {
+        "dataset": _with_id(spec.dataset),
+        "model": _with_id(spec.model),
+        "method": _with_id(spec.method),
+        "privacy": None if spec.privacy is None else privacy_mapping(spec.privacy),
+        "training": _training(spec.training),
+        "seed": spec.seed,
+        **public,
+        **tuning,
+    }
+
+
+def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
+    return {"id": plugin.id, **to_plain(plugin)}
+
+
+def _training(training: Training) -> dict[str, Any]:
+    values: dict[str, Any] = to_plain(training)
+    for name in ("diagnostics", "precision"):
+        if values[name] == getattr(Training, name):
+            del values[name]
+    return values
+
+
+def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSpec:
+    """Build a spec from plain data.
+
+    Args:
+        values: the sections dataset, model, method, training and seed; privacy for a method that
+            adds noise; public where another dataset is the public one; tuning where other runs
+            choose hyper-parameters.
+        file: where it was read, for error messages.
+
+    Returns:
+        The checked spec.
+
+    Raises:
+        UserError: names file, key, value, what is allowed and the nearest valid name.
+    """
+    for key in values:
+        if key not in SECTIONS:
+            raise unknown("section", str(key), SECTIONS, file=file)
+    for key in REQUIRED:
+        if key not in values:
+            raise UserError(f"{file or 'run spec'}: {key}: required, but not given.")
+    privacy, public, tuning = (values.get(name) for name in ("privacy", "public", "tuning"))
+    try:
+        return RunSpec(
+            dataset=_plugin(dataset_class, values["dataset"], "dataset", file),
+            model=_plugin(model_class, values["model"], "model", file),
+            method=_plugin(method_class, values["method"], "method", file),
+            privacy=None if privacy is None else parse(Privacy, privacy, file=file, key="privacy"),
+            training=parse(Training, values["training"], file=file, key="training"),
+            seed=parse(int, values["seed"], file=file, key="seed"),
+            public=None if public is None else _plugin(dataset_class, public, "public", file),
+            tuning=None if tuning is None else parse(Tuning, tuning, file=file, key="tuning"),
+        )
+    except UserError as error:
+        prefix = f"{file}: " if file and not str(error).startswith(file) else ""
+        raise UserError(f"{prefix}{error}") from None
+
+
+def _plugin(find: Any, values: Any, key: str, file: str | None) -> Any:
+    if isinstance(values, str):
+        values = {"id": values}
+    if not isinstance(values, Mapping) or "id" not in values:
+        raise UserError(f"{key}: expected a mapping with an id, got {values!r}.")
+    options = {name: value for name, value in values.items() if name != "id"}
+    return parse(find(values["id"], file=file), options, file=file, key=key)
+
+
+def read_spec(path: Path) -> RunSpec:
+    """Read a spec from a YAML file.
+
+    Raises:
+        UserError: the file is missing, is not YAML, or does not hold a valid spec.
+    """
+    return from_mapping(read_yaml(path), file=str(path))
+
+
+def write_spec(spec: RunSpec) -> str:
+    """Return the spec as YAML text, the inverse of `read_spec`."""
+    return yaml.safe_dump(to_mapping(spec), sort_keys=False)

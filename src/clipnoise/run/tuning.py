@@ -1,0 +1,142 @@
+"""Tuned hyper-parameters: a run that is planned before they are known, and the choice it reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from clipnoise.errors import UserError
+from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
+from clipnoise.files import write_json
+
+if TYPE_CHECKING:
+    from clipnoise.run.spec import RunSpec
+
+Metric = Literal["validation_accuracy", "validation_loss"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What other runs choose for a run. Its key stands for the chosen values in the run's hash.
+
+    Attributes:
+        key: the content hash of the search: of its runs, and of how they are compared.
+        parameters: the hyper-parameters that are chosen.
+        configurations: how many were tried.
+        runs: how many runs the search trained.
+        chosen: whether the method holds the choice already; until then it holds any candidate.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    key: str
+    parameters: tuple[str, ...]
+    configurations: Count
+    runs: Count
+    chosen: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a run's hash knows of the search: it is the same before and after."""
+        return {"key": self.key, "parameters": list(self.parameters)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One configuration of a search.
+
+    Attributes:
+        values: its hyper-parameters.
+        mean: of the metric over the completed runs; None where it cannot win.
+        n: completed runs with a finite metric.
+        planned: runs of the configuration.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    values: dict[str, Any]
+    mean: float | None
+    n: Natural
+    planned: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Runs of a search that spent alike.
+
+    Attributes:
+        noise_multiplier: σ.
+        sampling_rate: q.
+        steps: T.
+        runs: how many.
+        claim: "guarantee" or "nominal".
+        composable: whether releases are plain subsampled Gaussians, so that they add up in RDP.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    noise_multiplier: float
+    sampling_rate: float
+    steps: Natural
+    runs: Count
+    claim: str
+    composable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The outcome of a search.
+
+    Attributes:
+        metric: what the configurations were compared by, the mean over seeds.
+        choice: the hyper-parameters of the best one.
+        tried: every configuration, in the order of the grid.
+        spent: what the private runs of the search cost.
+        remark: what a reader should know; empty when nothing went wrong.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    metric: Metric
+    choice: dict[str, Any]
+    tried: tuple[Tried, ...]
+    spent: tuple[Spent, ...] = ()
+    remark: str = ""
+
+
+def read_choice(path: Path) -> Choice:
+    """Read the file that `clipnoise select` wrote.
+
+    Raises:
+        UserError: the file is missing or holds something else.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file. `clipnoise select` writes it.") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    return parse(Choice, values, file=str(path))
+
+
+def write_choice(path: Path, choice: Choice) -> None:
+    """Write a choice, whole or not at all."""
+    write_json(path, to_plain(choice))
+
+
+def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
+    """Return a run with the hyper-parameters that were chosen for it; its hash stays.
+
+    Raises:
+        UserError: the choice is not about the hyper-parameters that the run leaves open.
+    """
+    assert spec.tuning is not None
+    if set(choice.choice) != set(spec.tuning.parameters):
+        raise UserError(
+            f"--choice: chooses {', '.join(choice.choice)}, but the run leaves "
+            f"{', '.join(spec.tuning.parameters)} open."
+        )
+    values = {**to_plain(spec.method), **choice.choice}
+    method = parse(type(spec.method), values, file="--choice", key="choice")
+    return replace(spec, method=method, tuning=replace(spec.tuning, chosen=True))

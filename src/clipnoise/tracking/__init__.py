@@ -1,0 +1,28 @@
+"""Tracking: MLflow as a view of the result files.
+
+Result files are the truth; the store can be deleted and rebuilt from them at any time. One run spec
+has one active MLflow run per store, found by its `hash` tag; the tag `digest` is written last and
+says which result files it shows, so a writer that dies half-way is noticed and repaired.
+
+Belongs here: everything that talks to MLflow. Does not: training, which knows nothing of it.
+Nothing here imports mlflow before it is used.
+"""
+
+from clipnoise.tracking.live import LiveRun, Mode, open_run
+from clipnoise.tracking.store import Stamp, StoreError, init_store, is_open, read_stamp
+from clipnoise.tracking.sync import SyncReport, sync
+from clipnoise.tracking.view import Membership
+
+__all__ = [
+    "LiveRun",
+    "Membership",
+    "Mode",
+    "Stamp",
+    "StoreError",
+    "SyncReport",
+    "init_store",
+    "is_open",
+    "open_run",
+    "read_stamp",
+    "sync",
+]

@@ -1,0 +1,288 @@
+"""The store: where it is, whether it answers, and the stamp that tells the jobs so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from clipnoise.files import LockedError, locked, write_json
+from clipnoise.tracking.saved_views import description as with_links
+from clipnoise.tracking.saved_views import saved_views
+from clipnoise.tracking.view import Membership
+
+OURS = "clipnoise"  # tag of the experiments that this suite made
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print credentials of the address
+}
+
+
+class StoreError(Exception):
+    """The MLflow store does not answer, or refuses. The message never holds credentials."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long one HTTP call to a tracking server may take, and how often it is tried again."""
+
+    timeout_seconds: int
+    retries: int
+
+
+IN_JOB = Patience(timeout_seconds=4, retries=0)
+IN_SYNC = Patience(timeout_seconds=30, retries=2)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the first job found out about the store, for the jobs after it.
+
+    Attributes:
+        uri: the store's address, without credentials.
+        available: whether it answered.
+        reason: why not, otherwise None.
+        experiments: experiment name → id.
+        runs: what the studies say about each planned run, by spec hash.
+    """
+
+    uri: str
+    available: bool
+    reason: str | None = None
+    experiments: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, Membership] = field(default_factory=dict)
+
+
+def init_store(
+    results: Path,
+    experiments: Mapping[str, str],
+    *,
+    runs: Mapping[str, Membership] | None = None,
+    uri: str | None = None,
+    tracking: bool = True,
+) -> Stamp:
+    """Create the database and the experiments, once, before any job opens the store.
+
+    A fresh SQLite file that several processes open at once breaks in its migrations, so one job
+    does this first. Doing it again changes nothing. A store that does not answer is no failure:
+    the stamp says so, the jobs leave MLflow alone, and `sync` adds their runs later.
+
+    Args:
+        results: the results folder.
+        experiments: experiment name → description.
+        runs: what the studies say about each planned run, by spec hash.
+        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
+        tracking: False writes a stamp that keeps every job away from MLflow.
+
+    Returns:
+        The stamp, as written to `mlflow.json` in the results folder.
+    """
+    address = tracking_uri(results, uri)
+    stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
+    if tracking:
+        try:
+            _, ids = open_store(results, experiments, uri=address)
+            stamp = Stamp(stamp.uri, available=True, experiments=ids, runs=stamp.runs)
+        except StoreError as error:
+            stamp = Stamp(stamp.uri, available=False, reason=str(error), runs=stamp.runs)
+    write_json(stamp_path(results), asdict(stamp))
+    return stamp
+
+
+def is_open(
+    results: Path, experiments: Iterable[str], runs: Mapping[str, Membership], *, tracking: bool
+) -> bool:
+    """Tell whether `init_store` would change nothing, from the stamp alone.
+
+    Args:
+        results: the results folder.
+        experiments: names.
+        runs: what the studies say about each planned run, by spec hash.
+        tracking: whether jobs may use MLflow.
+    """
+    stamp, address = read_stamp(results), tracking_uri(results)
+    if stamp is None or stamp.runs != runs or stamp.uri != redacted(address):
+        return False
+    if not tracking:
+        return not stamp.available
+    database = address.removeprefix("sqlite:///")
+    there = database == address or Path(database).exists()
+    return stamp.available and there and set(experiments) <= set(stamp.experiments)
+
+
+def read_stamp(results: Path) -> Stamp | None:
+    """Read the stamp; None when no job has written one, or it is damaged."""
+    try:
+        values = json.loads(stamp_path(results).read_text())
+        runs = {
+            run_hash: Membership(**{**said, "studies": tuple(said["studies"])})
+            for run_hash, said in values.pop("runs").items()
+        }
+        return Stamp(**values, runs=runs)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def stamp_path(results: Path) -> Path:
+    """Return the path of the stamp."""
+    return results / "mlflow.json"
+
+
+def open_store(
+    results: Path, experiments: Mapping[str, str], *, uri: str | None = None
+) -> tuple[Any, dict[str, str]]:
+    """Connect to the store with time to spare, creating what is missing, one process at a time.
+
+    Args:
+        results: the results folder.
+        experiments: experiment name → description.
+        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
+
+    Returns:
+        The MLflow client, and experiment name → id.
+
+    Raises:
+        StoreError: the store does not answer or refuses.
+    """
+    address = tracking_uri(results, uri)
+    with lock(results, "store"), store_errors(address):
+        client = connect(address, IN_SYNC)
+        ids = {
+            name: experiment(client, name, results, address, description)
+            for name, description in experiments.items()
+        }
+        known_experiments(client)  # with nothing to create, the first call to the store
+    return client, ids
+
+
+def connect(uri: str, patience: Patience) -> Any:
+    """Import MLflow and return a client. The settings hold for this process; the user's win."""
+    settings = {
+        **QUIET,
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(patience.timeout_seconds),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(patience.retries),
+        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+        "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": str(patience.timeout_seconds),
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    from mlflow.tracking.client import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def experiment(client: Any, name: str, results: Path, uri: str, description: str = "") -> str:
+    """Return the id of an experiment, creating it, or restoring it if it was deleted."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        found = _create(client, name, results, uri)
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    wanted = saved_views()
+    if description:
+        wanted["mlflow.note.content"] = with_links(description, found.experiment_id)
+    for tag, value in wanted.items():
+        if found.tags.get(tag) != value:
+            client.set_experiment_tag(found.experiment_id, tag, value)
+    return str(found.experiment_id)
+
+
+def _create(client: Any, name: str, results: Path, uri: str) -> Any:
+    from mlflow.exceptions import MlflowException
+
+    # A server keeps artefacts where it was told to; a database needs a folder beside it.
+    database = urlsplit(uri).scheme.split("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
+    folder = (results.resolve() / "mlflow-artifacts" / name).as_uri() if database else None
+    tags = {
+        OURS: "yes",
+        "mlflow.experimentKind": "custom_model_development",  # or the UI asks what kind it is
+    }
+    try:
+        client.create_experiment(name, artifact_location=folder, tags=tags)
+    except MlflowException:
+        if client.get_experiment_by_name(name) is None:  # else another process was faster
+            raise
+    return client.get_experiment_by_name(name)
+
+
+def known_experiments(client: Any) -> list[str]:
+    """Return the ids of all experiments of this suite in the store."""
+    found = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
+    return [item.experiment_id for item in found]
+
+
+def tracking_uri(results: Path, uri: str | None = None) -> str:
+    """Return the store's address: as given, from MLFLOW_TRACKING_URI, or the local database."""
+    default = f"sqlite:///{results.resolve() / 'mlflow.db'}"
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def redacted(uri: str) -> str:
+    """Return an address without user, password and query, fit for a log or a file."""
+    scheme, separator, rest = uri.partition("://")
+    account, place = _account(rest)
+    if "?" in account:  # of a password, or the @ is in the query: nobody can tell
+        return f"{scheme}{separator}…"
+    return f"{scheme}{separator}{place.partition('?')[0]}"
+
+
+def _account(rest: str) -> tuple[str, str]:
+    """Split what follows :// at its last @: a password may hold / and @. A path has no account."""
+    if rest.startswith("/"):
+        return "", rest
+    account, _, place = rest.rpartition("@")
+    return account, place
+
+
+@contextmanager
+def store_errors(uri: str) -> Iterator[None]:
+    """Turn whatever goes wrong in the `with` block into a StoreError free of credentials."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(f"MLflow store {redacted(uri)}: {explain(error, uri)}") from None
+
+
+def explain(error: BaseException, uri: str) -> str:
+    """Return the first line of an error, without the address's user, password and query."""
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    text = text.replace(uri, redacted(uri))
+    for secret in _secrets(uri):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _secrets(uri: str) -> Iterable[str]:
+    rest = uri.partition("://")[2]
+    account = _account(rest)[0]
+    user, _, password = account.partition(":")
+    written = [account, password, user, rest.partition("?")[2]]
+    found = {secret for text in written if text for secret in (text, unquote(text))}
+    return sorted(found, key=len, reverse=True)
+
+
+@contextmanager
+def lock(results: Path, name: str, *, seconds: float = -1) -> Iterator[None]:
+    """Hold a lock that the operating system frees when its process dies.
+
+    Args:
+        results: the results folder; the lock keeps apart the processes that share it.
+        name: what is locked: a run's hash, or `store`.
+        seconds: how long to wait; negative waits for ever.
+
+    Raises:
+        TimeoutError: another process holds it.
+    """
+    try:
+        with locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds):
+            yield
+    except LockedError:
+        raise TimeoutError(f"{name} is being written by another process") from None

@@ -1,0 +1,85 @@
+"""The UI: MLflow's own pages over the local store, on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clipnoise.tracking.saved_views import page
+from clipnoise.tracking.store import QUIET, StoreError, read_stamp, tracking_uri
+
+STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
+LETS_GO_WITHIN = 10.0  # seconds
+
+
+@contextmanager
+def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]:
+    """Run MLflow's pages while the block runs, and leave no process behind.
+
+    Args:
+        results: the results folder.
+        port: on 127.0.0.1.
+        log: file for what the server says; None drops it.
+
+    Yields:
+        The address.
+
+    Raises:
+        StoreError: the server did not start.
+    """
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    # By environment, not as an argument: an address may hold a password.
+    settings = {**QUIET, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
+    with open(log or os.devnull, "ab") as stream:  # noqa: PTH123 - devnull is no Path
+        server = subprocess.Popen(
+            [*command, "--workers", "1"],
+            env={**os.environ, **settings},
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,  # a group of its own, so that its helpers end with it
+        )
+        try:
+            _wait(server, address)
+            yield address
+        finally:
+            _end(server)
+
+
+def study_pages(results: Path, address: str) -> dict[str, str]:
+    """Return the page that compares methods, for every study that the stamp knows."""
+    stamp = read_stamp(results)
+    known = stamp.experiments if stamp else {}
+    return {name: f"{address}/{page(identity, 'means')}" for name, identity in known.items()}
+
+
+def _wait(server: subprocess.Popen[bytes], address: str) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=2):
+                return
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            time.sleep(0.2)
+    raise StoreError(f"{address}: the MLflow server did not start; is the port taken?")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, how)
+        except ProcessLookupError:
+            break
+        try:
+            server.wait(LETS_GO_WITHIN)
+        except subprocess.TimeoutExpired:
+            continue
+    server.wait()
