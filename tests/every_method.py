@@ -13,7 +13,7 @@ from clipnoise.methods.base import Method, Public
 from clipnoise.methods.registry import methods
 
 METHODS = list(methods())
-# Settings under which a method's query or clipping plan is another than by default.
+# Settings under which a method's query or clipping is another than by default.
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in METHODS),
     ("sgd", {"momentum": 0.9}),

@@ -41,8 +41,8 @@ def gradients(t: int, iterates: int = 4, d: int = D) -> list[Tensor]:
 def take(optimizer: Method, state: State, t: int, constants: Public | None = None) -> Tensor:
     """Take step t (from 1) on drawn gradients."""
 
-    def form(plan: Clipping) -> Any:
-        return clipped_sum(gradients(t)[: len(plan.weights)], plan)
+    def form(clipping: Clipping) -> Any:
+        return clipped_sum(gradients(t)[: len(clipping.weights)], clipping)
 
     return step(
         optimizer,
@@ -118,12 +118,12 @@ def test_survives_the_way_through_plain_data(name: str, options: dict[str, Any])
 def test_a_private_release_costs_one_gaussian_mechanism(name: str, options: dict[str, Any]) -> None:
     query = build(name, **options).query
     for clip_norm, batch in ((1.0, 1.0), (0.1, 256.0), (7.0, 10.5)):
-        parts = query.parts(clip_norm, batch)
-        assert len(parts) == len(query.values(torch.ones(D), clip_norm))
-        assert query.draws == sum(part.noise_factor > 0 for part in parts)
+        components = query.components(clip_norm, batch)
+        assert len(components) == len(query.values(torch.ones(D), clip_norm))
+        assert query.draws == sum(component.noise_factor > 0 for component in components)
         if query.private:
-            assert all(0 < part.sensitivity < float("inf") for part in parts)
-            assert sum(part.noise_factor**-2 for part in parts) <= 1 + 1e-12
+            assert all(0 < component.sensitivity < float("inf") for component in components)
+            assert sum(component.noise_factor**-2 for component in components) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -160,7 +160,7 @@ def test_hooks_before_the_boundary_only_read(name: str, options: dict[str, Any])
         ahead = State(state.like, state.step + 1, {k: v.clone() for k, v in state.buffers.items()})
         twice = [optimizer.clipping(ahead, constants, 1) for _ in range(2)]
         for field in ("scale", "offset"):
-            first, second = (getattr(plan, field) for plan in twice)
+            first, second = (getattr(clipping, field) for clipping in twice)
             assert (first is None) == (second is None)
             assert first is None or torch.equal(first, second)
         take(optimizer, state, t)

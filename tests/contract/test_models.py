@@ -54,7 +54,7 @@ PAIRS = [
 ]
 every_pair = pytest.mark.parametrize(("model", "shape"), PAIRS)
 every_model = pytest.mark.parametrize("model", MODELS)
-PLANS = {
+CLIPPINGS = {
     "plain": Clipping(0.1),
     "scaled": Clipping(0.1, scale=torch.tensor(0.7)),
     "two iterates": Clipping(0.1, weights=(0.9, 0.1)),
@@ -159,11 +159,11 @@ def test_engines_agree_on_the_clipped_sum_of_every_query(model: str, shape: str)
         engine = kind(build(model, shape), losses)
         thetas = [engine.flat.theta.clone(), 1.1 * engine.flat.theta]
         sums = {}
-        for name, plan in PLANS.items():
-            if plan.scale is not None:
-                plan = replace(plan, scale=plan.scale.expand_as(thetas[0]))
-            iterates = thetas[: len(plan.weights)]
-            sums[name] = engine.clipped_sum(data.inputs, data.targets, iterates, plan)
+        for name, clipping in CLIPPINGS.items():
+            if clipping.scale is not None:
+                clipping = replace(clipping, scale=clipping.scale.expand_as(thetas[0]))
+            iterates = thetas[: len(clipping.weights)]
+            sums[name] = engine.clipped_sum(data.inputs, data.targets, iterates, clipping)
         return sums
 
     expected = run(VmapEngine)

@@ -60,10 +60,10 @@ def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> N
 def test_every_method_has_moments_to_attack(name: str) -> None:
     audited, bench = subject(name), least_squares(4)
     for moment in life(audited, bench, expected_batch_size=4.0):
-        plan = moment.plan(audited)
+        clipping = moment.clipping(audited)
         release = moment.release(audited, bench.engines["vmap"], bench.pool)
-        assert len(release.values) == len(audited.method.query.parts(1.0, 4.0))
-        assert plan.clip_norm == audited.method.clip_norm_at(moment.state.step + 1)
+        assert len(release.values) == len(audited.method.query.components(1.0, 4.0))
+        assert clipping.clip_norm == audited.method.clip_norm_at(moment.state.step + 1)
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "stp-adam", "dp-pmlf", "jme-adam"])

@@ -119,7 +119,7 @@ def test_one_example_moves_the_release_by_at_most_the_corrected_sensitivity(
     plan = optimizer.clipping(state, public(optimizer, D), optimizer.iterates())
     for seed, size in enumerate((1e-3, 1.0, 1e3)):
         found = changes(optimizer.query, plan, seed=seed, factor=factor, size=size)
-        assert max(*found.parts, found.joint) <= TOLERANCE
+        assert max(*found.components, found.joint) <= TOLERANCE
 
 
 @pytest.mark.parametrize("query", [ClippedMean(), IndependentMoments(), JointMoments()])
@@ -127,8 +127,8 @@ def test_corrected_noise_is_for_the_width_of_the_ball(query: Any) -> None:
     factor = MicroBatches(M).sensitivity_factor(query)
     assert factor == (1.0 if query.adjacency == "replace" else 2.0)  # replacing declares 2C already
     found = [changes(query, Clipping(1.0), seed=s, factor=factor, size=10.0) for s in range(20)]
-    assert max(one.parts[0] for one in found) == pytest.approx(1.0, abs=0.05)
-    assert max(max(*one.parts, one.joint) for one in found) <= TOLERANCE
+    assert max(one.components[0] for one in found) == pytest.approx(1.0, abs=0.05)
+    assert max(max(*one.components, one.joint) for one in found) <= TOLERANCE
 
 
 def test_catches_noise_for_the_clip_norm_as_published() -> None:
@@ -136,7 +136,7 @@ def test_catches_noise_for_the_clip_norm_as_published() -> None:
     found = [
         changes(ClippedMean(), Clipping(1.0), seed=s, factor=factor, size=10.0) for s in range(20)
     ]
-    assert max(one.parts[0] for one in found) > 1.9
+    assert max(one.components[0] for one in found) > 1.9
 
 
 def by_position(rows: Tensor) -> Tensor:

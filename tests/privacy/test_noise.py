@@ -70,7 +70,7 @@ def test_a_release_carries_the_noise_its_query_declares() -> None:
             clip_norm=clip_norm,
             expected_batch_size=b,
         )
-        for value, part in zip(released, query.parts(clip_norm, b), strict=True):
-            deviation = part.noise_factor * sigma * part.sensitivity
+        for value, component in zip(released, query.components(clip_norm, b), strict=True):
+            deviation = component.noise_factor * sigma * component.sensitivity
             assert float(value.std()) == pytest.approx(deviation, rel=6 / math.sqrt(2 * d))
             assert abs(float(value.mean())) < 6 * deviation / math.sqrt(d)

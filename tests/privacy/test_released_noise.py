@@ -53,8 +53,10 @@ def test_noise_has_mean_zero_and_the_declared_covariance(
     )
     deviations = torch.tensor(
         [
-            part.noise_factor * SIGMA * part.sensitivity if part.noise_factor else 0.0
-            for part in query.parts(C, B)
+            component.noise_factor * SIGMA * component.sensitivity
+            if component.noise_factor
+            else 0.0
+            for component in query.components(C, B)
             for _ in range(D)
         ],
         dtype=torch.float64,
@@ -85,10 +87,10 @@ def test_an_empty_batch_releases_pure_noise(name: str, options: dict[str, Any]) 
     noise = [torch.randn(D, generator=draw, dtype=torch.float64) for _ in range(query.draws)]
     empty = clipped_sum([torch.zeros(0, D, dtype=torch.float64)], Clipping(clip_norm=C))
     supply = iter(noise)
-    for value, part in zip(release(query, empty, noise), query.parts(C, B), strict=True):
+    for value, component in zip(release(query, empty, noise), query.components(C, B), strict=True):
         expected = torch.zeros(D, dtype=torch.float64)
-        if part.noise_factor > 0:
-            expected = part.noise_factor * SIGMA * part.sensitivity * next(supply)
+        if component.noise_factor > 0:
+            expected = component.noise_factor * SIGMA * component.sensitivity * next(supply)
         assert torch.allclose(value, expected, rtol=1e-14, atol=0)
 
 

@@ -1,6 +1,6 @@
 """Remove (or replace) one example and hold the noise-free release to the declared sensitivity.
 
-The real clipping plan of every method is used, at several steps of its life. Each pitfall is put
+The real clipping of every method is used, at several steps of its life. Each pitfall is put
 in on purpose as well: the check must catch it.
 """
 
@@ -19,10 +19,10 @@ from clipnoise.gradients.per_example import clip_factors, clipped_sum, row_norms
 from clipnoise.methods.base import Method, Public, State, step
 from clipnoise.privacy.queries import (
     Clipping,
+    Component,
     IndependentMoments,
     JointMoments,
     JointMomentsAsPublished,
-    Part,
     Query,
 )
 
@@ -56,10 +56,10 @@ def batches(draw: torch.Generator, iterates: int, b: float) -> Iterator[list[Ten
 
 
 def vectors(
-    query: Query, form: Form, batch: list[Tensor], plan: Clipping, b: float
+    query: Query, form: Form, batch: list[Tensor], clipping: Clipping, b: float
 ) -> list[Tensor]:
-    assert plan.clip_norm is not None
-    return list(query.values(form(batch, plan) / b, plan.clip_norm))
+    assert clipping.clip_norm is not None
+    return list(query.values(form(batch, clipping) / b, clipping.clip_norm))
 
 
 def neighbours(query: Query, batch: list[Tensor], draw: torch.Generator) -> Iterator[list[Tensor]]:
@@ -73,38 +73,40 @@ def neighbours(query: Query, batch: list[Tensor], draw: torch.Generator) -> Iter
         yield [torch.cat([other, g]) for g in without]
 
 
-def excess(query: Query, form: Form, plan: Clipping, b: float, seed: int) -> float:
+def excess(query: Query, form: Form, clipping: Clipping, b: float, seed: int) -> float:
     """Return the largest change over the declared one, and the pair's cost over one mechanism's.
 
-    Each part alone must stay within its sensitivity; together, ‖Δ_p‖²/(f_p s_p)² must sum to at
+    Each component alone must stay within its sensitivity; the ‖Δ_p‖²/(f_p s_p)² must sum to at
     most 1, which is what one Gaussian mechanism at σ pays for.
     """
     draw = torch.Generator().manual_seed(seed)
-    assert plan.clip_norm is not None
-    parts = query.parts(plan.clip_norm, b)
+    assert clipping.clip_norm is not None
+    components = query.components(clipping.clip_norm, b)
     worst = 0.0
-    for batch in batches(draw, len(plan.weights), b):
-        here = vectors(query, form, batch, plan, b)
+    for batch in batches(draw, len(clipping.weights), b):
+        here = vectors(query, form, batch, clipping, b)
         for neighbour in neighbours(query, batch, draw):
-            there = vectors(query, form, neighbour, plan, b)
+            there = vectors(query, form, neighbour, clipping, b)
             moved = [float((x - y).norm()) for x, y in zip(here, there, strict=True)]
-            alone = [m / p.sensitivity for m, p in zip(moved, parts, strict=True)]
-            cost = sum((a / p.noise_factor) ** 2 for a, p in zip(alone, parts, strict=True))
+            alone = [m / p.sensitivity for m, p in zip(moved, components, strict=True)]
+            cost = sum((a / p.noise_factor) ** 2 for a, p in zip(alone, components, strict=True))
             worst = max(worst, *alone, cost**0.5)
     return worst
 
 
-def plans(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
-    """Yield the clipping plans of a life of nine steps."""
+def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
+    """Yield the clippings of a life of nine steps."""
     state = State(like=torch.zeros(D, dtype=torch.float64))
     draw = torch.Generator().manual_seed(seed)
     seen: list[Clipping] = []
 
-    def form(plan: Clipping) -> Any:
-        seen.append(plan)
+    def form(clipping: Clipping) -> Any:
+        seen.append(clipping)
         size = 10.0 ** float(torch.randint(-3, 3, (1,), generator=draw))
-        rows = [size * torch.randn(4, D, generator=draw, dtype=torch.float64) for _ in plan.weights]
-        return clipped_sum(rows, plan)
+        rows = [
+            size * torch.randn(4, D, generator=draw, dtype=torch.float64) for _ in clipping.weights
+        ]
+        return clipped_sum(rows, clipping)
 
     for t in range(1, 10):
         normals = [
@@ -122,8 +124,8 @@ def test_one_example_moves_the_release_by_at_most_what_is_declared(
     name: str, options: dict[str, Any], b: float
 ) -> None:
     optimizer = build(name, **options)
-    for seed, plan in enumerate(plans(optimizer, b, seed=int(b))):
-        assert excess(optimizer.query, clipped_sum, plan, b, seed) <= TOLERANCE
+    for seed, clipping in enumerate(clippings(optimizer, b, seed=int(b))):
+        assert excess(optimizer.query, clipped_sum, clipping, b, seed) <= TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -132,8 +134,8 @@ def test_one_example_moves_the_release_by_at_most_what_is_declared(
 def test_the_declared_sensitivity_is_reached(name: str) -> None:
     optimizer = build(name)
     worst = max(
-        excess(optimizer.query, clipped_sum, plan, 4.0, seed)
-        for seed, plan in enumerate(plans(optimizer, 4.0, seed=0))
+        excess(optimizer.query, clipped_sum, clipping, 4.0, seed)
+        for seed, clipping in enumerate(clippings(optimizer, 4.0, seed=0))
     )
     assert worst == pytest.approx(1.0, rel=1e-6)
 
@@ -148,15 +150,15 @@ def test_clipped_norms_of_long_float32_rows_stay_below_the_clip_norm(d: int) -> 
 # Deliberate breaks: each is a mistake that has been made, and the check must see it.
 
 
-def clip_each_pass(batch: list[Tensor], plan: Clipping) -> Any:
+def clip_each_pass(batch: list[Tensor], clipping: Clipping) -> Any:
     """Clip the gradients of each iterate separately and add them up."""
-    return sum(clip_factors(row_norms(g), plan.clip_norm or 1.0) @ g for g in batch)
+    return sum(clip_factors(row_norms(g), clipping.clip_norm or 1.0) @ g for g in batch)
 
 
-def clip_then_scale(batch: list[Tensor], plan: Clipping) -> Any:
+def clip_then_scale(batch: list[Tensor], clipping: Clipping) -> Any:
     """Clip the plain gradient and scale afterwards, with noise for C."""
-    scale = 1.0 if plan.scale is None else plan.scale
-    return clipped_sum(batch, replace(plan, scale=None)) * scale
+    scale = 1.0 if clipping.scale is None else clipping.scale
+    return clipped_sum(batch, replace(clipping, scale=None)) * scale
 
 
 @pytest.mark.parametrize(
@@ -167,14 +169,14 @@ def clip_then_scale(batch: list[Tensor], plan: Clipping) -> Any:
         ("innerouter", clip_each_pass),
         ("stp-adam", clip_then_scale),
         ("adadps-rmsprop", clip_then_scale),
-        ("dp-sgd", lambda batch, plan: clipped_sum(batch, replace(plan, clip_norm=None))),
+        ("dp-sgd", lambda batch, clipping: clipped_sum(batch, replace(clipping, clip_norm=None))),
     ],
 )
 def test_catches_a_sum_that_is_not_bounded_by_one_clip(name: str, broken: Form) -> None:
     optimizer = build(name)
     worst = max(
-        excess(optimizer.query, broken, plan, 4.0, seed)
-        for seed, plan in enumerate(plans(optimizer, 4.0, seed=0))
+        excess(optimizer.query, broken, clipping, 4.0, seed)
+        for seed, clipping in enumerate(clippings(optimizer, 4.0, seed=0))
     )
     assert worst > 1.5
 
@@ -184,9 +186,9 @@ def test_catches_a_square_without_projection() -> None:
         def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
             return (mean, mean.square())
 
-    plan = Clipping(clip_norm=1.0)
-    assert excess(Unprojected(), clipped_sum, plan, 4.0, 0) > 1.5
-    assert excess(IndependentMoments(), clipped_sum, plan, 4.0, 0) <= TOLERANCE
+    clipping = Clipping(clip_norm=1.0)
+    assert excess(Unprojected(), clipped_sum, clipping, 4.0, 0) > 1.5
+    assert excess(IndependentMoments(), clipped_sum, clipping, 4.0, 0) <= TOLERANCE
 
 
 def test_catches_two_releases_at_the_noise_of_one() -> None:
@@ -198,19 +200,19 @@ def test_catches_two_releases_at_the_noise_of_one() -> None:
 
 def test_catches_the_published_sensitivity_of_joint_moments() -> None:
     """2C/B for the pair holds for one gradient and its square, not for a mean of several."""
-    plan = Clipping(clip_norm=1.0)
-    assert excess(JointMomentsAsPublished(), clipped_sum, plan, 32.0, 0) > 1.3
+    clipping = Clipping(clip_norm=1.0)
+    assert excess(JointMomentsAsPublished(), clipped_sum, clipping, 32.0, 0) > 1.3
     assert not JointMomentsAsPublished.private
-    assert excess(JointMoments(), clipped_sum, plan, 32.0, 0) <= TOLERANCE
+    assert excess(JointMoments(), clipped_sum, clipping, 32.0, 0) <= TOLERANCE
 
 
 def test_catches_a_micro_batch_mean_accounted_at_the_clip_norm() -> None:
     """Removing one of the examples of a clipped mean can move it across the ball: 2C, not C."""
     rows = torch.zeros(2, D, dtype=torch.float64)
     rows[0, 0], rows[1, 0] = -1e6, 1e3
-    plan = Clipping(clip_norm=1.0, group_size=2, groups=torch.zeros(2, dtype=torch.int64))
-    alone = replace(plan, groups=torch.zeros(1, dtype=torch.int64))
-    moved = (clipped_sum([rows], plan) - clipped_sum([rows[1:]], alone)).norm()
+    clipping = Clipping(clip_norm=1.0, group_size=2, groups=torch.zeros(2, dtype=torch.int64))
+    alone = replace(clipping, groups=torch.zeros(1, dtype=torch.int64))
+    moved = (clipped_sum([rows], clipping) - clipped_sum([rows[1:]], alone)).norm()
     assert float(moved) == pytest.approx(2.0)
 
 
@@ -227,7 +229,7 @@ def release_with_statistics_of(train: Tensor, batch: Tensor) -> Tensor:
 
 def test_catches_side_information_counted_on_the_private_examples() -> None:
     """The scale then moves with the example that goes, even in batches it is not part of."""
-    declared: Part = build("adadps-side").query.parts(1.0, 4.0)[0]
+    declared: Component = build("adadps-side").query.components(1.0, 4.0)[0]
     train = torch.ones(40, D, dtype=torch.float64)
     train[1:, 0] = 0.0  # only example 0 has the first token
     batch = torch.zeros(20, D, dtype=torch.float64)

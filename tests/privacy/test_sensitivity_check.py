@@ -12,11 +12,11 @@ from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedMean,
     Clipping,
+    Component,
     IndependentMoments,
     IndependentMomentsForFree,
     JointMoments,
     JointMomentsAsPublished,
-    Part,
     Query,
 )
 from clipnoise.privacy.sensitivity import composition_cost, largest_changes
@@ -48,7 +48,7 @@ def plans() -> dict[str, tuple[Clipping, int]]:
 def test_honest_queries_keep_their_promise(name: str, query: Query, size: float) -> None:
     plan, k = plans()[name]
     changes = largest_changes(query, plan, gradients(k, size=size), expected_batch_size=B)
-    assert max(changes.parts) <= 1 + ROUNDING
+    assert max(changes.components) <= 1 + ROUNDING
     assert changes.joint <= 1 + ROUNDING
 
 
@@ -56,15 +56,15 @@ def test_honest_queries_keep_their_promise(name: str, query: Query, size: float)
 def test_the_adversary_reaches_the_declared_sensitivity(name: str) -> None:
     plan, k = plans()[name]
     changes = largest_changes(ClippedMean(), plan, gradients(k, size=1e-6), expected_batch_size=B)
-    assert changes.parts[0] == pytest.approx(1.0, abs=1e-3)
+    assert changes.components[0] == pytest.approx(1.0, abs=1e-3)
 
 
 @dataclass(frozen=True)
 class Understated(ClippedMean):
     """Declares 90% of the truth."""
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
-        return (Part(0.9 * clip_norm / expected_batch_size),)
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        return (Component(0.9 * clip_norm / expected_batch_size),)
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ class SquareOfAnUnboundedMean(IndependentMoments):
 
 def test_an_understated_sensitivity_is_found() -> None:
     changes = largest_changes(Understated(), Clipping(1.0), gradients(), expected_batch_size=B)
-    assert changes.parts[0] == pytest.approx(1 / 0.9, abs=1e-6)
+    assert changes.components[0] == pytest.approx(1 / 0.9, abs=1e-6)
 
 
 def test_a_bound_that_holds_only_for_small_batches_is_found() -> None:
     same = torch.ones(1, 40, 1, dtype=torch.float64) * 5  # ten times the expected batch
     honest = largest_changes(IndependentMoments(), Clipping(1.0), same, expected_batch_size=B)
     broken = largest_changes(SquareOfAnUnboundedMean(), Clipping(1.0), same, expected_batch_size=B)
-    assert max(honest.parts) <= 1 + ROUNDING
-    assert broken.parts[1] > 5
+    assert max(honest.components) <= 1 + ROUNDING
+    assert broken.components[1] > 5
 
 
 def test_a_second_moment_for_free_costs_more_than_it_says() -> None:
@@ -94,7 +94,7 @@ def test_a_second_moment_for_free_costs_more_than_it_says() -> None:
     changes = largest_changes(
         IndependentMomentsForFree(), Clipping(1.0), same, expected_batch_size=B
     )
-    assert max(changes.parts) <= 1 + ROUNDING
+    assert max(changes.components) <= 1 + ROUNDING
     assert changes.joint > 1.2
 
 
@@ -114,13 +114,13 @@ def test_a_value_released_without_noise_is_infinitely_far() -> None:
 
 def test_an_empty_batch_is_checked_by_what_can_join_it() -> None:
     changes = largest_changes(ClippedMean(), Clipping(1.0), gradients(b=0), expected_batch_size=B)
-    assert changes.parts[0] == pytest.approx(1.0, abs=1e-9)
+    assert changes.components[0] == pytest.approx(1.0, abs=1e-9)
 
 
 def test_float32_vectors_of_a_million_coordinates_stay_within_a_millionth() -> None:
     long = gradients(b=2, d=1_000_000, size=1.0).float()
     changes = largest_changes(ClippedMean(), Clipping(1.0), long, expected_batch_size=B)
-    assert changes.parts[0] <= 1 + 1e-6
+    assert changes.components[0] <= 1 + 1e-6
 
 
 def test_without_a_clip_norm_there_is_nothing_to_check() -> None:
@@ -130,6 +130,6 @@ def test_without_a_clip_norm_there_is_nothing_to_check() -> None:
 
 def test_composition_cost_of_every_private_query_is_at_most_one() -> None:
     for query in (ClippedMean(), IndependentMoments(), JointMoments(), JointMoments(weight=0.3)):
-        assert composition_cost(query.parts(0.7, 16.0)) <= 1 + 1e-12
-    assert composition_cost(IndependentMomentsForFree().parts(0.7, 16.0)) == 2.0
-    assert composition_cost(CleanClippedMean().parts(0.7, 16.0)) == math.inf
+        assert composition_cost(query.components(0.7, 16.0)) <= 1 + 1e-12
+    assert composition_cost(IndependentMomentsForFree().components(0.7, 16.0)) == 2.0
+    assert composition_cost(CleanClippedMean().components(0.7, 16.0)) == math.inf

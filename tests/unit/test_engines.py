@@ -27,7 +27,7 @@ def ramp(d: int, low: float, high: float) -> Tensor:
     return torch.linspace(low, high, d)
 
 
-PLANS: dict[str, Callable[[int], Clipping]] = {
+CLIPPINGS: dict[str, Callable[[int], Clipping]] = {
     "clipped": lambda d: Clipping(0.5),
     "scaled and moved": lambda d: Clipping(0.5, scale=ramp(d, 0.1, 3), offset=ramp(d, -0.2, 0.2)),
     "three iterates": lambda d: Clipping(0.5, weights=(0.6, 0.3, -0.1)),
@@ -40,11 +40,11 @@ PLANS: dict[str, Callable[[int], Clipping]] = {
 SIZES = torch.tensor([1, 3, 2, 5, 4, 1, 1, 9, 30, 30])  # of micro-batches
 
 
-def for_batch(plan: Clipping, count: int) -> Clipping:
-    """Put the examples of a batch into micro-batches of unequal sizes, where the plan has them."""
-    if plan.group_size == 1:
-        return plan
-    return replace(plan, groups=torch.arange(len(SIZES)).repeat_interleave(SIZES)[:count])
+def for_batch(clipping: Clipping, count: int) -> Clipping:
+    """Put the examples of a batch into micro-batches of unequal sizes, where there are any."""
+    if clipping.group_size == 1:
+        return clipping
+    return replace(clipping, groups=torch.arange(len(SIZES)).repeat_interleave(SIZES)[:count])
 
 
 def iterates(engine: GradientEngine, count: int) -> list[Tensor]:
@@ -67,28 +67,30 @@ def by_hand(network: nn.Module, inputs: Tensor, targets: Tensor, theta: Tensor) 
 
 @every_engine
 @every_network
-@pytest.mark.parametrize("plan_name", PLANS)
+@pytest.mark.parametrize("clipping_name", CLIPPINGS)
 def test_clipped_sum_equals_one_backward_pass_per_example(
-    kind: type[GradientEngine], name: str, plan_name: str
+    kind: type[GradientEngine], name: str, clipping_name: str
 ) -> None:
     engine = kind(build(name), losses)
-    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 7)
+    clipping = for_batch(CLIPPINGS[clipping_name](engine.flat.theta.numel()), 7)
     inputs, targets = examples(name, 7)
-    thetas = iterates(engine, len(plan.weights))
-    expected = clipped_sum([by_hand(build(name), inputs, targets, t) for t in thetas], plan)
-    actual = engine.clipped_sum(inputs, targets, thetas, plan)
+    thetas = iterates(engine, len(clipping.weights))
+    expected = clipped_sum([by_hand(build(name), inputs, targets, t) for t in thetas], clipping)
+    actual = engine.clipped_sum(inputs, targets, thetas, clipping)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @every_engine
 @every_network
-@pytest.mark.parametrize("plan_name", PLANS)
+@pytest.mark.parametrize("clipping_name", CLIPPINGS)
 def test_an_empty_batch_gives_the_zero_vector(
-    kind: type[GradientEngine], name: str, plan_name: str
+    kind: type[GradientEngine], name: str, clipping_name: str
 ) -> None:
     engine = kind(build(name), losses)
-    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 0)
-    total = engine.clipped_sum(*examples(name, 0), iterates(engine, len(plan.weights)), plan)
+    clipping = for_batch(CLIPPINGS[clipping_name](engine.flat.theta.numel()), 0)
+    total = engine.clipped_sum(
+        *examples(name, 0), iterates(engine, len(clipping.weights)), clipping
+    )
     assert total.shape == engine.flat.theta.shape
     assert not total.any()
 
@@ -114,18 +116,18 @@ def test_gradients_do_not_depend_on_what_ran_before(kind: type[GradientEngine], 
 
 
 @every_engine
-@pytest.mark.parametrize("plan_name", PLANS)
+@pytest.mark.parametrize("clipping_name", CLIPPINGS)
 @pytest.mark.parametrize("size", [1, 3, 5, 100])
 def test_physical_batches_add_up_to_the_logical_batch(
-    kind: type[GradientEngine], plan_name: str, size: int
+    kind: type[GradientEngine], clipping_name: str, size: int
 ) -> None:
     engine = kind(build("shared layer"), losses)
-    plan = for_batch(PLANS[plan_name](engine.flat.theta.numel()), 11)
+    clipping = for_batch(CLIPPINGS[clipping_name](engine.flat.theta.numel()), 11)
     data = Examples(*examples("shared layer", 20))
     batch = torch.tensor([17, 0, 3, 4, 5, 9, 10, 11, 13, 19, 18])
-    thetas = iterates(engine, len(plan.weights))
-    whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], thetas, plan)
-    parts = physical_batches(engine, data, batch, thetas, plan, size)
+    thetas = iterates(engine, len(clipping.weights))
+    whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], thetas, clipping)
+    parts = physical_batches(engine, data, batch, thetas, clipping, size)
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -162,10 +164,10 @@ def test_pieces_split_no_micro_batch_of_any_size(sizes: list[int], size: int) ->
 def test_vmap_cuts_large_batches_without_changing_the_sum() -> None:
     engine = VmapEngine(build("convolution"), losses)
     inputs, targets = examples("convolution", 71)
-    plan, thetas = for_batch(Clipping(0.1, group_size=5), 71), iterates(engine, 1)
-    whole = engine.clipped_sum(inputs, targets, thetas, plan)
+    clipping, thetas = for_batch(Clipping(0.1, group_size=5), 71), iterates(engine, 1)
+    whole = engine.clipped_sum(inputs, targets, thetas, clipping)
     engine.piece = 32
-    torch.testing.assert_close(engine.clipped_sum(inputs, targets, thetas, plan), whole)
+    torch.testing.assert_close(engine.clipped_sum(inputs, targets, thetas, clipping), whole)
 
 
 @every_engine
@@ -191,9 +193,9 @@ def test_micro_batches_without_the_group_of_each_example_are_refused(
     kind: type[GradientEngine],
 ) -> None:
     engine = kind(build("shared layer"), losses)
-    plan = Clipping(0.1, group_size=2)
+    clipping = Clipping(0.1, group_size=2)
     with pytest.raises(ValueError, match="group of each example"):
-        engine.clipped_sum(*examples("shared layer", 4), iterates(engine, 1), plan)
+        engine.clipped_sum(*examples("shared layer", 4), iterates(engine, 1), clipping)
 
 
 @every_engine

@@ -43,7 +43,7 @@ def deep() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(768, 300), nn.Linear(300, CLASSES))
 
 
-PLANS: dict[str, Callable[[int], Clipping]] = {
+CLIPPINGS: dict[str, Callable[[int], Clipping]] = {
     "plain": lambda d: Clipping(0.1),
     "scaled": lambda d: Clipping(0.1, scale=torch.linspace(0.5, 2, d)),
     "two iterates": lambda d: Clipping(0.1, weights=(0.9, 0.1)),
@@ -51,15 +51,15 @@ PLANS: dict[str, Callable[[int], Clipping]] = {
 }
 
 
-@pytest.mark.parametrize("plan_name", PLANS)
-def test_per_example_gradients_are_never_held_all_at_once(plan_name: str) -> None:
+@pytest.mark.parametrize("clipping_name", CLIPPINGS)
+def test_per_example_gradients_are_never_held_all_at_once(clipping_name: str) -> None:
     draws = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(64, 144, generator=draws), torch.zeros(64, dtype=torch.int64)
     engine = FactoredEngine(deep(), losses)
     theta = engine.flat.theta.clone()
-    plan = PLANS[plan_name](len(theta))
+    clipping = CLIPPINGS[clipping_name](len(theta))
     with Sizes() as sizes:
-        engine.clipped_sum(inputs, targets, [theta] * len(plan.weights), plan)
+        engine.clipped_sum(inputs, targets, [theta] * len(clipping.weights), clipping)
     assert sizes.largest < 64 * len(theta) / 15
     with Sizes() as whole:
         engine.per_example_gradients(inputs, targets, theta)
@@ -117,8 +117,8 @@ def test_inputs_and_offsets_are_left_alone() -> None:
     inputs, targets = examples("convolution", 6)
     offset, scale = torch.full_like(theta, 0.1), torch.full_like(theta, 2.0)
     before = [x.clone() for x in (inputs, targets, offset, scale)]
-    plan = Clipping(0.1, (1.0,), scale, offset, 2, torch.tensor([0, 1, 1, 1, 2, 3]))
-    engine.clipped_sum(inputs, targets, [theta], plan)
+    clipping = Clipping(0.1, (1.0,), scale, offset, 2, torch.tensor([0, 1, 1, 1, 2, 3]))
+    engine.clipped_sum(inputs, targets, [theta], clipping)
     after = (inputs, targets, offset, scale)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 

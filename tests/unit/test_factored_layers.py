@@ -196,7 +196,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
-PLANS: dict[str, Callable[[Tensor], Clipping]] = {
+CLIPPINGS: dict[str, Callable[[Tensor], Clipping]] = {
     "plain": lambda u: Clipping(0.3),
     "scaled": lambda u: Clipping(0.3, scale=0.2 + u),
     "moved": lambda u: Clipping(0.3, offset=0.3 * (u - 0.5)),
@@ -229,30 +229,30 @@ def reference(name: str, dtype: torch.dtype) -> GradientEngine:
     return (OneByOne if "lstm" in name else VmapEngine)(build(name, dtype), losses)
 
 
-def difference(name: str, plan_name: str, dtype: torch.dtype, count: int = EXAMPLES) -> float:
+def difference(name: str, clipping_name: str, dtype: torch.dtype, count: int = EXAMPLES) -> float:
     """Return how far the two engines' clipped sums are apart, relative to the larger entry."""
     factored = FactoredEngine(build(name, dtype), losses)
     expecting = reference(name, dtype)
     theta = factored.flat.theta.clone()
     draws = torch.Generator().manual_seed(2)
     u = torch.rand(theta.shape, generator=draws, dtype=torch.float64).to(dtype)
-    plan = PLANS[plan_name](u)
-    if plan.group_size > 1:
-        plan = replace(plan, groups=MICRO_BATCHES[:count])
-    thetas = [theta, theta * (1 + 0.2 * u)][: len(plan.weights)]
+    clipping = CLIPPINGS[clipping_name](u)
+    if clipping.group_size > 1:
+        clipping = replace(clipping, groups=MICRO_BATCHES[:count])
+    thetas = [theta, theta * (1 + 0.2 * u)][: len(clipping.weights)]
     inputs, targets = examples(name, count, dtype)
-    expected = expecting.clipped_sum(inputs, targets, thetas, plan)
+    expected = expecting.clipped_sum(inputs, targets, thetas, clipping)
     assert expected.any()
-    actual = factored.clipped_sum(inputs, targets, thetas, plan)
+    actual = factored.clipped_sum(inputs, targets, thetas, clipping)
     assert actual.dtype == dtype
     return float((actual - expected).abs().max() / expected.abs().max())
 
 
 @every_network
-@pytest.mark.parametrize("plan", PLANS)
-def test_clipped_sums_are_those_of_vmap(name: str, plan: str) -> None:
-    assert difference(name, plan, torch.float64) < 1e-12
-    assert difference(name, plan, torch.float32) < 2e-5
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_clipped_sums_are_those_of_vmap(name: str, clipping: str) -> None:
+    assert difference(name, clipping, torch.float64) < 1e-12
+    assert difference(name, clipping, torch.float32) < 2e-5
 
 
 @every_network

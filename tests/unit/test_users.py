@@ -119,8 +119,8 @@ def test_removing_a_user_with_all_data_moves_the_sum_by_at_most_the_clip_norm() 
 def test_catches_users_whose_examples_are_clipped_one_by_one() -> None:
     """Example-level clipping lets a user with five examples move the sum by more than C."""
     _, plain, data = engine()
-    plan, theta = Clipping(1e-3), plain.flat.theta.clone()
-    moved = plain.clipped_sum(*own(data, 2), [theta], plan)
+    clipping, theta = Clipping(1e-3), plain.flat.theta.clone()
+    moved = plain.clipped_sum(*own(data, 2), [theta], clipping)
     assert float(moved.norm()) > 1.5 * 1e-3
 
 

@@ -100,12 +100,12 @@ class CanaryEngine(GradientEngine):
         return rows
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Unreleased:
         real = targets >= 0
         there = ~real & (self.included[-1 - targets.clamp(max=-1)] | self.replaced)
-        known = self.inner.clipped_sum(inputs[real], targets[real], iterates, plan)
+        known = self.inner.clipped_sum(inputs[real], targets[real], iterates, clipping)
         self.known += known
         return known + super().clipped_sum(  # type: ignore[return-value]
-            inputs[there], targets[there], iterates, plan
+            inputs[there], targets[there], iterates, clipping
         )

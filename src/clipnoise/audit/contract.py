@@ -33,23 +33,25 @@ class Largest:
     """The largest change that one example caused, in units of what was declared.
 
     Attributes:
-        joint: over everything, all parts of the release at once.
-        parts: over everything, for each part.
+        joint: over everything, all components of the release at once.
+        components: over everything, for each component.
         kinds: by how the neighbouring datasets were made.
         paths: by engine and physical batch size.
         pairs: how many comparisons were made.
     """
 
     joint: float = 0.0
-    parts: list[float] = field(default_factory=list)
+    components: list[float] = field(default_factory=list)
     kinds: dict[str, float] = field(default_factory=dict)
     paths: dict[str, float] = field(default_factory=dict)
     pairs: int = 0
 
-    def note(self, kind: str, path: str, parts: list[float], joint: float) -> None:
+    def note(self, kind: str, path: str, components: list[float], joint: float) -> None:
         """Take one comparison into account."""
         self.joint, self.pairs = max(self.joint, joint), self.pairs + 1
-        self.parts = [max(pair) for pair in zip(self.parts or parts, parts, strict=True)]
+        self.components = [
+            max(pair) for pair in zip(self.components or components, components, strict=True)
+        ]
         self.kinds[kind] = max(self.kinds.get(kind, 0.0), joint)
         self.paths[path] = max(self.paths.get(path, 0.0), joint)
 
@@ -101,8 +103,8 @@ def _attack(subject: Subject, moment: Moment, bench: Bench, largest: Largest, se
 
     found: list[tuple[float, int, Pair]] = []
     for pair in made_pairs(subject, moment, bench, seed + moment.state.step):
-        parts, joint = _compare(subject, moment, engine, pair)
-        largest.note(pair.kind, "vmap, whole batch", parts, joint)
+        components, joint = _compare(subject, moment, engine, pair)
+        largest.note(pair.kind, "vmap, whole batch", components, joint)
         found.append((joint, len(found), pair))
     found.sort(reverse=True)
     small = next(pair for _, _, pair in found if 0 < len(pair.rest) <= DIMENSION)
@@ -125,15 +127,15 @@ def _reference(
 ) -> None:
     """Attack the reference sum, which takes recorded gradients, with its own adversaries too."""
     (examples, _), _ = pair.datasets()
-    plan = moment.plan(subject)
-    iterates = moment.iterates[: len(plan.weights)]
+    clipping = moment.clipping(subject)
+    iterates = moment.iterates[: len(clipping.weights)]
     changes = largest_changes(
         subject.method.query,
-        plan,
+        clipping,
         bench.gradients(examples, iterates),
         expected_batch_size=moment.public.expected_batch_size,
     )
-    largest.note("recorded gradients", "reference", list(changes.parts), changes.joint)
+    largest.note("recorded gradients", "reference", list(changes.components), changes.joint)
 
 
 def _on_every_path(
@@ -141,25 +143,25 @@ def _on_every_path(
 ) -> None:
     for name, engine in bench.engines.items():
         for size in SIZES:
-            parts, joint = _compare(subject, moment, engine, pair, size)
+            components, joint = _compare(subject, moment, engine, pair, size)
             words = "whole batch" if size == SIZES[-1] else f"physical batches of {size}"
-            largest.note(pair.kind, f"{name}, {words}", parts, joint)
+            largest.note(pair.kind, f"{name}, {words}", components, joint)
 
 
 def _compare(
     subject: Subject, moment: Moment, engine: GradientEngine, pair: Pair, size: int = 10**6
 ) -> tuple[list[float], float]:
-    """Return the change of each part over its sensitivity, and of all parts at once."""
+    """Return the change of each component over its sensitivity, and of all components at once."""
     here, there = (
         moment.release(subject, engine, examples, batch=batch, size=size)
         for examples, batch in pair.datasets()
     )
-    parts = subject.method.query.parts(here.clip_norm, here.expected_batch_size)
+    components = subject.method.query.components(here.clip_norm, here.expected_batch_size)
     moved = [
-        float((a - b).norm()) / (part.sensitivity * subject.sensitivity_factor)
-        for a, b, part in zip(here.values, there.values, parts, strict=True)
+        float((a - b).norm()) / (component.sensitivity * subject.sensitivity_factor)
+        for a, b, component in zip(here.values, there.values, components, strict=True)
     ]
-    return moved, joint_change(moved, parts)
+    return moved, joint_change(moved, components)
 
 
 def _verdict(
@@ -179,7 +181,7 @@ def _verdict(
     verdict = "broken" if broken else "kept"
     clip_norm = method.clip_norm_at(1)
     denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
-    parts = () if clip_norm is None else method.query.parts(clip_norm, denominator)
+    components = () if clip_norm is None else method.query.components(clip_norm, denominator)
     return {
         "kind": "contract",
         "method": method.id,
@@ -187,10 +189,10 @@ def _verdict(
         "adjacency": method.query.adjacency,
         "declared": [
             {
-                "sensitivity": part.sensitivity * subject.sensitivity_factor,
-                "noise_factor": part.noise_factor,
+                "sensitivity": component.sensitivity * subject.sensitivity_factor,
+                "noise_factor": component.noise_factor,
             }
-            for part in parts
+            for component in components
         ],
         "microbatch_size": subject.microbatches.size,
         "declared_at": {"clip_norm": clip_norm, "expected_batch_size": EXPECTED_BATCH_SIZE},

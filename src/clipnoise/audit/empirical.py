@@ -171,8 +171,8 @@ def _signal(release: Release, known: Tensor, m: int) -> Tensor:
 def _unit(recorder: Recorder) -> float:
     """Return the declared noise on a signal of 1, in units of σ."""
     release = recorder.releases[0]
-    part = recorder.parts(release.clip_norm, release.expected_batch_size)[0]
-    unit: float = part.noise_factor * part.sensitivity
+    component = recorder.components(release.clip_norm, release.expected_batch_size)[0]
+    unit: float = component.noise_factor * component.sensitivity
     return unit * release.expected_batch_size / release.clip_norm
 
 

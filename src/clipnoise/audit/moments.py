@@ -42,8 +42,8 @@ class Moment:
     public: Public
     iterates: list[Tensor]
 
-    def plan(self, subject: Subject) -> Clipping:
-        """Return the clipping plan of the step."""
+    def clipping(self, subject: Subject) -> Clipping:
+        """Return the clipping of the step."""
         state = self._state()
         state.step += 1
         return subject.method.clipping(state, self.public, len(self.iterates))
@@ -67,16 +67,16 @@ class Moment:
             examples: the private dataset.
             batch: the rows of the batch; all of them when left out.
             size: of a physical batch.
-            noise: standard normals, one tensor of shape (d,) per noisy part; zeros when left out.
+            noise: standard normals, one of shape (d,) per noisy component; zeros by default.
             sigma: σ.
         """
         method, recorder = recorded(subject.method)
         rows = torch.arange(len(examples)) if batch is None else batch
         zeros = [torch.zeros_like(self.iterates[0])] * method.query.draws
 
-        def form(plan: Clipping) -> Any:
-            iterates = self.iterates[: len(plan.weights)]
-            return subject.form(engine, examples, rows, iterates, plan, size)
+        def form(clipping: Clipping) -> Any:
+            iterates = self.iterates[: len(clipping.weights)]
+            return subject.form(engine, examples, rows, iterates, clipping, size)
 
         step(
             method,
@@ -127,10 +127,12 @@ def life(
         state = moment._state()
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
-        def form(plan: Clipping, rows: Tensor = rows) -> Any:
+        def form(clipping: Clipping, rows: Tensor = rows) -> Any:
             engine, chosen = bench.engines["vmap"], take(bench.pool, rows)
-            iterates = list(past)[: len(plan.weights)]
-            return subject.form(engine, chosen, torch.arange(len(chosen)), iterates, plan, 10**6)
+            iterates = list(past)[: len(clipping.weights)]
+            return subject.form(
+                engine, chosen, torch.arange(len(chosen)), iterates, clipping, 10**6
+            )
 
         theta = theta + step(
             method,

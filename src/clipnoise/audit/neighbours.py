@@ -56,13 +56,13 @@ def made_pairs(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Ite
     """Yield pairs of linear regression datasets, where an example can have any gradient.
 
     Args:
-        subject: the method; its adjacency and clipping plan decide what hurts.
+        subject: the method; its adjacency and clipping decide what hurts.
         moment: where the step begins.
         bench: from `bench.least_squares`.
         seed: of what is random.
     """
     draw = torch.Generator().manual_seed(seed)
-    theta, plan = moment.iterates[0], moment.plan(subject)
+    theta, clipping = moment.iterates[0], moment.clipping(subject)
     replaced = subject.method.query.adjacency == "replace"
     b = max(2, round(moment.public.expected_batch_size))
 
@@ -82,7 +82,7 @@ def made_pairs(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Ite
     for kind, gradients in others.items():
         rest = realise(gradients, theta)
         taken = bench.gradients(rest, moment.iterates)
-        hostile = [vector[0] for vector in adversaries(plan, taken)]
+        hostile = [vector[0] for vector in adversaries(clipping, taken)]
         mild = [normal(1), normal(1, 1e3), gradients[:1] if len(gradients) else normal(1)]
         examples = [realise(gradient, theta) for gradient in [*hostile, *mild]]
         for number, example in enumerate(examples):

@@ -128,10 +128,10 @@ def _change(
         moment.release(subject, engine, examples, batch=batch, size=size)
         for examples, batch in sides
     )
-    parts = subject.method.query.parts(here.clip_norm, here.expected_batch_size)
+    components = subject.method.query.components(here.clip_norm, here.expected_batch_size)
     factor = subject.node_sensitivity(DEGREE)
     moved = [
-        float((a - b).norm()) / (factor * part.sensitivity)
-        for a, b, part in zip(here.values, there.values, parts, strict=True)
+        float((a - b).norm()) / (factor * component.sensitivity)
+        for a, b, component in zip(here.values, there.values, components, strict=True)
     ]
-    return joint_change(moved, parts)
+    return joint_change(moved, components)

@@ -30,7 +30,7 @@ def check_noise(subject: Subject, seed: int = 0) -> dict[str, Any]:
 
     The noise of a run is drawn from its own source, divided by the declared standard deviation
     and, where it is correlated across steps, multiplied by the strategy matrix. What is left must
-    be independent standard normal numbers: over steps, coordinates and parts.
+    be independent standard normal numbers: over steps, coordinates and components.
 
     Args:
         subject: the method.
@@ -43,7 +43,7 @@ def check_noise(subject: Subject, seed: int = 0) -> dict[str, Any]:
     bench = least_squares(DIMENSION, seed)
     moment = list(life(subject, bench, expected_batch_size=4.0, seed=seed))[2]
     streams = [_stream(subject, moment, bench, seed + number) for number in range(STREAMS)]
-    rows = torch.stack(streams).flatten(1)  # one stream a row: steps, parts, coordinates
+    rows = torch.stack(streams).flatten(1)  # one stream a row: steps, components, coordinates
     variance = float(rows.square().mean())
     count = rows.numel()
     covariance = rows.T @ rows / len(rows)
@@ -73,7 +73,7 @@ def _words(variance: float, margin: float, largest: float, allowed: float) -> st
 
 
 def _stream(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Tensor:
-    """Return one stream of standardised, whitened noise, shape (steps, parts, d)."""
+    """Return one stream of standardised, whitened noise, shape (steps, components, d)."""
     query, engine, like = subject.method.query, bench.engines["vmap"], bench.theta
     source = subject.noise.source(LENGTH, torch.Generator().manual_seed(seed), like)
     total = subject.form(engine, bench.pool, torch.arange(8), *_sum_arguments(subject, moment))
@@ -83,11 +83,11 @@ def _stream(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Tensor
     for _ in range(LENGTH):
         noise = source.next(query.draws)
         release = moment.release(subject, engine, bench.pool, noise=noise, sigma=SIGMA)
-        parts = query.parts(release.clip_norm, release.expected_batch_size)
+        components = query.components(release.clip_norm, release.expected_batch_size)
         numbers = [
-            (noisy - value) / (SIGMA * part.noise_factor * part.sensitivity * factor)
-            for noisy, value, part in zip(release.values, clean, parts, strict=True)
-            if part.noise_factor > 0
+            (noisy - value) / (SIGMA * component.noise_factor * component.sensitivity * factor)
+            for noisy, value, component in zip(release.values, clean, components, strict=True)
+            if component.noise_factor > 0
         ]
         steps.append(torch.stack(numbers))
     stacked = torch.stack(steps)
@@ -99,5 +99,5 @@ def _stream(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Tensor
 
 
 def _sum_arguments(subject: Subject, moment: Moment) -> tuple[list[Tensor], Clipping, int]:
-    plan = moment.plan(subject)
-    return moment.iterates[: len(plan.weights)], plan, 10**6
+    clipping = moment.clipping(subject)
+    return moment.iterates[: len(clipping.weights)], clipping, 10**6

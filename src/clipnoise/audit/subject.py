@@ -107,12 +107,12 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
         examples: DenseExamples,
         batch: Tensor,
         iterates: Sequence[Tensor],
-        plan: Clipping,
+        clipping: Clipping,
         physical: int,
     ) -> Unreleased:
         draws = generator("micro-batches", 0)
         arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch)
-        grouped = replace(plan, group_size=size, groups=groups)
+        grouped = replace(clipping, group_size=size, groups=groups)
         return physical_batches(engine, examples, arranged, iterates, grouped, physical)
 
     return replace(subject, form=microbatched)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """An engine, its name and why it was chosen."""
 
     engine: GradientEngine
@@ -38,7 +38,7 @@ class Choice:
 
 def choose_engine(
     network: nn.Module, losses: Losses, examples: Examples, precision: Precision = "float32"
-) -> Choice:
+) -> EngineChoice:
     """Choose the engine of a network: the first that is right on a small trial, fastest first.
 
     The trial takes two made-up examples: only the shapes of the data decide.
@@ -63,7 +63,9 @@ def choose_engine(
         else:
             problem = _trial(engine, inputs, targets, precision)
             if problem is None:
-                return Choice(engine, kind.name, "; ".join(problems) or "every layer has a rule")
+                return EngineChoice(
+                    engine, kind.name, "; ".join(problems) or "every layer has a rule"
+                )
         problems.append(f"{kind.name} cannot: {problem}")
     raise UserError(f"model: no engine takes its per-example gradients. {'; '.join(problems)}.")
 
@@ -123,9 +125,9 @@ def _difference(
     expected = torch.stack(each)
     if not _close(engine.per_example_gradients(inputs, targets, theta), expected):
         return "its per-example gradients are not those of one example at a time"
-    plan = Clipping(clip_norm=0.5 * float(row_norms(expected).min()) or 1.0)
+    clipping = Clipping(clip_norm=0.5 * float(row_norms(expected).min()) or 1.0)
     if not _close(
-        engine.clipped_sum(inputs, targets, [theta], plan), clipped_sum([expected], plan)
+        engine.clipped_sum(inputs, targets, [theta], clipping), clipped_sum([expected], clipping)
     ):
         return "its clipped sum is not that of one example at a time"
     return None

@@ -80,23 +80,24 @@ class GradientEngine(ABC):
         """
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Unreleased:
         """Return Σ clip(v_i) over a physical batch.
 
         Args:
             inputs: shape (b, …); b may be 0.
             targets: shape (b, …).
-            iterates: θ_t, θ_{t−1}, …, newest first, one per weight of the plan; each of shape (d,).
-            plan: how the vectors are formed and bounded.
+            iterates: θ_t, θ_{t−1}, …, newest first, one per weight of the clipping;
+                each of shape (d,).
+            clipping: how the vectors are formed and bounded.
 
         Returns:
             Shape (d,); zero for an empty batch.
         """
-        if plan.clip_norm is None:
-            return self._linear_sum(inputs, targets, iterates, plan)
+        if clipping.clip_norm is None:
+            return self._linear_sum(inputs, targets, iterates, clipping)
         total = torch.zeros_like(iterates[0])
-        for chosen, part in parts(plan, len(inputs), self.piece or len(inputs)):
+        for chosen, part in parts(clipping, len(inputs), self.piece or len(inputs)):
             gradients = [
                 self.per_example_gradients(inputs[chosen], targets[chosen], theta)
                 for theta in iterates
@@ -105,17 +106,17 @@ class GradientEngine(ABC):
         return total  # type: ignore[return-value]
 
     def _linear_sum(
-        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Unreleased:
         """Return Σ v_i without clipping: linear in the gradients, so ordinary autograd will do."""
         total = torch.zeros_like(iterates[0])
-        for weight, theta in zip(plan.weights, iterates, strict=True):
+        for weight, theta in zip(clipping.weights, iterates, strict=True):
             total += weight * self.summed_gradient(inputs, targets, theta)
-        if plan.offset is not None:
-            total += len(inputs) * plan.offset
-        if plan.scale is not None:
-            total *= plan.scale
-        return total / plan.group_size  # type: ignore[return-value]
+        if clipping.offset is not None:
+            total += len(inputs) * clipping.offset
+        if clipping.scale is not None:
+            total *= clipping.scale
+        return total / clipping.group_size  # type: ignore[return-value]
 
     def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
         """Return the gradient of the sum of losses by ordinary autograd, shape (d,)."""
@@ -176,19 +177,19 @@ def whole_groups(groups: Tensor, size: int) -> Iterator[slice]:
         start = stop
 
 
-def parts(plan: Clipping, count: int, size: int) -> Iterator[tuple[slice, Clipping]]:
-    """Cut a batch into pieces of bounded size, each with its part of the plan.
+def parts(clipping: Clipping, count: int, size: int) -> Iterator[tuple[slice, Clipping]]:
+    """Cut a batch into pieces of bounded size, each with its part of the clipping.
 
     Args:
-        plan: for the whole batch.
+        clipping: for the whole batch.
         count: examples in the batch.
         size: most examples in a piece, unless a micro-batch has more.
     """
-    if plan.groups is None:
-        yield from ((chosen, plan) for chosen in pieces(count, size))
+    if clipping.groups is None:
+        yield from ((chosen, clipping) for chosen in pieces(count, size))
     else:
-        for chosen in whole_groups(plan.groups, size):
-            yield chosen, replace(plan, groups=plan.groups[chosen])
+        for chosen in whole_groups(clipping.groups, size):
+            yield chosen, replace(clipping, groups=clipping.groups[chosen])
 
 
 def physical_batches(
@@ -196,7 +197,7 @@ def physical_batches(
     examples: Examples,
     batch: Tensor,
     iterates: Sequence[Tensor],
-    plan: Clipping,
+    clipping: Clipping,
     size: int,
 ) -> Unreleased:
     """Return Σ clip(v_i) over a logical batch, taken in physical batches.
@@ -205,15 +206,15 @@ def physical_batches(
         engine: what forms the sum of one physical batch.
         examples: the private examples.
         batch: which of them take part, indices of shape (b,); b may be 0.
-        iterates: newest first, one per weight of the plan; each of shape (d,).
-        plan: how the vectors are formed and bounded.
+        iterates: newest first, one per weight of the clipping; each of shape (d,).
+        clipping: how the vectors are formed and bounded.
         size: most examples in memory at once.
 
     Returns:
         Shape (d,); the same, up to rounding, for every size.
     """
     total = torch.zeros_like(iterates[0])
-    for chosen, part in parts(plan, len(batch), size):
+    for chosen, part in parts(clipping, len(batch), size):
         inputs, targets = examples.take(batch[chosen])
         total += engine.clipped_sum(inputs, targets, iterates, part)
     return total  # type: ignore[return-value]

@@ -49,12 +49,12 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     return (clip_norm / norms).clamp(max=1.0)
 
 
-def form_vectors(gradients: Sequence[Tensor], plan: Clipping) -> Tensor:
-    """Form v_i = s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o), averaged over groups where the plan asks for them.
+def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
+    """Form v_i = s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o), averaged over groups where there are any.
 
     Args:
         gradients: one (b, d) tensor per iterate, newest first.
-        plan: weights, scale, offset and groups.
+        clipping: weights, scale, offset and groups.
 
     Returns:
         Shape (number of groups, d). A group's sum is divided by the constant group_size, however
@@ -64,34 +64,34 @@ def form_vectors(gradients: Sequence[Tensor], plan: Clipping) -> Tensor:
         ValueError: a group size without groups. By its position in the batch an example would move
             all that follow into other groups when it goes.
     """
-    vectors = sum(w * g for w, g in zip(plan.weights, gradients, strict=True))
+    vectors = sum(w * g for w, g in zip(clipping.weights, gradients, strict=True))
     assert isinstance(vectors, torch.Tensor)
-    if plan.offset is not None:
-        vectors = vectors + plan.offset
-    if plan.scale is not None:
-        vectors = vectors * plan.scale
-    if plan.groups is not None:
-        found, rows = torch.unique_consecutive(plan.groups, return_inverse=True)
+    if clipping.offset is not None:
+        vectors = vectors + clipping.offset
+    if clipping.scale is not None:
+        vectors = vectors * clipping.scale
+    if clipping.groups is not None:
+        found, rows = torch.unique_consecutive(clipping.groups, return_inverse=True)
         sums = vectors.new_zeros(len(found), vectors.shape[1]).index_add_(
             0, rows.to(vectors.device), vectors
         )
-        vectors = sums / plan.group_size
-    elif plan.group_size > 1:
+        vectors = sums / clipping.group_size
+    elif clipping.group_size > 1:
         raise ValueError("micro-batches need the group of each example")
     return vectors
 
 
-def clipped_sum(gradients: Sequence[Tensor], plan: Clipping) -> Unreleased:
+def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Unreleased:
     """Return Σ clip(v_i) over a physical batch.
 
     Args:
         gradients: one (b, d) tensor of per-example gradients per iterate, newest first.
-        plan: how the vectors are formed and bounded.
+        clipping: how the vectors are formed and bounded.
 
     Returns:
         Shape (d,). Depends on private data: only a query may turn it into a released value.
     """
-    vectors = form_vectors(gradients, plan)
-    if plan.clip_norm is None:
+    vectors = form_vectors(gradients, clipping)
+    if clipping.clip_norm is None:
         return vectors.sum(dim=0)  # type: ignore[return-value]
-    return clip_factors(row_norms(vectors), plan.clip_norm) @ vectors  # type: ignore[return-value]
+    return clip_factors(row_norms(vectors), clipping.clip_norm) @ vectors  # type: ignore[return-value]

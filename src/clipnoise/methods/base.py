@@ -261,7 +261,9 @@ class Method:
         """Return what each drawn user does; None for a method on the gradients of examples."""
         return None
 
-    def noise_on_sum(self, noise_multiplier: float, expected_batch_size: float) -> float:
+    def effective_noise_multiplier(
+        self, noise_multiplier: float, expected_batch_size: float
+    ) -> float:
         """Return the multiplier of the noise that is really on the clipped sum.
 
         Args:
@@ -304,7 +306,7 @@ class Method:
         raise NotImplementedError
 
     def clipping(self, state: State, public: Public, available: int) -> Clipping:
-        """Collect the hooks into the plan by which the engine forms the clipped sum."""
+        """Collect the hooks into the clipping by which the engine forms the clipped sum."""
         return Clipping(
             clip_norm=self.clip_norm_at(state.step),
             weights=self.iterate_weights(available),
@@ -347,8 +349,8 @@ def step(
         state: its memory; its step counter is advanced.
         public: the constants of the run.
         available: how many iterates exist, the current one included (1 at the first step).
-        clipped_sum: the only access to private data: Σ v_i of the batch under a clipping plan.
-        noise: standard normal tensors of shape (d,), one per noisy part of the query.
+        clipped_sum: the only access to private data: Σ v_i of the batch under a clipping.
+        noise: standard normal tensors of shape (d,), one per noisy component of the query.
         observe: is shown the release with and without noise, in a run that is marked non-private;
             None in any other.
 
@@ -358,9 +360,9 @@ def step(
     state.step += 1
     if method.uses_clean_gradient:
         public = replace(public, clean_gradient=_clean_mean(method, public, clipped_sum))
-    plan = method.clipping(state, public, min(available, method.iterates()))
-    clip_norm = plan.clip_norm if plan.clip_norm is not None else float("inf")
-    total = clipped_sum(plan)
+    clipping = method.clipping(state, public, min(available, method.iterates()))
+    clip_norm = clipping.clip_norm if clipping.clip_norm is not None else float("inf")
+    total = clipped_sum(clipping)
     released = method.query.release(
         total,
         noise,
@@ -371,7 +373,7 @@ def step(
     )
     if observe is not None:
         clean = method.query.values(total / public.expected_batch_size, clip_norm)
-        observe(Observation(released[0], clean[0], plan.clip_norm, public))
+        observe(Observation(released[0], clean[0], clipping.clip_norm, public))
     return method.update(released, state, public)
 
 

@@ -1,8 +1,8 @@
 """Queries: what a method learns about a batch in one step, and how far one example can move it.
 
 A query is the part of a method before the privacy boundary. It is given the clipped sum over the
-batch and returns released values; its parts declare the sensitivity from which the noise follows.
-Nothing else in the suite adds privacy noise.
+batch and returns released values; its components declare the sensitivity from which the noise
+follows. Nothing else in the suite adds privacy noise.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Clipping:
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """One value a query releases.
 
     Attributes:
@@ -65,16 +65,16 @@ class Part:
 class Query:
     """Base of all queries: turns the clipped sum of a batch into released values."""
 
-    formulas: ClassVar[tuple[str, ...]]  # the sensitivity of each part, in C and B
+    formulas: ClassVar[tuple[str, ...]]  # the sensitivity of each component, in C and B
     private: ClassVar[bool] = True
     adjacency: ClassVar[Adjacency] = "add-remove"
 
     @property
     def draws(self) -> int:
-        """How many standard normal tensors a release uses: one per noisy part."""
-        return sum(part.noise_factor > 0 for part in self.parts(1.0, 1.0))
+        """How many standard normal tensors a release uses: one per noisy component."""
+        return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         """Declare what is released and how sensitive it is.
 
         Args:
@@ -82,7 +82,7 @@ class Query:
             expected_batch_size: B = q·n, a public constant.
 
         Returns:
-            One part per released value; empty when nothing is protected.
+            One component per released value; empty when nothing is protected.
         """
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ class Query:
             clip_norm: C.
 
         Returns:
-            One tensor per part.
+            One tensor per component.
         """
         return (mean,)
 
@@ -112,24 +112,24 @@ class Query:
 
         Args:
             total: Σ v_i over the batch, shape (d,).
-            noise: one standard normal tensor per noisy part, in order; any more are not used.
+            noise: one standard normal tensor per noisy component, in order; any more are not used.
             noise_multiplier: σ.
             clip_norm: C.
             expected_batch_size: B; never the realised batch size.
-            sensitivity_factor: how far one example can move the sum relative to what the parts
-                assume: 1, or 2 for micro-batches. Every part moves in proportion to the sum.
+            sensitivity_factor: how far one example can move the sum relative to what the components
+                assume: 1, or 2 for micro-batches. Every component moves in proportion to the sum.
 
         Returns:
-            The released values, one per part.
+            The released values, one per component.
         """
         values = self.values(total / expected_batch_size, clip_norm)
-        parts = self.parts(clip_norm, expected_batch_size)
+        components = self.components(clip_norm, expected_batch_size)
         normals = iter(noise)
         released = []
-        for value, part in zip(values, parts, strict=True):
-            if part.noise_factor > 0:
-                sensitivity = sensitivity_factor * part.sensitivity
-                deviation = part.noise_factor * noise_multiplier * sensitivity
+        for value, component in zip(values, components, strict=True):
+            if component.noise_factor > 0:
+                sensitivity = sensitivity_factor * component.sensitivity
+                deviation = component.noise_factor * noise_multiplier * sensitivity
                 value = value.add(next(normals), alpha=deviation)
             released.append(value)
         return tuple(released)  # type: ignore[arg-type]
@@ -144,8 +144,8 @@ class ClippedMean(Query):
 
     formulas: ClassVar[tuple[str, ...]] = ("C/B",)
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
-        return (Part(sensitivity=clip_norm / expected_batch_size),)
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        return (Component(sensitivity=clip_norm / expected_batch_size),)
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class PlainMean(Query):
     formulas: ClassVar[tuple[str, ...]] = ("∞",)
     private: ClassVar[bool] = False
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
-        return (Part(sensitivity=math.inf, noise_factor=0.0),)
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        return (Component(sensitivity=math.inf, noise_factor=0.0),)
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ class CleanClippedMean(Query):
     formulas: ClassVar[tuple[str, ...]] = ("C/B",)
     private: ClassVar[bool] = False
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
-        return (Part(sensitivity=clip_norm / expected_batch_size, noise_factor=0.0),)
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        return (Component(sensitivity=clip_norm / expected_batch_size, noise_factor=0.0),)
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,9 @@ class NoisyAndCleanMean(Query):
     formulas: ClassVar[tuple[str, ...]] = ("C/B", "C/B")
     private: ClassVar[bool] = False
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         sensitivity = clip_norm / expected_batch_size
-        return (Part(sensitivity), Part(sensitivity, noise_factor=0.0))
+        return (Component(sensitivity), Component(sensitivity, noise_factor=0.0))
 
     def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
         return (mean, mean)
@@ -224,11 +224,11 @@ class IndependentMoments(Query):
     formulas: ClassVar[tuple[str, ...]] = ("C/B", "(2B+1)C²/B²")
     noise_factor: ClassVar[float] = math.sqrt(2)
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         b = expected_batch_size
         return (
-            Part(clip_norm / b, self.noise_factor),
-            Part((2 * b + 1) * clip_norm**2 / b**2, self.noise_factor),
+            Component(clip_norm / b, self.noise_factor),
+            Component((2 * b + 1) * clip_norm**2 / b**2, self.noise_factor),
         )
 
     def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
@@ -263,12 +263,12 @@ class JointMoments(Query):
     adjacency: ClassVar[Adjacency] = "replace"
     weight: float | None = None
 
-    def parts(self, clip_norm: float, expected_batch_size: float) -> tuple[Part, ...]:
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         cc = self._weighted_norm(clip_norm)
         of_mean = 2 * clip_norm / expected_batch_size
         of_square = of_mean * 2 * clip_norm
         ratio = self._pair_ratio(cc)
-        return (Part(of_mean, ratio), Part(of_square, ratio / cc))
+        return (Component(of_mean, ratio), Component(of_square, ratio / cc))
 
     def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
         return (mean, project(mean, clip_norm).square())

@@ -14,7 +14,7 @@ from clipnoise.gradients.per_example import clipped_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Adjacency, Clipping, Part, Query
+    from clipnoise.privacy.queries import Adjacency, Clipping, Component, Query
 
 EXCESS = 1e4  # an adversary's gradient, in units of what the clip leaves of it
 
@@ -24,18 +24,18 @@ class Changes:
     """The largest changes that one example caused, relative to what the query declares.
 
     Attributes:
-        parts: ‖change‖₂ / sensitivity of each part; at most 1 when the declaration holds.
-        joint: √Σ (change / (sensitivity · noise_factor))² over the parts at once: the change in
+        components: ‖change‖₂ / sensitivity of each component; at most 1 when the declaration holds.
+        joint: √Σ (change / (sensitivity · noise_factor))² over all components: the change in
             units of the noise of one Gaussian mechanism. Accountants assume at most 1.
     """
 
-    parts: tuple[float, ...]
+    components: tuple[float, ...]
     joint: float
 
 
 def largest_changes(
     query: Query,
-    plan: Clipping,
+    clipping: Clipping,
     gradients: Tensor,
     *,
     expected_batch_size: float,
@@ -49,9 +49,9 @@ def largest_changes(
 
     Args:
         query: the query to hold to its declaration.
-        plan: the method's real clipping plan for the step, with the groups of its micro-batches.
+        clipping: the method's real clipping for the step, with the groups of its micro-batches.
         gradients: per-example gradients at the newest iterate and those before it, (k, B, d), with
-            k = len(plan.weights). B may be 0 under add-remove adjacency.
+            k = len(clipping.weights). B may be 0 under add-remove adjacency.
         expected_batch_size: the constant denominator: B = q·n, or B/m for micro-batches.
         sensitivity_factor: by which the noise is scaled besides, see `Query.release`.
 
@@ -59,102 +59,114 @@ def largest_changes(
         The largest over all neighbouring batches under the query's adjacency.
 
     Raises:
-        ValueError: the plan does not clip, so nothing bounds the change.
+        ValueError: the clipping does not clip, so nothing bounds the change.
     """
-    if plan.clip_norm is None:
+    if clipping.clip_norm is None:
         raise ValueError("a query without clipping has no sensitivity to check")
-    parts = query.parts(plan.clip_norm, expected_batch_size)
+    components = query.components(clipping.clip_norm, expected_batch_size)
 
     def values(batch: Tensor, groups: Tensor | None) -> tuple[Tensor, ...]:
-        total = clipped_sum(list(batch), replace(plan, groups=groups))
-        assert plan.clip_norm is not None
-        return query.values(total / expected_batch_size, plan.clip_norm)
+        total = clipped_sum(list(batch), replace(clipping, groups=groups))
+        assert clipping.clip_norm is not None
+        return query.values(total / expected_batch_size, clipping.clip_norm)
 
-    here = values(gradients, plan.groups)
+    here = values(gradients, clipping.groups)
     changes = [
         [
-            float((there - value).double().norm()) / (sensitivity_factor * part.sensitivity)
-            for there, value, part in zip(values(*batch), here, parts, strict=True)
+            float((there - value).double().norm()) / (sensitivity_factor * component.sensitivity)
+            for there, value, component in zip(values(*batch), here, components, strict=True)
         ]
-        for batch in _neighbours(query.adjacency, plan, gradients)
+        for batch in _neighbours(query.adjacency, clipping, gradients)
     ]
     return Changes(
-        parts=tuple(max(column) for column in zip(*changes, strict=True)),
-        joint=max(joint_change(change, parts) for change in changes),
+        components=tuple(max(column) for column in zip(*changes, strict=True)),
+        joint=max(joint_change(change, components) for change in changes),
     )
 
 
-def composition_cost(parts: tuple[Part, ...]) -> float:
-    """Return Σ 1/noise_factor² over the parts of a query.
+def composition_cost(components: tuple[Component, ...]) -> float:
+    """Return Σ 1/noise_factor² over the components of a query.
 
     A joint release costs no more than one Gaussian mechanism at σ when this is at most 1; the
     accountants assume that it is.
 
     Args:
-        parts: what the query declares.
+        components: what the query declares.
 
     Returns:
-        The sum; infinite when a part is released without noise.
+        The sum; infinite when a component is released without noise.
     """
-    return sum(1 / part.noise_factor**2 if part.noise_factor else math.inf for part in parts)
+    return sum(
+        1 / component.noise_factor**2 if component.noise_factor else math.inf
+        for component in components
+    )
 
 
-def joint_change(change: Sequence[float], parts: tuple[Part, ...]) -> float:
-    """Return the change of all parts at once, in units of the noise of one Gaussian mechanism.
+def joint_change(change: Sequence[float], components: tuple[Component, ...]) -> float:
+    """Return the change of all components at once, in units of the noise of one Gaussian mechanism.
 
     Args:
-        change: ‖change‖₂ / sensitivity of each part.
-        parts: what the query declares.
+        change: ‖change‖₂ / sensitivity of each component.
+        components: what the query declares.
     """
-    pairs = [(x, part.noise_factor) for x, part in zip(change, parts, strict=True) if x > 0]
+    pairs = [
+        (x, component.noise_factor)
+        for x, component in zip(change, components, strict=True)
+        if x > 0
+    ]
     return math.sqrt(sum((x / factor) ** 2 if factor else math.inf for x, factor in pairs))
 
 
 def _neighbours(
-    adjacency: Adjacency, plan: Clipping, gradients: Tensor
+    adjacency: Adjacency, clipping: Clipping, gradients: Tensor
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the batches that differ in one example: each one gone, each adversary come.
 
     The others keep their micro-batches. An adversary comes into the first one, or into that of the
     example it replaces.
     """
-    groups = plan.groups
+    groups = clipping.groups
     first = None if groups is None else torch.cat([groups, groups.new_zeros(1)])[:1]
     for i in range(gradients.shape[1]):
         before, after = gradients[:, :i], gradients[:, i + 1 :]
         if adjacency == "replace":
-            for example in adversaries(plan, gradients):
+            for example in adversaries(clipping, gradients):
                 yield torch.cat([before, example, after], dim=1), groups
         else:
             rest = None if groups is None else torch.cat([groups[:i], groups[i + 1 :]])
             yield torch.cat([before, after], dim=1), rest
     if adjacency != "replace":
         more = None if groups is None or first is None else torch.cat([first, groups])
-        for example in adversaries(plan, gradients):
+        for example in adversaries(clipping, gradients):
             yield torch.cat([example, gradients], dim=1), more
 
 
-def adversaries(plan: Clipping, gradients: Tensor) -> Iterator[Tensor]:
+def adversaries(clipping: Clipping, gradients: Tensor) -> Iterator[Tensor]:
     """Yield examples whose clipped vectors point where they do most harm.
 
     Args:
-        plan: the method's real clipping plan for the step.
+        clipping: the method's real clipping for the step.
         gradients: those of the batch that they join, shape (k, B, d).
 
     Yields:
         Gradients of one example, shape (k, 1, d), far beyond the clip norm.
     """
-    mean = clipped_sum(list(gradients), plan)
+    mean = clipped_sum(list(gradients), clipping)
     coordinate = torch.zeros_like(mean)
     coordinate[mean.abs().argmax()] = 1
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(mean.shape, generator=generator, dtype=mean.dtype).to(mean.device)
-    scale = torch.ones_like(mean) if plan.scale is None else plan.scale
-    offset = torch.zeros_like(mean) if plan.offset is None else plan.offset * scale
-    assert plan.clip_norm is not None
-    size = EXCESS * (plan.clip_norm + float(offset.norm())) * plan.group_size / sum(plan.weights)
+    scale = torch.ones_like(mean) if clipping.scale is None else clipping.scale
+    offset = torch.zeros_like(mean) if clipping.offset is None else clipping.offset * scale
+    assert clipping.clip_norm is not None
+    size = (
+        EXCESS
+        * (clipping.clip_norm + float(offset.norm()))
+        * clipping.group_size
+        / sum(clipping.weights)
+    )
     for direction in (mean, coordinate, random):
         length = float(direction.norm())
         for sign in (1.0, -1.0) if length > 0 else ():
             vector = sign * size / length * direction / scale
-            yield vector.expand(len(plan.weights), 1, -1)
+            yield vector.expand(len(clipping.weights), 1, -1)

@@ -129,8 +129,10 @@ class Diagnostics:
     def _relative_variance(self, seen: Observation) -> float:
         """Return the noise variance of what was released, relative to that of a clipped mean."""
         size = seen.public.expected_batch_size
-        part = self._query.parts(seen.clip_norm or 0.0, size)[0]
-        return (part.noise_factor * part.sensitivity * size / (seen.clip_norm or 1.0)) ** 2
+        component = self._query.components(seen.clip_norm or 0.0, size)[0]
+        return (
+            component.noise_factor * component.sensitivity * size / (seen.clip_norm or 1.0)
+        ) ** 2
 
     def _first(self, state: State) -> Tensor:
         return state["m"] / (1 - self._betas[0] ** state.step)

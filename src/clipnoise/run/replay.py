@@ -100,15 +100,15 @@ def replay(
         raise UserError(f"side_information: {method} needs it, shape (d,).")
     width = stream.gradients.shape[2]
     batch_size = float(constants.get("expected_batch_size", max(width, 1)))
-    sigma = optimizer.noise_on_sum(constants.get("noise_multiplier", 0.0), batch_size)
+    sigma = optimizer.effective_noise_multiplier(constants.get("noise_multiplier", 0.0), batch_size)
     groups = torch.arange(width) // size if size > 1 else None
     state = State(like=stream.initial)
     iterates = [_warmed(optimizer, stream.initial, warm_gradients)]
     for t, batch in enumerate(stream.gradients):
 
-        def form(plan: Clipping, batch: torch.Tensor = batch) -> Unreleased:
-            plan = replace(plan, group_size=size, groups=groups)
-            return clipped_sum(list(batch[: len(plan.weights)]), plan)
+        def form(clipping: Clipping, batch: torch.Tensor = batch) -> Unreleased:
+            clipping = replace(clipping, group_size=size, groups=groups)
+            return clipped_sum(list(batch[: len(clipping.weights)]), clipping)
 
         change = step(
             optimizer,
@@ -212,8 +212,8 @@ def _warmed(
     public = Public(noise_multiplier=0.0, expected_batch_size=1, total_steps=len(gradients))
     for gradient in gradients:
 
-        def form(plan: Clipping, gradient: torch.Tensor = gradient) -> Unreleased:
-            return clipped_sum([gradient[None]], plan)
+        def form(clipping: Clipping, gradient: torch.Tensor = gradient) -> Unreleased:
+            return clipped_sum([gradient[None]], clipping)
 
         theta = theta + step(warm.method, state, public, available=1, clipped_sum=form, noise=())
     return theta

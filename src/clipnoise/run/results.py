@@ -87,7 +87,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
     clip_norm = method.clip_norm_at(1)
     groups = spec.microbatches
     denominator = groups.count(spec.training.expected_batch_size)
-    sensitivity = method.query.parts(clip_norm or 0.0, denominator)[0].sensitivity
+    sensitivity = method.query.components(clip_norm or 0.0, denominator)[0].sensitivity
     doubts = (spec.dataset.caveat(), None if groups.covered(method.query) else groups.caveat)
     caveats = [doubt for doubt in doubts if doubt]
     said = claim(

@@ -214,7 +214,7 @@ class RunSpec:
         """The multiplier of the noise that is on the sum, where one is asked for instead of ε."""
         if self.privacy is None or self.privacy.noise_multiplier is None:
             return None
-        return self.method.noise_on_sum(
+        return self.method.effective_noise_multiplier(
             self.privacy.noise_multiplier, self.training.expected_batch_size
         )
 

@@ -286,9 +286,9 @@ class Run:
         self.past.appendleft(self.theta)
         batch, groups = self.units.arrange(batch)
 
-        def form(plan: Clipping) -> Unreleased:
-            iterates = list(self.past)[: len(plan.weights)]
-            whole, population = self.units.plan(plan, groups), self.units.population
+        def form(clipping: Clipping) -> Unreleased:
+            iterates = list(self.past)[: len(clipping.weights)]
+            whole, population = self.units.clipping(clipping, groups), self.units.population
             return self.held.fit(
                 lambda size: self.sums(self.units.engine, population, batch, iterates, whole, size)
             )

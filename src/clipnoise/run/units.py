@@ -38,9 +38,11 @@ class Units:
         """Return a step's batch in the order to process it, and the micro-batch of each unit."""
         return (batch, None) if self.assignment is None else self.assignment.arrange(batch)
 
-    def plan(self, plan: Clipping, groups: Tensor | None) -> Clipping:
-        """Return a method's plan with the step's micro-batches in it."""
-        return plan if groups is None else replace(plan, group_size=self.size, groups=groups)
+    def clipping(self, clipping: Clipping, groups: Tensor | None) -> Clipping:
+        """Return a method's clipping with the step's micro-batches in it."""
+        return (
+            clipping if groups is None else replace(clipping, group_size=self.size, groups=groups)
+        )
 
     def examples_in(self, batch: Tensor) -> int:
         """Return how many gradients of examples a step on these units takes."""

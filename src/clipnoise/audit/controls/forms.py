@@ -26,11 +26,11 @@ def clip_each_pass(
     examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
-    plan: Clipping,
+    clipping: Clipping,
     size: int,
 ) -> Tensor:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
-    each = replace(plan, weights=(1.0,))
+    each = replace(clipping, weights=(1.0,))
     sums: list[Tensor] = [
         physical_batches(engine, examples, batch, [at], each, size) for at in iterates
     ]
@@ -42,16 +42,16 @@ def clip_microbatches(
     examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
-    plan: Clipping,
+    clipping: Clipping,
     size: int,
 ) -> Tensor:
     """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
-    total, whole = torch.zeros_like(iterates[0]), replace(plan, clip_norm=None)
+    total, whole = torch.zeros_like(iterates[0]), replace(clipping, clip_norm=None)
     for group in torch.split(batch, GROUP):
         inputs, targets = examples.inputs[group], examples.targets[group]
         mean = engine.clipped_sum(inputs, targets, iterates, whole) / GROUP
-        assert plan.clip_norm is not None
-        total += mean * (plan.clip_norm / mean.norm()).clamp(max=1.0)
+        assert clipping.clip_norm is not None
+        total += mean * (clipping.clip_norm / mean.norm()).clamp(max=1.0)
     return total
 
 
@@ -63,10 +63,10 @@ def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]
         examples: DenseExamples,
         batch: Tensor,
         iterates: Sequence[Tensor],
-        plan: Clipping,
+        clipping: Clipping,
         size: int,
     ) -> Tensor:
-        total = physical_batches(engine, examples, batch, iterates, plan, size)
+        total = physical_batches(engine, examples, batch, iterates, clipping, size)
         return total * (expected_batch_size / max(1, len(batch)))
 
     return form
@@ -77,7 +77,7 @@ def scale_by_private_statistics(
     examples: DenseExamples,
     batch: Tensor,
     iterates: Sequence[Tensor],
-    plan: Clipping,
+    clipping: Clipping,
     size: int,
 ) -> Tensor:
     """Take the preconditioner from the gradients of all private examples."""
@@ -85,5 +85,5 @@ def scale_by_private_statistics(
     if len(examples):
         rows = engine.per_example_gradients(examples.inputs, examples.targets, iterates[0])
         squares = rows.square().mean(dim=0)
-    private = replace(plan, scale=1 / (squares.sqrt() + GAMMA))
+    private = replace(clipping, scale=1 / (squares.sqrt() + GAMMA))
     return physical_batches(engine, examples, batch, iterates, private, size)

@@ -80,22 +80,24 @@ class FactoredEngine(GradientEngine):
         return self.flat.join_rows(rows)
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], plan: Clipping
+        self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Unreleased:
-        if plan.clip_norm is None:
-            return self._linear_sum(inputs, targets, iterates, plan)
+        if clipping.clip_norm is None:
+            return self._linear_sum(inputs, targets, iterates, clipping)
         total = torch.zeros_like(iterates[0])
         if len(inputs) == 0:
             return total  # type: ignore[return-value]
-        groups, order = Groups.of(plan, len(inputs))
+        groups, order = Groups.of(clipping, len(inputs))
         if order is not None:
             inputs, targets = inputs[order], targets[order]
-        gradients = self._gradients(inputs, targets, iterates, plan, groups)
-        scales = [None] * len(gradients) if plan.scale is None else self.flat.split(plan.scale)
+        gradients = self._gradients(inputs, targets, iterates, clipping, groups)
+        scales = (
+            [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
+        )
         squares = torch.zeros(groups.count, dtype=torch.float64, device=total.device)
         for gradient, scale in zip(gradients, scales, strict=True):
             squares += gradient.squared_norms(scale)
-        factors = clip_factors(squares.sqrt(), plan.clip_norm).to(total.dtype)
+        factors = clip_factors(squares.sqrt(), clipping.clip_norm).to(total.dtype)
         for gradient, scale, into in zip(gradients, scales, self.flat.split(total), strict=True):
             gradient.add_weighted(factors, scale, into)
         return total  # type: ignore[return-value]
@@ -105,18 +107,18 @@ class FactoredEngine(GradientEngine):
         inputs: Tensor,
         targets: Tensor,
         iterates: Sequence[Tensor],
-        plan: Clipping,
+        clipping: Clipping,
         groups: Groups,
     ) -> list[ParameterGradient]:
         """Run the passes and gather the uses of each parameter over all iterates."""
         found: list[list[Use]] = [[] for _ in self.flat.parameters]
-        for weight, theta in zip(plan.weights, iterates, strict=True):
-            passed = self._uses(inputs, targets, theta, weight / plan.group_size)
+        for weight, theta in zip(clipping.weights, iterates, strict=True):
+            passed = self._uses(inputs, targets, theta, weight / clipping.group_size)
             for known, uses in zip(found, passed, strict=True):
                 known += uses
-        if plan.offset is not None:
-            for known, value in zip(found, self.flat.split(plan.offset), strict=True):
-                known.append(Constant(value / plan.group_size))
+        if clipping.offset is not None:
+            for known, value in zip(found, self.flat.split(clipping.offset), strict=True):
+                known.append(Constant(value / clipping.group_size))
         return [ParameterGradient(uses, groups) for uses in found]
 
     def _uses(

@@ -55,11 +55,11 @@ class Groups:
         return cls(((1, examples),))
 
     @classmethod
-    def of(cls, plan: Clipping, examples: int) -> tuple[Groups, Tensor | None]:
-        """Group a batch as a plan asks, in an order in which groups of equal size are together.
+    def of(cls, clipping: Clipping, examples: int) -> tuple[Groups, Tensor | None]:
+        """Group a batch as a clipping asks, in an order in which groups of equal size are together.
 
         Args:
-            plan: whose groups are taken.
+            clipping: whose groups are taken.
             examples: b, at least 1.
 
         Returns:
@@ -68,11 +68,11 @@ class Groups:
         Raises:
             ValueError: a group size without groups.
         """
-        if plan.groups is None:
-            if plan.group_size > 1:
+        if clipping.groups is None:
+            if clipping.group_size > 1:
                 raise ValueError("micro-batches need the group of each example")
             return cls.single(examples), None
-        _, sizes = torch.unique_consecutive(plan.groups, return_counts=True)
+        _, sizes = torch.unique_consecutive(clipping.groups, return_counts=True)
         order = sizes.repeat_interleave(sizes).argsort(stable=True)
         found, counts = sizes.sort().values.unique_consecutive(return_counts=True)
         return cls(tuple(zip(found.tolist(), counts.tolist(), strict=True))), order

@@ -58,7 +58,9 @@ class PrivateFederatedMethod(FederatedMethod, PrivateMethod):
 
     noise_placement: Literal["central", "per-user"] = "central"
 
-    def noise_on_sum(self, noise_multiplier: float, expected_batch_size: float) -> float:
+    def effective_noise_multiplier(
+        self, noise_multiplier: float, expected_batch_size: float
+    ) -> float:
         users = expected_batch_size if self.noise_placement == "per-user" else 1.0
         return math.sqrt(users) * noise_multiplier
 
