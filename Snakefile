@@ -68,7 +68,7 @@ wildcard_constraints:
     key="[0-9a-f]{12}",
     batch="[0-9a-f]{12}",
     study=f"(?!{NO_STUDY}){NAME}",
-    part="[A-Za-z0-9_-]+",
+    panel="[A-Za-z0-9_-]+",
     number="[0-9]+",
 
 

@@ -124,7 +124,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
 def write_study(folder: Path, runs: int) -> Path:
     """Write config.yaml and a study with the asked number of runs."""
     rates = [round(0.001 * (1 + number), 6) for number in range(runs // SEEDS)]
-    part = {
+    panel = {
         "datasets": ["digits"],
         "models": ["logistic"],
         "epsilons": [1],
@@ -135,8 +135,8 @@ def write_study(folder: Path, runs: int) -> Path:
         ],
         "training": {"expected_batch_size": 100, "steps": 100},
     }
-    report = [{"kind": "table", "part": "part"}]
-    values = {"title": "Scale", "parts": {"part": part}, "report": report}
+    report = [{"kind": "table", "panel": "panel"}]
+    values = {"title": "Scale", "panels": {"panel": panel}, "report": report}
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(values))
     (folder / "config.yaml").write_text(yaml.safe_dump({"studies": [str(path)]}))

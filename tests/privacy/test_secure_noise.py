@@ -122,7 +122,7 @@ def test_only_secure_runs_have_another_identity_than_before() -> None:
 def test_one_line_of_the_configuration_makes_all_private_runs_secure(tmp_path: Path) -> None:
     """Also what is collected: no command may look for other runs than were planned."""
     study = tmp_path / "mine.yaml"
-    part = {
+    panel = {
         "datasets": ["digits"],
         "models": ["logistic"],
         "epsilons": [1],
@@ -134,7 +134,7 @@ def test_one_line_of_the_configuration_makes_all_private_runs_secure(tmp_path: P
         ],
         "training": {"expected_batch_size": 50, "steps": 4},
     }
-    study.write_text(yaml.safe_dump({"title": "x", "parts": {"main": part}, "report": []}))
+    study.write_text(yaml.safe_dump({"title": "x", "panels": {"main": panel}, "report": []}))
     scale = Path(__file__).parents[2] / "workflow" / "scales" / "smoke.yaml"
     for smaller in ([], ["--scale", str(scale)]):
         config = {"studies": [str(study)], "scale": "smoke" if smaller else "paper"}

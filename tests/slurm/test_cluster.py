@@ -63,13 +63,13 @@ title: On a cluster
 defaults:
   training: {expected_batch_size: 50, steps: 1500, evaluations: 3}
   privacy: {noise_multiplier: 1}
-parts:
-  part:
+panels:
+  panel:
     datasets: [digits]
     models: [logistic]
     methods: [{id: dp-pmlf, learning_rate: 0.1, clip_norm: 1}]
     seeds: [1, 2, 3, 4, 5]
-report: [{kind: table, part: part}]
+report: [{kind: table, panel: panel}]
 """
 
 

@@ -40,28 +40,28 @@ STUDY = {
         "carries, with two models and two budgets; an ablation of DP-PMLF, and a sweep over "
         "low-pass filters. Small data, real numbers, a few minutes on two cores."
     ),
-    "parts": {
+    "panels": {
         name: {"datasets": ["digits"], "models": ["logistic"], "methods": [], "seeds": [1]}
         for name in ("comparison", "ablation", "filters")
     },
     "report": [
         {
             "kind": "table",
-            "part": "comparison",
+            "panel": "comparison",
             "title": "Test accuracy at equal privacy",
             "caption": "All methods share the sampling rate, the number of steps and the seeds.",
         },
         {
             "kind": "accuracy-vs-epsilon",
-            "part": "comparison",
+            "panel": "comparison",
             "title": "Accuracy against the privacy budget",
             "caption": "Mean and one standard deviation over seeds.",
         },
-        {"kind": "curves", "part": "comparison", "title": "Accuracy along training"},
-        {"kind": "ablation", "part": "ablation", "title": "What momentum and filter add"},
-        {"kind": "table", "part": "ablation", "title": "Ablation in numbers"},
-        {"kind": "filter-sweep", "part": "filters", "title": "Filter coefficients"},
-        {"kind": "table", "part": "filters", "title": "Filter sweep in numbers"},
+        {"kind": "curves", "panel": "comparison", "title": "Accuracy along training"},
+        {"kind": "ablation", "panel": "ablation", "title": "What momentum and filter add"},
+        {"kind": "table", "panel": "ablation", "title": "Ablation in numbers"},
+        {"kind": "filter-sweep", "panel": "filters", "title": "Filter coefficients"},
+        {"kind": "table", "panel": "filters", "title": "Filter sweep in numbers"},
     ],
 }
 
@@ -92,7 +92,7 @@ def run_row(**changes: Any) -> dict[str, Any]:
     """Return one completed run as a row of runs.csv; `changes` replaces columns."""
     identity = {
         "study": "quickstart",
-        "part": "comparison",
+        "panel": "comparison",
         "dataset": "digits",
         "model": "logistic",
         "method": "dp-sgd",
@@ -165,7 +165,7 @@ def quickstart() -> list[dict[str, Any]]:
         for budget in ("eps=1", "eps=8"):
             add(
                 LEVELS[method] + 0.02,
-                part="ablation",
+                panel="ablation",
                 model="cnn-small",
                 method=method,
                 label=label,
@@ -174,7 +174,7 @@ def quickstart() -> list[dict[str, Any]]:
     for rank, (label, (a, b)) in enumerate(FILTERS.items()):
         add(
             0.84 + 0.02 * min(rank, 4 - rank),
-            part="filters",
+            panel="filters",
             method="lp-dpsgd",
             label=label,
             budget="eps=1",

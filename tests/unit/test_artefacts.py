@@ -48,7 +48,7 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
         if path.is_relative_to(WORKFLOW / "studies"):
             study = load_study(path, WORKFLOW / "scales" / f"{scale}.yaml")
             assert study.watermark
-            assert {run.part for run in study.runs} == set(study.parts)
+            assert {run.panel for run in study.runs} == set(study.panels)
 
 
 def test_a_published_table_stands_in_the_report_of_the_study_with_its_name() -> None:

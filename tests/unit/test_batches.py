@@ -25,13 +25,13 @@ from clipnoise.studies.plan import Plan
 STUDY = """\
 title: Small
 defaults: {{training: {{expected_batch_size: 50, steps: 2, evaluations: 1}}}}
-parts:
-  part:
+panels:
+  panel:
     datasets: [digits]
     models: {models}
     seeds: {seeds}
     methods: [{{id: sgd, learning_rate: 0.1}}]
-report: [{{kind: table, part: part}}]
+report: [{{kind: table, panel: panel}}]
 """
 
 

@@ -21,14 +21,14 @@ from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.comparisons import comparisons
 from clipnoise.studies.study import ReportItem, load_study
 
-ITEM = ReportItem(kind="published", part="comparison")
+ITEM = ReportItem(kind="published", panel="comparison")
 HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"
 STUDY: dict[str, Any] = {
     "title": "A table of a fifth paper",
-    "parts": {"comparison": {"datasets": ["digits"], "models": ["logistic"]}},
-    "report": [{"kind": "table", "part": "comparison"}],
+    "panels": {"comparison": {"datasets": ["digits"], "models": ["logistic"]}},
+    "report": [{"kind": "table", "panel": "comparison"}],
 }
-STUDY["parts"]["comparison"] |= {
+STUDY["panels"]["comparison"] |= {
     "methods": [{"id": "sgd", "learning_rate": 1}],
     "seeds": [1],
 }
@@ -95,7 +95,7 @@ def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
         "letters,vit,dp-sgd,,eps=1,test_accuracy,92,,,%,Another dataset,\n"
     )
     one = joined(tmp_path, table, [*seeds(0.9), *seeds(0.8, method="stp-adam")])
-    found = {line["source"]: (line["part"], line["ours"]) for line in lines(one)}
+    found = {line["source"]: (line["panel"], line["ours"]) for line in lines(one)}
     assert found == {
         "Here": ("comparison", "0.9"),
         "Not run": ("comparison", ""),
@@ -105,7 +105,7 @@ def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
     notes = " ".join(comparison_data(one)["notes"])
     assert "1 published cell is not among the runs" in notes
     assert "1 more published cell: of datasets or models" in notes
-    assert "1 configuration of this part without a published number" in notes
+    assert "1 configuration of this panel without a published number" in notes
 
 
 def test_a_variant_is_the_label_of_a_configuration(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
     table = publish(tmp_path, "fifth-paper/table1")
     (found,) = comparisons(one, folder).items()
     assert found[1] == table
-    assert found[0].part == "comparison"
+    assert found[0].panel == "comparison"
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
     kinds = [item["kind"] for item in document(one, runs, {}, folder)["items"]]
     assert kinds == ["table", "rows"]
@@ -175,7 +175,7 @@ def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
 def test_a_study_may_name_the_table_and_where_it_stands(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
     other = publish(tmp_path, "sixth-paper/table9")
-    item = {"kind": "published", "part": "comparison", "published": "sixth-paper/table9"}
+    item = {"kind": "published", "panel": "comparison", "published": "sixth-paper/table9"}
     one = load_study(study(tmp_path, report=[item, *STUDY["report"]]))
     assert list(comparisons(one, tmp_path / "published").values()) == [other]
     item["published"] = str(other)
@@ -185,7 +185,7 @@ def test_a_study_may_name_the_table_and_where_it_stands(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_there_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table2")
-    item = {"kind": "published", "part": "comparison", "published": "fifth-paper/tabel2"}
+    item = {"kind": "published", "panel": "comparison", "published": "fifth-paper/tabel2"}
     one = load_study(study(tmp_path, report=[item]))
     with pytest.raises(UserError, match=r"report\.published: .* Did you mean 'fifth-paper/table2'"):
         comparisons(one, tmp_path / "published")

@@ -105,7 +105,7 @@ def test_public_data_that_do_not_fit_are_refused(changes: dict[str, Any], messag
 STUDY = """
 title: Public data of another kind
 defaults: {training: {expected_batch_size: 50, steps: 2}}
-parts:
+panels:
   elsewhere:
     datasets: [digits]
     models: [logistic]
@@ -115,7 +115,7 @@ parts:
     methods:
       - {id: dp-sgd, learning_rate: 1, clip_norm: 1}
       - {id: adadps-rmsprop, learning_rate: 0.05, clip_norm: 1}
-report: [{kind: table, part: elsewhere}]
+report: [{kind: table, panel: elsewhere}]
 """
 
 

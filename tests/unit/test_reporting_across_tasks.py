@@ -19,7 +19,7 @@ from clipnoise.report.across import (
     ranking,
     wilcoxon,
 )
-from clipnoise.report.costs import cost_panel, panel_lines
+from clipnoise.report.costs import cost_lines, costs_of
 from clipnoise.report.figures.draw import draw_figure
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
@@ -116,7 +116,7 @@ def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_figure_across_tasks_is_drawn_and_repeats(kind: Any, tmp_path: Path) -> None:
     runs = league(tmp_path)
-    item = ReportItem(kind=kind, part="comparison")
+    item = ReportItem(kind=kind, panel="comparison")
     first = draw_figure(item, runs, runs)
     assert first.startswith(b"<?xml")
     assert first == draw_figure(item, runs, runs)
@@ -127,12 +127,12 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
     runs = league(tmp_path)
     runs.loc[runs["method"] == "dp-adam", ["status", "test_accuracy"]] = ["diverged", np.nan]
     runs.loc[runs["dataset"] == "set-1", ["status", "test_accuracy"]] = ["missing", np.nan]
-    assert draw_figure(ReportItem(kind=kind, part="comparison"), runs, runs)
+    assert draw_figure(ReportItem(kind=kind, panel="comparison"), runs, runs)
 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=1, passes_per_step=2, audit="not refuted: ε ≥ 0.90 of 1.00")
-    lines = panel_lines(cost_panel(runs, "comparison"))
+    lines = cost_lines(costs_of(runs, "comparison"))
     assert lines[0][-1] == "audit"
     assert lines[1] == ["dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00"]
     assert lines[-1][0] == "sgd"

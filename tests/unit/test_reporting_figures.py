@@ -29,10 +29,10 @@ STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 
 @pytest.fixture
 def draw(tmp_path):
-    def figure(kind, rows, part="comparison", **more):
+    def figure(kind, rows, panel="comparison", **more):
         runs = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)
         curves = write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, curve_rows(rows))
-        item = ReportItem(kind=kind, part=part, **more)
+        item = ReportItem(kind=kind, panel=panel, **more)
         return draw_figure(item, read_runs(runs), read_curves(curves)).decode()
 
     return figure
@@ -81,8 +81,8 @@ def test_every_method_has_a_marker_and_line_of_its_own_for_grey_print():
 
 def test_methods_that_a_study_compares_differ_in_colour_while_colours_last():
     for path in STUDIES.rglob("*.yaml"):
-        for part in yaml.safe_load(path.read_text()).get("parts", {}).values():
-            private = {m["id"] for m in part["methods"] if methods()[m["id"]].query.private}
+        for panel in yaml.safe_load(path.read_text()).get("panels", {}).values():
+            private = {m["id"] for m in panel["methods"] if methods()[m["id"]].query.private}
             looks = [style(name) for name in sorted(private)]
             assert len(set(looks)) == len(looks), path
             if len(looks) <= len(COLOURS):
@@ -190,13 +190,13 @@ def test_curves_show_the_metric_that_they_name(draw):
 
 
 def test_ablation_labels_its_variants_directly(draw):
-    rows = [*few(label="neither", part="ablation"), *few(label="both of 'em", part="ablation")]
+    rows = [*few(label="neither", panel="ablation"), *few(label="both of 'em", panel="ablation")]
     found = set(texts(draw("ablation", rows, "ablation")))
     assert {"neither", "both of 'em", "Test accuracy (%)", "digits, logistic, ε = 1"} <= found
 
 
 def test_filter_sweep_shows_the_noise_gain_of_every_filter(draw):
-    rows = [row for row in quickstart() if row["part"] == "filters"]
+    rows = [row for row in quickstart() if row["panel"] == "filters"]
     found = set(texts(draw("filter-sweep", rows, "filters")))
     assert {"Noise gain", "Variance factor Σκ̂²", "Amplitude (dB)", *FILTERS} <= found
     assert {"Frequency (cycles per step)", "1", "0.333", "0.0526", "0.0605", "0.00503"} <= found

@@ -92,7 +92,7 @@ def test_no_glyph_of_a_figure_is_missing_from_its_fonts(
 ) -> None:
     table = runs(tmp_path)
     for kind in ("moments", "noise-bias"):
-        draw_figure(ReportItem(kind=kind, part="comparison"), table, table)
+        draw_figure(ReportItem(kind=kind, panel="comparison"), table, table)
     assert [str(one.message) for one in recwarn if "Glyph" in str(one.message)] == []
 
 
@@ -110,12 +110,12 @@ def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path
 def test_a_part_that_nothing_watched_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    item = ReportItem(kind=kind, part="comparison")
+    item = ReportItem(kind=kind, panel="comparison")
     assert b"no completed run with diagnostics" in draw_figure(item, table, table)
 
 
 def test_the_table_of_moments_has_a_row_per_quantity_and_claims_no_privacy(tmp_path: Path) -> None:
-    data = moments_data(ReportItem(kind="moments-table", part="comparison"), runs(tmp_path))
+    data = moments_data(ReportItem(kind="moments-table", panel="comparison"), runs(tmp_path))
     assert [row[:2] for row in data["rows"]] == [
         ["dp-adambc, σ = 0.4", "second moment, without noise"],
         ["", "second moment, with noise"],
@@ -136,7 +136,7 @@ def test_published_statistics_stand_beside_ours(tmp_path: Path) -> None:
         "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
         "digits,logistic,dp-adambc,sigma=0.4,v_private.max,5.524e-08,A paper\n"
     )
-    found = compare(runs(tmp_path), ReportItem(kind="published", part="comparison"), table)
+    found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
     first, second = comparison_data(found)["rows"]
     assert first[0] == "v_corrected.median"
     assert first[5:8] == ["3.000 × 10⁻¹⁰", "1 × 10⁻⁶ ± 0§", "2/2"]
@@ -151,5 +151,5 @@ def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_
         "dataset,model,method,budget,metric,mean,source\n"
         "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
     )
-    found = compare(runs(tmp_path), ReportItem(kind="published", part="comparison"), table)
+    found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
     assert found.extra == (), "dp-sgd completed and was not watched"

@@ -39,7 +39,7 @@ def text(path: Path) -> str:
 
 def changed(rows, wanted, **changes):
     """Return the rows with some of them run anew with other outcomes."""
-    kept = ("part", "model", "method", "label", "budget", "seed")
+    kept = ("panel", "model", "method", "label", "budget", "seed")
     return [
         run_row(**{k: row[k] for k in kept if k in row}, **changes) if wanted(row) else row
         for row in rows
@@ -53,9 +53,9 @@ def full(tmp_path_factory) -> Path:
 
 def test_the_pdf_shows_exactly_the_numbers_of_the_tables(full):
     said = text(full)
-    for part in STUDY["parts"]:
-        out = full.parent / "tables" / part
-        words = ["--study", str(full.parent / "quickstart.yaml"), "--part", part]
+    for panel in STUDY["panels"]:
+        out = full.parent / "tables" / panel
+        words = ["--study", str(full.parent / "quickstart.yaml"), "--panel", panel]
         words += ["--runs", str(full.parent / "runs.csv"), "--out", str(out)]
         assert main(["table", *words]) == 0
         for line in csv.DictReader(io.StringIO(out.with_suffix(".csv").read_text())):
@@ -132,7 +132,7 @@ def test_a_figure_that_was_not_drawn_is_named(tmp_path):
 
 
 def test_a_run_shared_by_two_parts_is_counted_once(tmp_path):
-    rows = [run_row(seed=i) for i in (1, 2)] + [run_row(seed=i, part="ablation") for i in (1, 2)]
+    rows = [run_row(seed=i) for i in (1, 2)] + [run_row(seed=i, panel="ablation") for i in (1, 2)]
     said = text(make(tmp_path, rows, figures=()))
     assert "2 planned runs: 2 completed." in said
     assert "8.5 s" in said
@@ -160,7 +160,7 @@ def test_line_ends_in_a_description_are_only_those_of_the_file(tmp_path):
 def test_text_of_a_study_is_never_markup(tmp_path):
     odd = '#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag> \\ "quoted" [b] // c'
     study = {**STUDY, "title": odd, "description": odd}
-    study["report"] = [{"kind": "table", "part": "comparison", "title": odd, "caption": odd}]
+    study["report"] = [{"kind": "table", "panel": "comparison", "title": odd, "caption": odd}]
     said = text(make(tmp_path, [run_row(seed=i, label=odd) for i in (1, 2)], study, figures=()))
     assert said.count('#panic("x") *bold* _it_ $x^2$ `raw` @ref <tag>') >= 4
 
@@ -172,7 +172,7 @@ def test_the_same_input_gives_the_same_pdf(full, tmp_path):
 def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
     path, runs, curves = map(str, write_study(tmp_path, quickstart()))
     out = str(tmp_path / "x")
-    assert main(["table", "--study", path, "--part", "ablaton", "--runs", runs, "--out", out]) == 2
+    assert main(["table", "--study", path, "--panel", "ablaton", "--runs", runs, "--out", out]) == 2
     assert "Did you mean 'ablation'?" in capsys.readouterr().err
     words = ["--study", path, "--runs", runs, "--curves", curves, "--out", out]
     assert main(["figure", *words, "--item", "0"]) == 2
@@ -192,7 +192,7 @@ def test_reports_need_neither_torch_nor_mlflow(tmp_path):
     common = ["--study", path, "--runs", runs]
     figures, pdf = str(tmp_path), str(tmp_path / "r.pdf")
     commands = [
-        ["table", *common, "--part", "comparison", "--out", str(tmp_path / "t")],
+        ["table", *common, "--panel", "comparison", "--out", str(tmp_path / "t")],
         ["figure", *common, "--curves", curves, "--item", "2", "--out", str(tmp_path / "2.svg")],
         ["report", *common, "--figures", figures, "--template", TEMPLATE, "--out", pdf],
     ]

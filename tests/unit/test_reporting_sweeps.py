@@ -106,7 +106,7 @@ def test_beside_a_sweep_over_momentum_stands_what_it_does_to_sampling_noise(tmp_
 
 
 def sweep_over(kind: Any, name: str) -> ReportItem:
-    return ReportItem(kind=kind, part="comparison", over=name)
+    return ReportItem(kind=kind, panel="comparison", over=name)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> No
 
 
 def test_a_report_item_says_what_it_sweeps_over_exactly_if_it_sweeps() -> None:
-    assert ReportItem(kind="sweep", part="one", over="beta").drawn
+    assert ReportItem(kind="sweep", panel="one", over="beta").drawn
     for wrong in ({"kind": "sweep"}, {"kind": "table", "over": "beta"}):
         with pytest.raises(ValueError, match="hyper-parameter that it is over"):
-            ReportItem(part="one", **wrong)  # type: ignore[arg-type]
+            ReportItem(panel="one", **wrong)  # type: ignore[arg-type]
 
 
 def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> None:

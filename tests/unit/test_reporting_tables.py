@@ -21,9 +21,9 @@ from clipnoise.studies.collect import RUN_COLUMNS
 
 @pytest.fixture
 def tabulate(tmp_path):
-    def build(rows, part="comparison", **options):
+    def build(rows, panel="comparison", **options):
         runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-        return build_table(runs, part, **options)
+        return build_table(runs, panel, **options)
 
     return build
 
@@ -36,7 +36,7 @@ def seeds(count=6, start=0.9, **changes):
 
 def lost(rows, status, wanted):
     """Return the rows with those of some seeds replaced by runs of another status."""
-    kept = ("part", "model", "method", "label", "budget", "seed")
+    kept = ("panel", "model", "method", "label", "budget", "seed")
     return [
         run_row(**{k: row[k] for k in kept if k in row}, status=status)
         if row["seed"] in wanted
@@ -60,7 +60,7 @@ def test_csv_holds_mean_and_deviation_at_full_precision(tabulate):
         values = [
             row["test_accuracy"]
             for row in rows
-            if row["part"] == "comparison"
+            if row["panel"] == "comparison"
             and all(row[k] == line[k] for k in ("dataset", "model", "label", "budget"))
         ]
         assert float(line["mean"]) == pytest.approx(statistics.mean(values), rel=1e-14)
@@ -170,7 +170,7 @@ def test_without_any_completed_run_every_cell_is_a_dash_with_its_count(tabulate)
 def test_a_part_without_runs_still_gives_every_format(tabulate):
     table = tabulate([])
     assert to_csv(table).count("\n") == 1
-    assert "No run is planned for this part." in to_markdown(table)
+    assert "No run is planned for this panel." in to_markdown(table)
     assert r"\begin{table}" in to_latex(table)
 
 
@@ -246,7 +246,7 @@ def test_latex_escapes_what_latex_would_read(tabulate):
 
 def test_tables_that_read_back_wrong_are_refused_with_file_and_column(tmp_path):
     short = write_csv(tmp_path / "short.csv", ["study"], [])
-    with pytest.raises(UserError, match=r"short\.csv: no column 'part'"):
+    with pytest.raises(UserError, match=r"short\.csv: no column 'panel'"):
         read_runs(short)
     with pytest.raises(UserError, match=r"gone\.csv: no such file"):
         read_runs(tmp_path / "gone.csv")

@@ -30,7 +30,7 @@ SMOKE = {
     "datasets": {"digits": {"id": "synthetic", "examples": 50}, "odd": {"public_examples": 9}},
     "methods": {"adam": {"learning_rate": 0.25}},
 }
-PART = {
+PANEL = {
     "datasets": ["digits", {"id": "digits", "split_seed": 3, "label": "odd"}],
     "models": ["logistic"],
     "epsilons": [1, 3, 8],
@@ -52,8 +52,8 @@ def load(folder: Path, *, scale: dict[str, Any] | None = None, **changes: Any) -
     path, rules = folder / "studies" / "paper" / "table1.yaml", folder / "scales" / "smoke.yaml"
     values = {
         "title": "One",
-        "parts": {"one": PART},
-        "report": [{"kind": "table", "part": "one"}],
+        "panels": {"one": PANEL},
+        "report": [{"kind": "table", "panel": "one"}],
         **changes,
     }
     for file, content in ((path, values), (rules, scale or SMOKE)):
@@ -170,15 +170,15 @@ def test_tables_and_reports_of_a_scale_have_places_of_their_own(tmp_path: Path) 
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that shows results, built at a scale with a watermark."""
     folder = tmp_path_factory.mktemp("marked")
-    parts = dict.fromkeys(("comparison", "ablation", "filters"), PART)
-    report = [{"kind": "table", "part": "comparison"}, {"kind": "ablation", "part": "ablation"}]
-    study = load(folder, parts=parts, report=report)
+    panels = dict.fromkeys(("comparison", "ablation", "filters"), PANEL)
+    report = [{"kind": "table", "panel": "comparison"}, {"kind": "ablation", "panel": "ablation"}]
+    study = load(folder, panels=panels, report=report)
     runs = write_csv(folder / "runs.csv", RUN_COLUMNS, quickstart())
     curves = write_csv(folder / "curves.csv", CURVE_COLUMNS, [])
     common = ["--study", str(study.path), "--scale", str(folder / "scales" / "smoke.yaml")]
     common += ["--runs", str(runs)]
     images, table = folder / "figures", folder / "tables" / "comparison"
-    assert main(["table", *common, "--part", "comparison", "--out", str(table)]) == 0
+    assert main(["table", *common, "--panel", "comparison", "--out", str(table)]) == 0
     drawn = ["--item", "1", "--curves", str(curves), "--out", str(images / "1.svg")]
     assert main(["figure", *common, *drawn]) == 0
     template = ROOT / "reports" / "templates" / "report.typ"

@@ -93,7 +93,7 @@ def test_a_yaml_file_that_names_code_is_refused_and_runs_nothing(tmp_path: Path)
 
 STUDY: dict[str, Any] = {
     "title": "Names",
-    "parts": {
+    "panels": {
         "main": {
             "datasets": ["digits"],
             "models": ["logistic"],
@@ -136,7 +136,7 @@ def test_a_study_that_is_shared_lies_among_the_studies(name: str, project: Path)
 
 @pytest.mark.parametrize("name", ["../secret", "{}/secret", "elsewhere/secret"])
 def test_a_published_table_called_by_name_lies_among_them(name: str, project: Path) -> None:
-    item = {"kind": "published", "part": "main", "published": name.format(project)}
+    item = {"kind": "published", "panel": "main", "published": name.format(project)}
     path = project / "studies" / "mine.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "report": [item]}))
     with pytest.raises(UserError, match=r"mine\.yaml: report\.published: .*leads out of"):
@@ -153,7 +153,7 @@ def test_a_folder_may_be_a_link_itself(project: Path) -> None:
 @pytest.mark.parametrize("name", ["../out", "/out", "a/b", "", "a b", "x\n"])
 def test_names_that_become_files_are_plain(name: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**STUDY, "parts": {name: STUDY["parts"]["main"]}}))
+    path.write_text(yaml.safe_dump({**STUDY, "panels": {name: STUDY["panels"]["main"]}}))
     with pytest.raises(UserError, match="letters, digits, - and _"):
         load_study(path)
     with pytest.raises(UserError, match="letters, digits, - and _"):
@@ -227,9 +227,9 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     dataset_class("digits")().prepare(tmp_path / "cache")
-    values = {**STUDY["parts"]["main"], "methods": [{"id": "sgd", "learning_rate": 0.5}]}
+    values = {**STUDY["panels"]["main"], "methods": [{"id": "sgd", "learning_rate": 0.5}]}
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({**STUDY, "parts": {"main": values}}))
+    path.write_text(yaml.safe_dump({**STUDY, "panels": {"main": values}}))
     run = load_study(path).runs[0].spec
     from clipnoise.run.spec import to_mapping
 

@@ -27,7 +27,7 @@ from clipnoise.studies.study import Study, load_study
 STUDY: dict[str, Any] = {
     "title": "Status",
     "defaults": {"training": {"expected_batch_size": 50, "steps": 40, "evaluations": 4}},
-    "parts": {
+    "panels": {
         "main": {
             "datasets": ["digits"],
             "models": ["logistic"],

@@ -22,7 +22,7 @@ SCHEMAS = schemas()
 
 
 def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
-    part = {
+    panel = {
         "datasets": ["digits"],
         "models": ["logistic", "cnn-small"],
         "epsilons": [1, 8],
@@ -42,8 +42,8 @@ def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
     }
     values = {
         "title": "Mine",
-        "parts": {"one": part},
-        "report": [{"kind": "table", "part": "one"}],
+        "panels": {"one": panel},
+        "report": [{"kind": "table", "panel": "one"}],
     }
     path = tmp_path / "studies" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)
@@ -69,11 +69,11 @@ def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": [1]}, "parts.one.seed: unknown key. Did you mean 'seeds'?"),
-        ({"methods": [{"learning_rate": 1}]}, "parts.one.methods.0.id: required"),
+        ({"seed": [1]}, "panels.one.seed: unknown key. Did you mean 'seeds'?"),
+        ({"methods": [{"learning_rate": 1}]}, "panels.one.methods.0.id: required"),
         ({"methods": [{"id": "dp-addam"}]}, "Did you mean 'dp-adam'?"),
         ({"epsilons": []}, "needs epsilons"),
-        ({"epsilons": [0]}, "parts.one.epsilons.0: input should be greater than 0, got 0"),
+        ({"epsilons": [0]}, "panels.one.epsilons.0: input should be greater than 0, got 0"),
         ({"training": {"expected_batchsize": 3, "steps": 1}}, "Did you mean 'expected_batch_size'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -88,8 +88,8 @@ def test_a_mistake_names_the_place(tmp_path: Path, changes: dict[str, Any], mess
 
 def test_a_report_of_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = study(tmp_path)
-    path.write_text(path.read_text().replace("part: one", "part: two"))
-    with pytest.raises(UserError, match="shows part 'two', which is not among the parts one"):
+    path.write_text(path.read_text().replace("panel: one", "panel: two"))
+    with pytest.raises(UserError, match="shows panel 'two', which is not among the panels one"):
         load_study(path)
 
 
@@ -154,15 +154,15 @@ def test_the_shipped_config_fits_its_schema() -> None:
 
 def test_a_wrong_study_does_not_fit_the_schema(tmp_path: Path) -> None:
     values = json.loads(json.dumps(yaml.safe_load(study(tmp_path).read_text())))
-    values["parts"]["one"]["methods"][0]["learning_rat"] = 1
+    values["panels"]["one"]["methods"][0]["learning_rat"] = 1
     with pytest.raises(jsonschema.ValidationError):
         validate("study.schema", values)
 
 
-def shares(path: Path, name: str, part: str = "one") -> Path:
-    """Write a study that shows the parts of another."""
+def shares(path: Path, name: str, panel: str = "one") -> Path:
+    """Write a study that shows the panels of another."""
     other = path.with_stem("shows")
-    report = [{"kind": "curves", "part": part}]
+    report = [{"kind": "curves", "panel": panel}]
     other.write_text(yaml.safe_dump({"title": "Shows", "shares": name, "report": report}))
     return other
 
@@ -176,16 +176,16 @@ def test_a_study_that_shares_the_parts_of_another_has_its_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "message"),
+    ("name", "panel", "message"),
     [
         ("mime", "one", "shares: unknown study 'mime'. Did you mean 'mine'?"),
-        ("mine", "two", "shows part 'two', which is not among the parts one"),
-        ("shows", "one", "give exactly one of parts and shares"),
+        ("mine", "two", "shows panel 'two', which is not among the panels one"),
+        ("shows", "one", "give exactly one of panels and shares"),
     ],
 )
 def test_a_study_that_cannot_share_says_why(
-    tmp_path: Path, name: str, part: str, message: str
+    tmp_path: Path, name: str, panel: str, message: str
 ) -> None:
     with pytest.raises(UserError) as error:
-        load_study(shares(study(tmp_path), name, part))
+        load_study(shares(study(tmp_path), name, panel))
     assert message in str(error.value)

@@ -26,7 +26,7 @@ TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
 
 
 def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> Study:
-    part = {
+    panel = {
         "datasets": ["digits"],
         "models": ["logistic", "cnn-small"],
         "epsilons": [1, 8],
@@ -35,11 +35,13 @@ def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> St
         "methods": [{"id": "dp-sgd", "tune": tune or TUNE}],
         **changes,
     }
-    report = [{"kind": "table", "part": "one"}]
+    report = [{"kind": "table", "panel": "one"}]
     path = folder / "studies" / "mine.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(
-        yaml.safe_dump({"title": "Mine", "parts": {"one": part}, "report": report}, sort_keys=False)
+        yaml.safe_dump(
+            {"title": "Mine", "panels": {"one": panel}, "report": report}, sort_keys=False
+        )
     )
     return load_study(path)
 

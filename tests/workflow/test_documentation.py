@@ -82,11 +82,11 @@ def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) 
 
 def test_the_data_of_the_readme_are_planned_prepared_and_loaded(checkout: Path) -> None:
     (block,) = [text for text in blocks(ROOT / "README.md", "yaml") if "id: own" in text]
-    part = yaml.safe_load(block)
-    (values,) = part["datasets"]
+    panel = yaml.safe_load(block)
+    (values,) = panel["datasets"]
     dataset = parse(Own, {name: value for name, value in values.items() if name != "id"})
     study = yaml.safe_load(blocks(ROOT / "docs" / "studies.md", "yaml")[0])
-    study["parts"]["comparison"] |= part
+    study["panels"]["comparison"] |= panel
     (checkout / "workflow" / "studies" / "own.yaml").write_text(yaml.safe_dump(study))
     counts = {"train": dataset.training_file, "test": dataset.test_file}
     write_parquet(checkout / "data", dataset.name, counts)
@@ -145,7 +145,7 @@ def test_every_number_of_the_published_table_meets_a_run_of_the_study(checkout: 
 def test_the_scale_and_the_tuning_of_the_documentation_fit_its_study(tmp_path: Path) -> None:
     shown = [yaml.safe_load(block) for block in blocks(ROOT / "docs" / "studies.md", "yaml")]
     study, scales, tuned = shown[:3]
-    study["parts"]["comparison"] |= tuned
+    study["panels"]["comparison"] |= tuned
     path = tmp_path / "studies" / "mine.yaml"
     path.parent.mkdir()
     path.write_text(yaml.safe_dump(study | scales))

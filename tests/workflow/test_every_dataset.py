@@ -24,7 +24,7 @@ METHODS = [
 ]
 
 
-def part(dataset: str) -> dict[str, Any]:
+def panel(dataset: str) -> dict[str, Any]:
     """Describe two runs, a private and a non-private one, on a dataset with each of its models."""
     chosen = small(dataset, **ASKED.get(dataset, {}))
     fitting = [name for name, model in MODELS.items() if model.takes(chosen.signature)]
@@ -45,8 +45,8 @@ def project(tmp_path: Path) -> Path:
     study = {
         "title": "Every dataset with each of its models",
         "defaults": {"training": {"expected_batch_size": 10, "steps": 2, "evaluations": 1}},
-        "parts": {name: part(name) for name in DATASETS},
-        "report": [{"kind": "table", "part": name} for name in DATASETS],
+        "panels": {name: panel(name) for name in DATASETS},
+        "report": [{"kind": "table", "panel": name} for name in DATASETS],
     }
     config = {
         "studies": ["studies/every.yaml"],

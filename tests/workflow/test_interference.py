@@ -24,7 +24,7 @@ TABLE = "results/studies/shared/runs.csv"
 STUDY: dict[str, Any] = {
     "title": "Shared",
     "defaults": {"training": {"expected_batch_size": 50, "steps": 4, "evaluations": 2}},
-    "parts": {
+    "panels": {
         "main": {
             "datasets": ["digits"],
             "models": ["logistic"],

@@ -36,7 +36,7 @@ LONGEST = 1.2  # seconds to the kill; a run of the study takes about one
 SHORTEST = 0.1  # seconds from a checkpoint to the kill
 STUDY: dict[str, Any] = {
     "title": "Killed",
-    "parts": {
+    "panels": {
         "killed": {
             "datasets": ["digits"],
             "models": ["logistic"],
@@ -50,7 +50,7 @@ STUDY: dict[str, Any] = {
             ],
         }
     },
-    "report": [{"kind": "table", "part": "killed"}],
+    "report": [{"kind": "table", "panel": "killed"}],
 }
 TIMES = ("seconds", "examples_per_second", "peak_memory_mb")
 

@@ -66,7 +66,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 run = spec(method, epsilon=epsilon, seed=seed)
                 lost = (method, epsilon, seed) == ("dp-sgd", 1.0, 2)
                 record(tmp_path, run, offset=offset, status="diverged" if lost else "completed")
-                runs[run.hash] = Membership(study=STUDY, studies=(STUDY,), part="main")
+                runs[run.hash] = Membership(study=STUDY, studies=(STUDY,), panel="main")
     description = "**Handwritten digits**\n\nTwo methods at two budgets."
     assert init_store(tmp_path, {STUDY: description}, runs=runs).available
     assert sync(tmp_path).added == 12

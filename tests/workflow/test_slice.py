@@ -47,9 +47,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     league = folder / f"workflow/studies/{LEAGUE}.yaml"
     study = yaml.safe_load(league.read_text())
     del study["scales"]
-    for part in study["parts"].values():
-        families = {method_class(one["id"]).family(): one for one in part["methods"]}
-        part["methods"] = list(families.values())
+    for panel in study["panels"].values():
+        families = {method_class(one["id"]).family(): one for one in panel["methods"]}
+        panel["methods"] = list(families.values())
     league.write_text(yaml.safe_dump(study))
     return folder
 

@@ -27,7 +27,7 @@ def test_a_second_initialisation_changes_nothing(results: Path) -> None:
 def test_sync_shows_what_the_files_say(results: Path) -> None:
     run = spec("dp-adambc", epsilon=2.0, seed=3)
     record(results, run)
-    said = Membership(study=STUDY, studies=(STUDY, "other"), label="DP-AdamBC", part="main")
+    said = Membership(study=STUDY, studies=(STUDY, "other"), label="DP-AdamBC", panel="main")
     assert counts(sync(results, runs={run.hash: said})) == {"added": 1}
     (found,) = shown(results)
     assert found.info.run_name == "DP-AdamBC · line · ε=2 · seed 3"
@@ -91,7 +91,7 @@ def test_a_study_more_changes_tags_but_writes_no_run_anew(results: Path) -> None
 def test_a_sync_that_knows_no_study_leaves_runs_where_they_are(results: Path) -> None:
     run = spec()
     record(results, run)
-    sync(results, runs={run.hash: Membership(study=STUDY, label="A", part="main")})
+    sync(results, runs={run.hash: Membership(study=STUDY, label="A", panel="main")})
     stamp_path(results).unlink()
     assert counts(sync(results)) == {"unchanged": 1}
 

@@ -280,7 +280,7 @@ def test_a_damaged_summary_is_named_and_the_others_synced(
 
 STUDY_FILE = """
 title: Digits
-parts:
+panels:
   main:
     datasets: [digits]
     models: [logistic]
@@ -302,7 +302,9 @@ def test_the_first_job_notes_which_study_shows_a_run(tmp_path: Path) -> None:
     assert not stamp.available
     assert len(stamp.runs) == 2
     (said,) = set(stamp.runs.values())
-    assert said == Membership(study="second", studies=("second", "first"), label="SGD", part="main")
+    assert said == Membership(
+        study="second", studies=("second", "first"), label="SGD", panel="main"
+    )
     assert not (tmp_path / "mlflow.db").exists()
 
 

@@ -24,21 +24,21 @@ from clipnoise.studies.study import Study, load_study
 
 SGD = {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 0.5}
 FED = {"learning_rate": 0.3, "clip_norm": 0.5, "local_learning_rate": 0.3, "local_batch_size": 8}
-PART = {"models": ["logistic"], "epsilons": [4], "seeds": [1]}
+PANEL = {"models": ["logistic"], "epsilons": [4], "seeds": [1]}
 STUDY: dict[str, Any] = {
     "title": "Units",
     "defaults": {"training": {"steps": 6, "evaluations": 1, "expected_batch_size": 24}},
-    "parts": {
-        "examples": PART | {"datasets": ["synthetic"], "methods": [SGD]},
-        "corrected": PART
+    "panels": {
+        "examples": PANEL | {"datasets": ["synthetic"], "methods": [SGD]},
+        "corrected": PANEL
         | {"datasets": ["synthetic"], "methods": [SGD], "privacy": {"microbatch_size": 4}},
-        "published": PART
+        "published": PANEL
         | {
             "datasets": ["synthetic"],
             "methods": [SGD],
             "privacy": {"microbatch_size": 4, "microbatch_accounting": "as-published"},
         },
-        "users": PART
+        "users": PANEL
         | {
             "datasets": [{"id": "digits-users", "public_examples": 40}],
             "methods": [FED | {"id": name} for name in ("dp-fedavg", "dp-fedadam", "adadps-fed")],
@@ -79,17 +79,17 @@ def study(folder: Path) -> Study:
 
 @pytest.fixture(scope="module")
 def summaries(folder: Path, study: Study) -> dict[str, list[dict[str, Any]]]:
-    """Return the summaries of every run of the study by part, trained once."""
+    """Return the summaries of every run of the study by panel, trained once."""
     found: dict[str, list[dict[str, Any]]] = {}
     for run in study.runs:
-        found.setdefault(run.part, []).append(train(run.spec, folder))
+        found.setdefault(run.panel, []).append(train(run.spec, folder))
     return found
 
 
 def test_every_run_completes_with_its_claim(summaries: dict[str, list[dict[str, Any]]]) -> None:
     said = {
-        part: {(one["status"], one["privacy"]["claim"], one["privacy"]["unit"]) for one in found}
-        for part, found in summaries.items()
+        panel: {(one["status"], one["privacy"]["claim"], one["privacy"]["unit"]) for one in found}
+        for panel, found in summaries.items()
     }
     assert said == {
         "examples": {("completed", "guarantee", "example")},
@@ -103,7 +103,7 @@ def test_micro_batches_cost_sensitivity_and_not_epsilon(
     summaries: dict[str, list[dict[str, Any]]],
 ) -> None:
     plain, corrected, published = (
-        summaries[part][0]["privacy"] for part in ("examples", "corrected", "published")
+        summaries[panel][0]["privacy"] for panel in ("examples", "corrected", "published")
     )
     assert corrected["epsilon"] == published["epsilon"] == plain["epsilon"] <= 4
     assert plain["sensitivity"] == pytest.approx(0.5 / 24)
@@ -121,14 +121,14 @@ def test_the_report_names_the_doubt_and_the_unit(
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
     assert set(runs["unit"]) == {"example", "user"}
-    marks = {part: _marks(runs, part) for part in summaries}
+    marks = {panel: _marks(runs, panel) for panel in summaries}
     assert marks["examples"] == marks["corrected"] == {""}
     assert len(marks["published"] | marks["users"]) == 2
     assert "" not in marks["published"] | marks["users"]
 
 
-def _marks(runs: Any, part: str) -> set[str]:
-    return {cell.mark for _, _, cell in build_table(runs, part).cells()}
+def _marks(runs: Any, panel: str) -> set[str]:
+    return {cell.mark for _, _, cell in build_table(runs, panel).cells()}
 
 
 def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:

@@ -11,23 +11,23 @@ rule table:
         runs=f"{COLLECTED}/{{study}}/runs.csv",
     output:
         csv=report(
-            f"{REPORTS}/{{study}}/tables/{{part}}.csv",
+            f"{REPORTS}/{{study}}/tables/{{panel}}.csv",
             caption="../report/table.rst",
             category="{study}",
             subcategory="Tables",
-            labels={"part": "{part}"},
+            labels={"panel": "{panel}"},
         ),
-        markdown=f"{REPORTS}/{{study}}/tables/{{part}}.md",
-        latex=f"{REPORTS}/{{study}}/tables/{{part}}.tex",
+        markdown=f"{REPORTS}/{{study}}/tables/{{panel}}.md",
+        latex=f"{REPORTS}/{{study}}/tables/{{panel}}.tex",
     log:
-        f"{RESULTS}/logs/table/{{study}}/{{part}}.log",
+        f"{RESULTS}/logs/table/{{study}}/{{panel}}.log",
     benchmark:
-        f"{RESULTS}/logs/table/{{study}}/{{part}}.jsonl"
+        f"{RESULTS}/logs/table/{{study}}/{{panel}}.jsonl"
     conda:
         LOCK
     shell:
         "clipnoise table --study {input.study:q} --scale {input.scale:q}"
-        " --part {wildcards.part} --runs {input.runs:q} --out $(dirname {output.csv:q})/{wildcards.part} > {log:q} 2>&1"
+        " --panel {wildcards.panel} --runs {input.runs:q} --out $(dirname {output.csv:q})/{wildcards.panel} > {log:q} 2>&1"
 
 
 rule figure:
@@ -71,7 +71,7 @@ rule compare:
             caption="../report/comparison.rst",
             category="{study}",
             subcategory="Tables",
-            labels={"part": "published and found here"},
+            labels={"panel": "published and found here"},
         ),
     log:
         f"{RESULTS}/logs/compare/{{study}}.log",

@@ -41,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
     runs, curves = read_runs(arguments.runs), read_curves(arguments.curves)
     figure = draw_figure(item, runs, curves, study.watermark)
     write_atomically(arguments.out, figure)
-    print(f"{arguments.out}: {item.kind} of {item.part}")
+    print(f"{arguments.out}: {item.kind} of {item.panel}")
     return 0

@@ -21,7 +21,7 @@ from clipnoise.report.tables import Cell, cell_of
 from clipnoise.studies.study import ReportItem
 
 COLUMNS = (
-    *("part", *PLACE, "metric", "published", "published_std", "published_n"),
+    *("panel", *PLACE, "metric", "published", "published_std", "published_n"),
     *("ours", "ours_std", "n", "planned", "claim", "difference", "standard_error"),
     *("source", "note"),
 )
@@ -36,14 +36,14 @@ class Pair:
     """One number as published and as found here; either may not be there.
 
     Attributes:
-        part: the part of the study; empty where no part has the dataset and model.
+        panel: the panel of the study; empty where no panel has the dataset and model.
         place: dataset, model, budget, method and label.
         metric: what is compared.
         published: the published cell.
         ours: the runs of the study.
     """
 
-    part: str
+    panel: str
     place: Place
     metric: Metric
     published: PublishedCell | None = None
@@ -72,13 +72,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A part of a study beside a published table.
+    """A panel of a study beside a published table.
 
     Attributes:
         item: the report item.
         table: where the published numbers were read.
-        pairs: the published cells at the part's datasets and models, in the order of the table.
-        extra: what the part has and the table has not.
+        pairs: the published cells at the panel's datasets and models, in the order of the table.
+        extra: what the panel has and the table has not.
         elsewhere: the published cells at other datasets and models.
     """
 
@@ -90,7 +90,7 @@ class Comparison:
 
 
 def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
-    """Set the runs of one part beside the cells of a published table.
+    """Set the runs of one panel beside the cells of a published table.
 
     A published cell belongs to the configuration with its dataset, model, budget and method. Where
     the cell has a variant, the configuration's label is that variant. Where it has none, there is
@@ -98,13 +98,13 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
 
     Args:
         runs: runs.csv.
-        item: the report item; it names the part.
+        item: the report item; it names the panel.
         table: the published table.
 
     Raises:
         UserError: the table is missing or wrong.
     """
-    own = runs[runs["part"] == item.part]
+    own = runs[runs["panel"] == item.panel]
     found = {tuple(map(str, place)): rows for place, rows in own.groupby(PLACE, sort=False)}
     sites = {place[:2] for place in found}
     pairs: list[Pair] = []
@@ -118,15 +118,15 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
             ours = cell_of(found[match], metric)
-            pairs.append(Pair(item.part, match, metric, cell, ours))
+            pairs.append(Pair(item.panel, match, metric, cell, ours))
             continue
         place = (*_head(cell), cell.variant or cell.method)
         here = place[:2] in sites
-        pair = Pair(item.part if here else "", place, metric, cell)
+        pair = Pair(item.panel if here else "", place, metric, cell)
         (pairs if here else elsewhere).append(pair)
     metrics = dict.fromkeys(pair.metric for pair in pairs if pair.metric.column in runs.columns)
     extra = [
-        Pair(item.part, place, metric, None, cell_of(rows, metric))
+        Pair(item.panel, place, metric, None, cell_of(rows, metric))
         for metric in metrics
         for place, rows in found.items()
         if (place, metric.column) not in used and not _has_none(rows, metric)
@@ -145,7 +145,7 @@ def _head(cell: PublishedCell) -> Place:
 
 
 def _match(cell: PublishedCell, found: Collection[Place], named: Container[Place]) -> Place | None:
-    """Return the place of a published cell among those of a part, if there is one for sure."""
+    """Return the place of a published cell among those of a panel, if there is one for sure."""
     head = _head(cell)
     own = (*head, cell.variant or cell.method)
     if own in found:
@@ -158,7 +158,7 @@ def _match(cell: PublishedCell, found: Collection[Place], named: Container[Place
 def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     """Return one line per pair, every number in the metric's own unit.
 
-    Published cells that no part has are there once, without a part; so is what was run here
+    Published cells that no panel has are there once, without a panel; so is what was run here
     without a published number. A watermark is a column of its own.
     """
     stream = io.StringIO()
@@ -179,7 +179,7 @@ def _line(pair: Pair) -> tuple[Any, ...]:
     one = ours.sample if ours else None
     counts = (one.n, one.planned) if one else (None, None)
     return (
-        *(pair.part, *pair.place, pair.metric.column),
+        *(pair.panel, *pair.place, pair.metric.column),
         *(_blank(value) for value in printed),
         *(_number(value) for value in ((one.mean, one.deviation) if one else (math.nan,) * 2)),
         *(_blank(value) for value in (*counts, ours.claim if ours else None)),
@@ -203,7 +203,7 @@ def comparison_data(one: Comparison) -> dict[str, Any]:
     rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in one.pairs]
     return {
         "kind": "rows",
-        "title": one.item.title or one.item.part,
+        "title": one.item.title or one.item.panel,
         "caption": one.item.caption,
         "heads": (["metric"] if several else []) + HEADS,
         "numbers": 4,
@@ -263,15 +263,15 @@ def _notes(one: Comparison, metrics: Sequence[str]) -> list[str]:
         f"{named}: mean ± standard deviation. Difference: ours minus published; its ± "
         "is the standard error, known where both sides say their deviation and number of runs."
         if metrics
-        else "No published number is at a dataset and model of this part.",
+        else "No published number is at a dataset and model of this panel.",
         f"Published numbers: {one.table.as_posix().rpartition('published/')[2]}. Their ε is what "
         "the paper says; nothing here vouches for it.",
-        f"{count(lost, 'published cell')} {verb} not among the runs of this part." if lost else "",
-        f"{count(len(one.elsewhere), 'more published cell')}: of datasets or models that this part "
-        "does not have."
+        f"{count(lost, 'published cell')} {verb} not among the runs of this panel." if lost else "",
+        f"{count(len(one.elsewhere), 'more published cell')}: of datasets or models that this "
+        "panel does not have."
         if one.elsewhere
         else "",
-        f"{count(more, 'configuration')} of this part without a published number." if more else "",
+        f"{count(more, 'configuration')} of this panel without a published number." if more else "",
         *(f"The paper: {remark}" for remark in remarks if remark),
     ]
     return [note for note in [*notes, *mark_notes(cells)] if note]

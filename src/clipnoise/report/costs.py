@@ -17,17 +17,17 @@ NOTE = (
     "bound on ε beside the ε claimed there; it can refute a claim, never prove one."
 )
 
-Panel = dict[str, Any]
+Costs = dict[str, Any]  # rows and columns, as the PDF template lays them out
 
 
-def cost_panel(runs: pd.DataFrame, part: str) -> Panel:
-    """Return the costs of one part in the shape of a table's panel: methods down.
+def costs_of(runs: pd.DataFrame, panel: str) -> Costs:
+    """Return the costs of the methods of one panel, in the shape of a table: methods down.
 
     Args:
         runs: runs.csv.
-        part: the part of the study.
+        panel: the panel of the study.
     """
-    own = runs[runs["part"] == part]
+    own = runs[runs["panel"] == panel]
     places = [key for key, _ in own.groupby(["dataset", "model"], sort=False)]
     rows = []
     for (_, label), mine in own.groupby(["method", "label"], sort=False):
@@ -59,12 +59,12 @@ def _cell(text: str) -> Mapping[str, Any]:
     return {"text": text, "mark": "", "runs": "", "bold": False, "span": 1}
 
 
-def panel_lines(panel: Panel) -> list[list[str]]:
-    """Return a panel as lines of text: the headings, then one line per method."""
+def cost_lines(costs: Costs) -> list[list[str]]:
+    """Return costs as lines of text: the headings, then one line per method."""
     heads = [
         f"{group['title']}: {head}" if group["title"] else head
-        for group in panel["groups"]
+        for group in costs["groups"]
         for head in group["headings"]
     ]
-    rows = [[row["label"], *(cell["text"] for cell in row["cells"])] for row in panel["rows"]]
+    rows = [[row["label"], *(cell["text"] for cell in row["cells"])] for row in costs["rows"]]
     return [["method", *heads], *rows]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.report.comparison import compare, comparison_data
-from clipnoise.report.costs import NOTE, cost_panel
+from clipnoise.report.costs import NOTE, costs_of
 from clipnoise.report.formats import budget, count, duration, ranges, shown, significant
 from clipnoise.report.moments import moments_data
 from clipnoise.report.notes import TEST, table_notes
@@ -22,7 +22,7 @@ from clipnoise.report.tuning import tuned
 from clipnoise.studies.comparisons import PUBLISHED, comparisons
 from clipnoise.studies.study import ReportItem, Study
 
-CONFIGURATION = ["part", "dataset", "model", "label", "budget"]
+CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
 READING = (
     "± is the sample standard deviation over seeds. It says how much a single run varies, not how "
@@ -97,14 +97,14 @@ def _summary(runs: pd.DataFrame) -> str:
 
 
 def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per part: what it crosses and how much of it completed."""
+    """Return one row per panel: what it crosses and how much of it completed."""
     rows = []
-    for part, own in runs.groupby("part", sort=False):
+    for panel, own in runs.groupby("panel", sort=False):
         done = int((own["status"] == "completed").sum())
         budgets = [budget(text) for text in own["budget"].drop_duplicates()]
         rows.append(
             {
-                "part": str(part),
+                "panel": str(panel),
                 "datasets": _named(own),
                 "models": list(own["model"].drop_duplicates()),
                 "methods": list(own["label"].drop_duplicates()),
@@ -117,19 +117,19 @@ def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
-    """Return the datasets of a part, each with what was loaded for it where that has other name."""
+    """Return the datasets of a panel, each with the data loaded for it if that has another name."""
     pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
     return [str(name) if data in ("", name) else f"{name} (data: {data})" for name, data in pairs]
 
 
 def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
-    title = item.title or item.part
+    title = item.title or item.panel
     if item.drawn:
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":
         return moments_data(item, runs)
-    table = build_table(runs, item.part, title=title, caption=item.caption)
-    costs = [cost_panel(runs, item.part)] if item.costs else []
+    table = build_table(runs, item.panel, title=title, caption=item.caption)
+    costs = [costs_of(runs, item.panel)] if item.costs else []
     return {
         "kind": "table",
         "title": title,
@@ -144,10 +144,10 @@ def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
     rows = []
     failed = runs[runs["status"] != "completed"]
     for key, own in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
-        part, dataset, model, label, text, status, reason = map(str, key)
+        panel, dataset, model, label, text, status, reason = map(str, key)
         rows.append(
             {
-                "part": part,
+                "panel": panel,
                 "configuration": ", ".join([label, dataset, model, budget(text)]),
                 "seeds": ranges([int(seed) for seed in own["seed"]]),
                 "status": "damaged" if status == "corrupt" else status,
@@ -163,14 +163,14 @@ def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     Where they depend on the place, the label says where they hold.
     """
     rows = []
-    for (part, label, method), every in runs.groupby(["part", "label", "method"], sort=False):
+    for (panel, label, method), every in runs.groupby(["panel", "label", "method"], sort=False):
         for text, own in every.groupby("hyperparameters", sort=False):
             values = json.loads(str(text)) if text else {}
             said = [f"{name} {shown(value)}" for name, value in values.items() if name != "id"]
             where = _where(own, every)
             rows.append(
                 {
-                    "part": str(part),
+                    "panel": str(panel),
                     "label": f"{label} ({where})" if where else str(label),
                     "method": str(method),
                     "hyperparameters": ", ".join(said),

@@ -71,13 +71,13 @@ def seen(runs: pd.DataFrame) -> list[Seen]:
 
 
 def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the table of a part's moments as plain data for the PDF template.
+    """Return the table of a panel's moments as plain data for the PDF template.
 
     Args:
         item: the report item.
         runs: runs.csv.
     """
-    own = runs[runs["part"] == item.part]
+    own = runs[runs["panel"] == item.panel]
     rows: list[list[str]] = []
     for one in seen(own):
         names = QUANTITIES if one.values["phi"] > 0 else WITHOUT_NOISE
@@ -88,7 +88,7 @@ def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
         ]
     return {
         "kind": "rows",
-        "title": item.title or item.part,
+        "title": item.title or item.panel,
         "caption": item.caption,
         "heads": list(HEADS),
         "numbers": len(HEADS) - 2,

@@ -13,7 +13,7 @@ def table_notes(table: Table) -> list[str]:
     """Return the notes under a table, one sentence or two each."""
     cells = [cell for _, _, cell in table.cells()]
     if not cells:
-        return ["No run is planned for this part."]
+        return ["No run is planned for this panel."]
     notes = [_cells(table, cells), _bold(table), _unfinished(cells), _references(table)]
     return [note for note in [*notes, *mark_notes(cells)] if note]
 

@@ -19,7 +19,7 @@ STATUSES = ("completed", "diverged", "missing", "corrupt")
 
 TEXT = frozenset(
     {
-        *("study", "part", "dataset", "model", "method", "label", "budget", "hash", "folder"),
+        *("study", "panel", "dataset", "model", "method", "label", "budget", "hash", "folder"),
         *("status", "reason", "claim", "accountant", "sampler", "adjacency", "engine"),
         *("unit", "caveat", "randomness"),
         *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clipnoise.report.costs import NOTE, Panel, panel_lines
+from clipnoise.report.costs import NOTE, Costs, cost_lines
 from clipnoise.report.notes import table_notes
 from clipnoise.report.tables import Cell, Group, Row, Table
 
 CSV_COLUMNS = (
-    *("part", "dataset", "model", "method", "label", "budget", "claim", "metric"),
+    *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
     *("mean", "std", "n", "planned", "diverged", "missing", "corrupt", "bold", "p_value"),
 )
 
@@ -53,7 +53,7 @@ def to_csv(table: Table) -> str:
     for row, (dataset, model, budget), cell in table.cells():
         writer.writerow(
             [
-                *(table.part, dataset, model, row.method, row.label, budget),
+                *(table.panel, dataset, model, row.method, row.label, budget),
                 *(cell.claim, table.metric.column, *_numbers(cell), *mark.values()),
             ]
         )
@@ -83,7 +83,7 @@ def to_markdown(table: Table) -> str:
         rows = _markdown_rows(table.references, table.groups)
         blocks.append(_pipes(["non-private reference", *titles], rows))
     if table.costs is not None:
-        head, *rows = [[_markdown(text) for text in line] for line in panel_lines(table.costs)]
+        head, *rows = [[_markdown(text) for text in line] for line in cost_lines(table.costs)]
         blocks.append(_pipes(head, rows))
     blocks.extend(_markdown(note) for note in _notes(table))
     return "\n\n".join(blocks) + "\n"
@@ -133,9 +133,9 @@ def _notes(table: Table) -> list[str]:
     return [*table_notes(table), *([NOTE] if table.costs is not None else [])]
 
 
-def _cost_tabular(panel: Panel) -> list[str]:
-    head, *rows = [" & ".join(map(latex, line)) + r" \\" for line in panel_lines(panel)]
-    width = sum(len(group["headings"]) for group in panel["groups"])
+def _cost_tabular(costs: Costs) -> list[str]:
+    head, *rows = [" & ".join(map(latex, line)) + r" \\" for line in cost_lines(costs)]
+    width = sum(len(group["headings"]) for group in costs["groups"])
     begin = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", head, r"\midrule"]
     return [*begin, *rows, r"\bottomrule", r"\end{tabular}"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.costs import Panel
+from clipnoise.report.costs import Costs
 from clipnoise.report.formats import ACCURACY, DASH, LOSS, Metric, budget
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import Sample, Verdict, judge, sample
@@ -111,7 +111,7 @@ class Table:
     """Everything a rendering needs.
 
     Attributes:
-        part: the part of the study.
+        panel: the panel of the study.
         title: heading.
         caption: what the reader should see; may be empty.
         metric: what the cells show.
@@ -123,7 +123,7 @@ class Table:
         costs: what the methods cost, as a further panel; None where it is not asked for.
     """
 
-    part: str
+    panel: str
     title: str
     caption: str
     metric: Metric
@@ -132,7 +132,7 @@ class Table:
     references: tuple[Row, ...]
     verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
     watermark: str = ""
-    costs: Panel | None = None
+    costs: Costs | None = None
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""
@@ -161,26 +161,26 @@ def choose_metric(runs: pd.DataFrame) -> Metric:
     return LOSS if has_loss and not has_accuracy else ACCURACY
 
 
-def build_table(runs: pd.DataFrame, part: str, *, title: str = "", caption: str = "") -> Table:
-    """Build the table of one part of a study.
+def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str = "") -> Table:
+    """Build the table of one panel of a study.
 
     Args:
-        runs: runs.csv, all parts or this one.
-        part: the part to show; one without runs gives a table without rows.
-        title: heading; empty takes the part's name.
+        runs: runs.csv, all panels or this one.
+        panel: the panel to show; one without runs gives a table without rows.
+        title: heading; empty takes the panel's name.
         caption: what the reader should see.
 
     Raises:
         UserError: two configurations share a row, so that their runs cannot be told apart.
     """
-    own = runs[runs["part"] == part]
+    own = runs[runs["panel"] == panel]
     metric = choose_metric(own)
-    rows = _rows(own, metric, part)
+    rows = _rows(own, metric, panel)
     private = tuple(row for row in rows if row.private)
     public = tuple(row for row in rows if not row.private)
     table = Table(
-        part=part,
-        title=title or part,
+        panel=panel,
+        title=title or panel,
         caption=caption,
         metric=metric,
         groups=_groups(own),
@@ -199,7 +199,7 @@ def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _rows(runs: pd.DataFrame, metric: Metric, part: str) -> list[Row]:
+def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
     rows = []
     for (method, label), own in runs.groupby(["method", "label"], sort=False):
         cells = {}
@@ -207,7 +207,7 @@ def _rows(runs: pd.DataFrame, metric: Metric, part: str) -> list[Row]:
             dataset, model, text = map(str, key)
             if cell_runs["seed"].duplicated().any():
                 raise UserError(
-                    f"part {part!r}: two configurations of {method!r} share the label {label!r}. "
+                    f"panel {panel!r}: two configurations of {method!r} share the label {label!r}. "
                     "Give each a label of its own in the study file."
                 )
             cells[dataset, model, text] = cell_of(cell_runs, metric)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, shown, significant
 
-CELL = ["part", "label", "dataset", "model", "budget"]
+CELL = ["panel", "label", "dataset", "model", "budget"]
 NOMINAL = "†"
 
 SECURE = "secure"

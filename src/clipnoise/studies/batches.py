@@ -19,7 +19,7 @@ MOST_CHARACTERS = 96_000  # of the specs of a job: Linux takes words of 128 KiB
 
 @dataclass(frozen=True)
 class Batch:
-    """The runs of one job, all of which ask for the same part of a GPU.
+    """The runs of one job, all of which ask for the same share of a GPU.
 
     Attributes:
         runs: in the order in which they start.

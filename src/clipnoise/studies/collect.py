@@ -22,7 +22,7 @@ from clipnoise.studies.study import Study
 
 IDENTITY = (
     "study",
-    "part",
+    "panel",
     "dataset",
     "model",
     "method",
@@ -121,7 +121,7 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
     spec = run.spec
     return {
         "study": study,
-        "part": run.part,
+        "panel": run.panel,
         "dataset": run.dataset,
         "model": run.model,
         "method": spec.method.id,

@@ -17,7 +17,7 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, P
 
     Args:
         study: a study. Where its report has no item of the kind `published`, but the folder has a
-            CSV of the study's name, every part that the report shows as a table gets one.
+            CSV of the study's name, every panel that the report shows as a table gets one.
         folder: the folder of published tables.
 
     Raises:
@@ -26,11 +26,11 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, P
     own = [item for item in study.report if item.kind == "published"]
     if not own and (folder / f"{study.name}.csv").is_file():
         shown = [item for item in study.report if item.kind == "table"]
-        parts = dict.fromkeys(item.part for item in shown or study.report)
-        titles = {part: f": {part}" if len(parts) > 1 else "" for part in parts}
+        panels = dict.fromkeys(item.panel for item in shown or study.report)
+        titles = {panel: f": {panel}" if len(panels) > 1 else "" for panel in panels}
         own = [
-            ReportItem(kind="published", part=part, title=f"Published and found here{title}")
-            for part, title in titles.items()
+            ReportItem(kind="published", panel=panel, title=f"Published and found here{title}")
+            for panel, title in titles.items()
         ]
     return {item: _table(study, item, folder) for item in own}
 

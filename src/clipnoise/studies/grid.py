@@ -1,4 +1,4 @@
-"""The grid of a study: its parts multiplied out into runs, and the runs that tune them."""
+"""The grid of a study: its panels multiplied out into runs, and the runs that tune them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import Search, Tune
 
 if TYPE_CHECKING:
-    from clipnoise.studies.study import Part, StudyFile
+    from clipnoise.studies.study import Panel, StudyFile
 
 MATCHES = ("dataset", "model", "epsilon")
 
@@ -27,7 +27,7 @@ class PlannedRun:
 
     Attributes:
         spec: what is run; at a smaller scale other data may stand in for what the study names.
-        part: the part of the study it belongs to.
+        panel: the panel of the study it belongs to.
         label: what the study calls the method.
         dataset: what the study calls the dataset.
         model: what the study calls the model.
@@ -35,7 +35,7 @@ class PlannedRun:
     """
 
     spec: RunSpec
-    part: str
+    panel: str
     label: str
     dataset: str
     model: str
@@ -43,7 +43,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Setting:
     """Everything about a run but its seed, and its hyper-parameters where they are tuned."""
 
     number: int
@@ -55,8 +55,8 @@ class Cell:
     tune: Tune | None
     where: str
 
-    def shares(self, other: Cell, axes: tuple[str, ...]) -> bool:
-        """Whether both are of one method of one part, and equal along some axes."""
+    def shares(self, other: Setting, axes: tuple[str, ...]) -> bool:
+        """Whether both are of one method of one panel, and equal along some axes."""
         return self.number == other.number and all(
             getattr(self, axis) == getattr(other, axis) for axis in axes
         )
@@ -74,129 +74,136 @@ class Grid:
         self.file, self.scale, self.path = file, scale, path
         self.searches: dict[str, Search] = {}
         self.runs = tuple(
-            run for name, part in file.parts.items() for run in self._runs(name, part)
+            run for name, panel in file.panels.items() for run in self._runs(name, panel)
         )
 
-    def _runs(self, name: str, part: Part) -> Iterator[PlannedRun]:
-        cells = list(self._cells(name, part))
+    def _runs(self, name: str, panel: Panel) -> Iterator[PlannedRun]:
+        settings = list(self._settings(name, panel))
         found: dict[tuple[Any, ...], Search] = {}
-        for cell in cells:
-            first = self._spec(part, cell, {}, part.seeds[0])
-            if cell.tune is not None:
-                place = (cell.number, *(str(getattr(cell, axis)) for axis in cell.tune.per))
+        for setting in settings:
+            first = self._spec(panel, setting, {}, panel.seeds[0])
+            if setting.tune is not None:
+                place = (
+                    setting.number,
+                    *(str(getattr(setting, axis)) for axis in setting.tune.per),
+                )
                 if place not in found:
-                    found[place] = self._search(part, cell.tune, cell, cells)
-                first = self._tuned(part, cell, found[place])
-            for seed in self.scale.kept_seeds(part.seeds):
+                    found[place] = self._search(panel, setting.tune, setting, settings)
+                first = self._tuned(panel, setting, found[place])
+            for seed in self.scale.kept_seeds(panel.seeds):
                 spec = replace(first, seed=seed)
-                names = (called(cell.dataset), called(cell.model))
-                yield PlannedRun(spec, name, cell.label, *names, cell.tune)
+                names = (called(setting.dataset), called(setting.model))
+                yield PlannedRun(spec, name, setting.label, *names, setting.tune)
 
-    def _cells(self, name: str, part: Part) -> Iterator[Cell]:
-        for dataset in map(_mapping, part.datasets):
-            for model in map(_mapping, part.models):
-                for number, method in enumerate(part.methods):
-                    where = f"parts.{name}.methods.{number}"
-                    for epsilon in self._budgets(part, method, where):
+    def _settings(self, name: str, panel: Panel) -> Iterator[Setting]:
+        for dataset in map(_mapping, panel.datasets):
+            for model in map(_mapping, panel.models):
+                for number, method in enumerate(panel.methods):
+                    where = f"panels.{name}.methods.{number}"
+                    for epsilon in self._budgets(panel, method, where):
                         place = {"dataset": dataset, "model": model, "epsilon": epsilon}
                         values, label = _resolve(method, place, f"{self.path}: {where}")
-                        tune = self._tune(values.pop("tune", None), part, where)
-                        yield Cell(number, dataset, model, epsilon, values, label, tune, where)
+                        tune = self._tune(values.pop("tune", None), panel, where)
+                        yield Setting(number, dataset, model, epsilon, values, label, tune, where)
 
-    def _tune(self, values: Any, part: Part, where: str) -> Tune | None:
+    def _tune(self, values: Any, panel: Panel, where: str) -> Tune | None:
         if values is None:
             return None
         tune = parse(Tune, values, file=str(self.path), key=f"{where}.tune")
-        both = sorted(set(tune.seeds) & set(part.seeds))
+        both = sorted(set(tune.seeds) & set(panel.seeds))
         if both:
             raise UserError(
                 f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are reported too. "
-                "Tune on other seeds than those of the part."
+                "Tune on other seeds than those of the panel."
             )
         return tune
 
     def _budgets(
-        self, part: Part, method: Mapping[str, Any], where: str
+        self, panel: Panel, method: Mapping[str, Any], where: str
     ) -> tuple[float | None, ...]:
         """Return the ε to run a method at; (None,) where the budget is not a target ε."""
         if "id" not in method:
             raise UserError(f"{self.path}: {where}.id: required, but not given.")
         if not method_class(method["id"], file=str(self.path)).query.draws:
             return (None,)
-        if "noise_multiplier" in self._privacy(part):
+        if "noise_multiplier" in self._privacy(panel):
             return (None,)
-        if not part.epsilons:
+        if not panel.epsilons:
             raise UserError(
-                f"{self.path}: {where}: a method that adds noise needs epsilons in its part."
+                f"{self.path}: {where}: a method that adds noise needs epsilons in its panel."
             )
-        return self.scale.kept_epsilons(part.epsilons)
+        return self.scale.kept_epsilons(panel.epsilons)
 
-    def _privacy(self, part: Part) -> dict[str, Any]:
-        return {**self.file.defaults.privacy, **part.privacy, **self.scale.privacy}
+    def _privacy(self, panel: Panel) -> dict[str, Any]:
+        return {**self.file.defaults.privacy, **panel.privacy, **self.scale.privacy}
 
-    def _spec(self, part: Part, cell: Cell, configuration: Mapping[str, Any], seed: int) -> RunSpec:
-        """Return the run of a cell at one configuration of what is tuned."""
-        if cell.tune is not None and not configuration:
-            configuration = cell.tune.configurations(1)[0]
-        kind, privacy = method_class(cell.values["id"]), self._privacy(part)
-        if cell.epsilon is not None:
-            privacy["epsilon"] = cell.epsilon
+    def _spec(
+        self, panel: Panel, setting: Setting, configuration: Mapping[str, Any], seed: int
+    ) -> RunSpec:
+        """Return the run of a setting at one configuration of what is tuned."""
+        if setting.tune is not None and not configuration:
+            configuration = setting.tune.configurations(1)[0]
+        kind, privacy = method_class(setting.values["id"]), self._privacy(panel)
+        if setting.epsilon is not None:
+            privacy["epsilon"] = setting.epsilon
         public = None
-        if part.public is not None and kind.uses_public_data():
-            public = self.scale.dataset(_mapping(part.public), called(_mapping(part.public)))
-        training = {**self.file.defaults.training, **part.training}
+        if panel.public is not None and kind.uses_public_data():
+            public = self.scale.dataset(_mapping(panel.public), called(_mapping(panel.public)))
+        training = {**self.file.defaults.training, **panel.training}
         spec = from_mapping(
             {
-                "dataset": self.scale.dataset(_options(cell.dataset), called(cell.dataset)),
-                "model": self.scale.model(_options(cell.model), called(cell.model)),
-                "method": self.scale.method({**cell.values, **configuration}, cell.label),
+                "dataset": self.scale.dataset(_options(setting.dataset), called(setting.dataset)),
+                "model": self.scale.model(_options(setting.model), called(setting.model)),
+                "method": self.scale.method({**setting.values, **configuration}, setting.label),
                 "privacy": privacy if kind.query.draws else None,
                 "training": self.scale.batches(training),
                 "seed": seed,
                 "public": public,
             },
-            file=f"{self.path} ({cell.where})",
+            file=f"{self.path} ({setting.where})",
         )
         return self.scale.shortened(spec)
 
-    def _search(self, part: Part, tune: Tune, cell: Cell, cells: list[Cell]) -> Search:
-        """Plan the runs by which a cell, and those that share its choice, are tuned.
+    def _search(
+        self, panel: Panel, tune: Tune, setting: Setting, settings: list[Setting]
+    ) -> Search:
+        """Plan the runs by which a setting, and those that share its choice, are tuned.
 
         Diagnostics would see nothing new in them: studies with and without share these runs.
         """
-        sharing = [one for one in cells if one.shares(cell, tune.per)]
+        sharing = [one for one in settings if one.shares(setting, tune.per)]
         if any(one.tune != tune for one in sharing):
             raise UserError(
-                f"{self.path}: {cell.where}.tune: cells that share a choice must share what is "
-                "tuned. Name the axis of the override in `per`."
+                f"{self.path}: {setting.where}.tune: settings that share a choice must share "
+                "what is tuned. Name the axis of the override in `per`."
             )
         seeds = tune.seeds[: self.scale.tuning_seeds]
         configurations = tuple(
             tuple(
                 replace(first, seed=seed, training=replace(first.training, diagnostics=False))
-                for first in (self._spec(part, one, values, seeds[0]) for one in sharing)
+                for first in (self._spec(panel, one, values, seeds[0]) for one in sharing)
                 for seed in seeds
             )
             for values in tune.configurations(self.scale.configurations)
         )
         if len({one[0].noise_multiplier for one in configurations}) > 1:
             raise UserError(
-                f"{self.path}: {cell.where}.tune.grid: a hyper-parameter that changes the noise "
+                f"{self.path}: {setting.where}.tune.grid: a hyper-parameter that changes the noise "
                 "cannot be tuned."
             )
         search = Search(tuple(tune.grid), tune.metric, configurations)
         self.searches[search.key] = search
         return search
 
-    def _tuned(self, part: Part, cell: Cell, search: Search) -> RunSpec:
-        """Return the run of a cell that waits for the outcome of a search."""
+    def _tuned(self, panel: Panel, setting: Setting, search: Search) -> RunSpec:
+        """Return the run of a setting that waits for the outcome of a search."""
         tuning = Tuning(
             key=search.key,
             parameters=search.parameters,
             configurations=len(search.configurations),
             runs=len(search.runs),
         )
-        return replace(self._spec(part, cell, {}, part.seeds[0]), tuning=tuning)
+        return replace(self._spec(panel, setting, {}, panel.seeds[0]), tuning=tuning)
 
 
 def called(values: Mapping[str, Any]) -> str:

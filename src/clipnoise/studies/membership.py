@@ -8,7 +8,7 @@ from dataclasses import replace
 from clipnoise.studies.study import Study
 from clipnoise.tracking.view import Membership
 
-TUNING = "tuning"  # the part that tuning runs are shown under
+TUNING = "tuning"  # tuning runs are shown as a panel of this name
 
 
 def memberships(
@@ -26,19 +26,19 @@ def memberships(
     found = dict(known or {})
     for study in studies:
         name = study.experiment
-        for run_hash, label, part in _planned(study):
+        for run_hash, label, panel in _planned(study):
             before = found.get(run_hash)
             if before is None:
-                found[run_hash] = Membership(study=name, studies=(name,), label=label, part=part)
+                found[run_hash] = Membership(study=name, studies=(name,), label=label, panel=panel)
             elif name not in before.studies:
                 found[run_hash] = replace(before, studies=(*before.studies, name))
     return found
 
 
 def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
-    """Yield hash, label and part of every run of a study, those that tune others last."""
+    """Yield hash, label and panel of every run of a study, those that tune others last."""
     for run in study.runs:
-        yield run.spec.hash, run.label, run.part
+        yield run.spec.hash, run.label, run.panel
     for spec in study.tuning_runs:
         yield spec.hash, None, TUNING
 

@@ -252,7 +252,7 @@ class Plan:
         return str(self.study(study).path)
 
     def shared_file(self, study: str) -> list[str]:
-        """Return the file of the study whose parts a study shares; none where they are its own."""
+        """Return the file of the study whose panels a study shares; none where they are its own."""
         shared = self.study(study).shared
         return [] if shared is None else [str(shared)]
 
@@ -327,9 +327,9 @@ class Plan:
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
-        shown = [item.part for item in self.study(study).report if item.kind == "table"]
+        shown = [item.panel for item in self.study(study).report if item.kind == "table"]
         folder = f"{self.config.reports}/{study}/tables"
-        return [f"{folder}/{part}.csv" for part in dict.fromkeys(shown)]
+        return [f"{folder}/{panel}.csv" for panel in dict.fromkeys(shown)]
 
     def audits(self, study: str) -> list[str]:
         """Return what audits found of a study's methods: a later audit makes its tables anew."""
@@ -346,7 +346,7 @@ class Plan:
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report."""
         item = self.study(study).report[number]
-        return {"figure": item.title or item.kind, "part": item.part}
+        return {"figure": item.title or item.kind, "panel": item.panel}
 
     def report(self, study: str) -> str:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""

@@ -37,7 +37,7 @@ class Scale:
 
     Attributes:
         watermark: what stands on every page, figure and table; empty for none.
-        epsilons: how many ε of a part are kept, evenly spaced, the first and the last among them.
+        epsilons: how many ε of a panel are kept, evenly spaced, the first and the last among them.
         seeds: how many seeds are kept, the first ones.
         configurations: how many configurations are tuned over, the first ones.
         tuning_seeds: how many seeds of tuning are kept, the first ones.

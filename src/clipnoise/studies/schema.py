@@ -93,11 +93,11 @@ def _study() -> dict[str, Any]:
     """Return a study's schema; datasets, models and methods may carry a label besides."""
     schema = _of(StudyFile)
     schema["$defs"]["Tune"] = _of(Tune)
-    part = schema["$defs"]["Part"]["properties"]
-    part["datasets"]["items"] = _labelled(_either(plugins("clipnoise.data", Dataset)))
-    part["models"]["items"] = _labelled(_either(plugins("clipnoise.models", Model)))
-    part["public"] = {"anyOf": [part["datasets"]["items"], {"type": "null"}]}
-    part["methods"]["items"] = {
+    panel = schema["$defs"]["Panel"]["properties"]
+    panel["datasets"]["items"] = _labelled(_either(plugins("clipnoise.data", Dataset)))
+    panel["models"]["items"] = _labelled(_either(plugins("clipnoise.models", Model)))
+    panel["public"] = {"anyOf": [panel["datasets"]["items"], {"type": "null"}]}
+    panel["methods"]["items"] = {
         "anyOf": [_study_method(name, kind) for name, kind in methods().items()]
     }
     return schema

@@ -46,8 +46,8 @@ class ReportItem:
 
     Attributes:
         kind: how it is drawn.
-        part: the part of the study it shows.
-        title: heading; empty takes the part's name.
+        panel: the panel of the study it shows.
+        title: heading; empty takes the panel's name.
         caption: what the reader should see.
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
@@ -59,7 +59,7 @@ class ReportItem:
     __pydantic_config__: ClassVar = STRICT
 
     kind: Kind
-    part: str
+    panel: str
     title: str = ""
     caption: str = ""
     published: str = ""
@@ -82,7 +82,7 @@ class ReportItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Panel:
     """One grid: datasets × models × methods × ε × seeds.
 
     Attributes:
@@ -112,7 +112,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """Values that every part shares unless it says otherwise."""
+    """Values that every panel shares unless it says otherwise."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -127,10 +127,10 @@ class StudyFile:
     Attributes:
         title: heading of its report.
         description: what it asks; paragraphs are set apart by empty lines.
-        defaults: what its parts share.
-        parts: its grids by name.
-        shares: the study whose parts these are, with what they share and how they are scaled;
-            instead of parts.
+        defaults: what its panels share.
+        panels: its grids by name.
+        shares: the study whose panels these are, with what they share and how they are scaled;
+            instead of panels.
         report: what is shown, in order.
         scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
             study that is small already and is the same at every scale.
@@ -141,22 +141,22 @@ class StudyFile:
     title: str
     description: str = ""
     defaults: Defaults = Defaults()
-    parts: dict[str, Part] = field(default_factory=dict)
+    panels: dict[str, Panel] = field(default_factory=dict)
     shares: str = ""
     report: tuple[ReportItem, ...]
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if bool(self.shares) == bool(self.parts):
-            raise ValueError("give exactly one of parts and shares")
-        for name in self.parts:  # they name files
+        if bool(self.shares) == bool(self.panels):
+            raise ValueError("give exactly one of panels and shares")
+        for name in self.panels:  # they name files
             if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-                raise ValueError(f"part {name!r}: letters, digits, - and _ make a name")
+                raise ValueError(f"panel {name!r}: letters, digits, - and _ make a name")
         for item in self.report:
-            if self.parts and item.part not in self.parts:
+            if self.panels and item.panel not in self.panels:
                 raise ValueError(
-                    f"the report shows part {item.part!r}, which is not among the parts "
-                    f"{', '.join(self.parts)}"
+                    f"the report shows panel {item.panel!r}, which is not among the panels "
+                    f"{', '.join(self.panels)}"
                 )
 
 
@@ -170,7 +170,7 @@ class Study:
         file: what it says.
         scale: how much smaller it is made.
         at: the name of that scale.
-        shared: the file of the study whose parts these are, where it is another.
+        shared: the file of the study whose panels these are, where it is another.
     """
 
     name: str
@@ -211,9 +211,9 @@ class Study:
         return self.file.description
 
     @property
-    def parts(self) -> Mapping[str, Part]:
+    def panels(self) -> Mapping[str, Panel]:
         """The grids by name."""
-        return self.file.parts
+        return self.file.panels
 
     @property
     def report(self) -> tuple[ReportItem, ...]:
@@ -265,12 +265,12 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
 
 
 def _sharing(file: StudyFile, path: Path, other: StudyFile) -> StudyFile:
-    """Return a study with the parts of another."""
+    """Return a study with the panels of another."""
     try:
         return replace(
             file,
             shares="",
-            parts=other.parts,
+            panels=other.panels,
             defaults=other.defaults,
             scales=other.scales,
         )

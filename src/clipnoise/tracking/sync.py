@@ -108,7 +108,7 @@ def _remembered(present: list[Any]) -> Membership:
         study=tags.get("study", UNPLANNED),
         studies=tuple(studies),
         label=tags.get("label") or None,
-        part=tags.get("part") or None,
+        panel=tags.get("panel") or None,
     )
 
 

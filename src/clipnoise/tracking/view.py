@@ -40,13 +40,13 @@ class Membership:
         study: the home study, the first one that plans the run: its MLflow experiment.
         studies: every study that plans it.
         label: what the home study calls the method.
-        part: the part of the home study.
+        panel: the panel of the home study.
     """
 
     study: str = UNPLANNED
     studies: tuple[str, ...] = ()
     label: str | None = None
-    part: str | None = None
+    panel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def planned_view(spec: Mapping[str, Any], run_hash: str, membership: Membership)
     tags = {
         "study": membership.study,
         **{f"study.{name}": "yes" for name in (membership.study, *membership.studies)},
-        "part": membership.part or "",
+        "panel": membership.panel or "",
         "method": method,
         "label": label,
         "dataset": dataset,

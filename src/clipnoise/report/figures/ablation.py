@@ -20,7 +20,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
     """Draw one panel per dataset, model and budget, the variants down the left side.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what the horizontal axis shows.
     """

@@ -28,7 +28,7 @@ def draw_means(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figu
     """Draw the interquartile mean over the runs of all tasks with its interval, per budget.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what the horizontal axis shows.
     """
@@ -72,7 +72,7 @@ def draw_profiles(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> F
     """Draw the share of runs, over all tasks, that reach each score, with its interval, per budget.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what the horizontal axis shows.
     """
@@ -128,7 +128,7 @@ def draw_differences(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -
     its mean over them and over seeds.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what methods are ranked by.
     """

@@ -18,7 +18,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
     """Draw one panel per dataset and model.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what the vertical axis shows.
     """

@@ -150,7 +150,7 @@ class Series:
 
 
 def series(runs: pd.DataFrame) -> list[Series]:
-    """Return the methods and labels of a part in the order of the study, each with its look."""
+    """Return the methods and labels of a panel in the order of the study, each with its look."""
     found: list[Series] = []
     for (method, label), own in runs.groupby(["method", "label"], sort=False):
         variant = sum(one.method == method for one in found)

@@ -29,8 +29,8 @@ def draw(
     """Draw one panel per dataset, model and budget; those of one dataset and model share axes.
 
     Args:
-        runs: the part's rows of runs.csv.
-        curves: the part's rows of curves.csv.
+        runs: the panel's rows of runs.csv.
+        curves: the panel's rows of curves.csv.
         metric: what a run has at its end; one without it is counted as incomplete.
         along: the column of curves.csv on the horizontal axis, step or epsilon_spent; what spends
             no ε is left out of the latter.

@@ -49,7 +49,7 @@ def draw_figure(
     """Draw one figure of a study.
 
     Args:
-        item: what to draw, and of which part.
+        item: what to draw, and of which panel.
         runs: runs.csv.
         points: curves.csv.
         watermark: what stands across it; empty for none.
@@ -62,13 +62,13 @@ def draw_figure(
     """
     if item.kind not in KINDS:
         raise unknown("figure kind", item.kind, KINDS)
-    own = runs[runs["part"] == item.part]
+    own = runs[runs["panel"] == item.panel]
     metric = choose_metric(own)
     with canvas.look():
         done = len(canvas.completed(own, metric))
         if not done:
-            empty = canvas.blank(f"{item.part}: no completed run (0/{len(own)})")
+            empty = canvas.blank(f"{item.panel}: no completed run (0/{len(own)})")
             return canvas.to_svg(empty, watermark)
         draw = partial(KINDS[item.kind], over=item.over) if item.over else KINDS[item.kind]
         draw = partial(draw, shown=METRICS[item.metric]) if item.metric else draw
-        return canvas.to_svg(draw(own, points[points["part"] == item.part], metric), watermark)
+        return canvas.to_svg(draw(own, points[points["panel"] == item.panel], metric), watermark)

@@ -24,7 +24,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
     """Draw one row per dataset, model and budget.
 
     Args:
-        runs: the part's rows of runs.csv; methods without a filter have a gain of 1.
+        runs: the panel's rows of runs.csv; methods without a filter have a gain of 1.
         curves: not used.
         metric: what the left panel shows.
     """

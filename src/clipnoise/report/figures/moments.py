@@ -32,7 +32,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
     """Draw one row per configuration: first moments, second moments with Φ, updates.
 
     Args:
-        runs: the part's rows of runs.csv; of each configuration the first seed with diagnostics.
+        runs: the panel's rows of runs.csv; of each configuration the first seed with diagnostics.
         curves: not used.
         metric: not used.
     """

@@ -37,7 +37,7 @@ def draw_beside(ax: Axes, runs: pd.DataFrame, over: str) -> None:
         lines.setdefault(momentum[other], {})[value] = momentum_reduction(**momentum)
     if not lines:
         raise UserError(
-            "report: a momentum-sweep of a part without a method with beta and history."
+            "report: a momentum-sweep of a panel without a method with beta and history."
         )
     at = places(ax, list(dict.fromkeys(runs["value"])))
     for rank, (fixed, reductions) in enumerate(sorted(lines.items())):

@@ -23,7 +23,7 @@ def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
     moments without noise in ascending order, and Φ. A method without noise has the last alone.
 
     Args:
-        runs: the part's rows of runs.csv; of each configuration the first seed with diagnostics.
+        runs: the panel's rows of runs.csv; of each configuration the first seed with diagnostics.
         curves: not used.
         metric: not used.
     """

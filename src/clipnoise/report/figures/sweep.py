@@ -35,14 +35,14 @@ def draw(
     """Draw one panel per dataset, model and method, a line per budget.
 
     Args:
-        runs: the part's rows of runs.csv.
+        runs: the panel's rows of runs.csv.
         curves: not used.
         metric: what the vertical axis shows.
         over: the hyper-parameter of the horizontal axis.
         beside: draws one more panel, from the rows whose method has the hyper-parameter.
 
     Raises:
-        UserError: no method of the part has the hyper-parameter.
+        UserError: no method of the panel has the hyper-parameter.
     """
     runs = runs.assign(value=[_value(text, over) for text in runs["hyperparameters"]])
     known = {name for text in runs["hyperparameters"] if text for name in json.loads(str(text))}
