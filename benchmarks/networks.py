@@ -50,7 +50,7 @@ class Case:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return each example's loss."""
-        return self.signature.goal.losses(outputs, targets)
+        return self.signature.task.losses(outputs, targets)
 
     def batch(self, count: int, device: str) -> tuple[Tensor, Tensor]:
         """Make up a batch of inputs and targets."""
@@ -64,9 +64,9 @@ class Case:
         return inputs.to(device), self._targets(inputs, draws).to(device)
 
     def _targets(self, inputs: Tensor, draws: torch.Generator) -> Tensor:
-        if self.signature.task == "reconstruction":
+        if self.signature.task_name == "reconstruction":
             return inputs.flatten(1)
-        if self.signature.task == "masked-tokens":
+        if self.signature.task_name == "masked-tokens":
             return torch.where(inputs % 7 == 0, inputs, -100)
         return torch.randint(self.signature.outputs, (len(inputs),), generator=draws)
 

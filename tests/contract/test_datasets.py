@@ -79,11 +79,11 @@ def test_targets_are_as_the_task_declares(name: str, prepared: Path) -> None:
 
 def check_targets(examples: DenseExamples, signature: Signature) -> None:
     targets = examples.targets
-    if signature.task == "classification":
+    if signature.task_name == "classification":
         assert targets.dtype == torch.int64
         assert targets.shape == (len(examples),)
         assert 0 <= int(targets.min()) <= int(targets.max()) < signature.outputs
-    elif signature.task == "masked-tokens":
+    elif signature.task_name == "masked-tokens":
         asked = targets[targets != -100]
         assert targets.dtype == torch.int64
         assert targets.shape == examples.inputs.shape
@@ -96,7 +96,7 @@ def check_targets(examples: DenseExamples, signature: Signature) -> None:
 
 def test_every_class_is_there_to_train_on(name: str, prepared: Path) -> None:
     dataset = small(name)
-    if dataset.signature.task == "classification":
+    if dataset.signature.task_name == "classification":
         targets = dataset.load(prepared).train.dense().targets
         assert len(targets.unique()) == dataset.signature.outputs
 

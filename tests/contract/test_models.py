@@ -77,9 +77,9 @@ def examples(shape: str, count: int) -> DenseExamples:
         words = torch.randint(1, signature.vocabulary, (count, *signature.shape), generator=draws)
         lengths = torch.tensor([12, 7, 9, 1, 12])[:count]
         inputs = words * (torch.arange(12) < lengths.unsqueeze(1))
-    if signature.task == "classification":
+    if signature.task_name == "classification":
         return DenseExamples(inputs, torch.randint(signature.outputs, (count,), generator=draws))
-    if signature.task == "masked-tokens":
+    if signature.task_name == "masked-tokens":
         return DenseExamples(inputs, torch.where(inputs % 3 == 1, inputs, -100))
     return DenseExamples(inputs, torch.rand(count, signature.outputs, generator=draws).round())
 
@@ -97,16 +97,16 @@ def test_some_model_takes_every_dataset(name: str) -> None:
 @every_pair
 def test_outputs_are_as_declared_and_each_example_has_its_own_loss(model: str, shape: str) -> None:
     data, signature = examples(shape, 5), SHAPES[shape]
-    outputs, goal = build(model, shape).eval()(data.inputs), signature.goal
-    length = signature.shape if signature.task == "masked-tokens" else ()
+    outputs, task = build(model, shape).eval()(data.inputs), signature.task
+    length = signature.shape if signature.task_name == "masked-tokens" else ()
     assert outputs.shape == (5, *length, signature.outputs)
-    losses = goal.losses(outputs, data.targets)
+    losses = task.losses(outputs, data.targets)
     assert losses.shape == (5,)
     for i in range(5):
-        alone = goal.losses(outputs[i : i + 1], data.targets[i : i + 1])
+        alone = task.losses(outputs[i : i + 1], data.targets[i : i + 1])
         torch.testing.assert_close(losses[i : i + 1], alone)
-    if signature.task == "classification":
-        assert torch.equal(goal.scores(outputs, outputs.argmax(dim=1)), torch.ones(5))
+    if signature.task_name == "classification":
+        assert torch.equal(task.scores(outputs, outputs.argmax(dim=1)), torch.ones(5))
 
 
 @every_pair
@@ -133,7 +133,7 @@ def test_the_factored_engine_is_chosen_and_its_sum_is_that_of_autograd(
     model: str, shape: str
 ) -> None:
     data = examples(shape, 4)
-    choice = choose_engine(build(model, shape), SHAPES[shape].goal.losses, data)
+    choice = choose_engine(build(model, shape), SHAPES[shape].task.losses, data)
     assert choice.name == "factored"
     theta = choice.engine.flat.theta.clone()
     clipped = choice.engine.clipped_sum(data.inputs, data.targets, [theta], Clipping(1e6))
@@ -145,7 +145,7 @@ def test_the_factored_engine_is_chosen_and_its_sum_is_that_of_autograd(
 def test_dropout_is_not_mistaken_for_a_wrong_engine(model: str) -> None:
     dropping = replace(tiny(model), dropout=0.5)  # type: ignore[call-arg]
     network = dropping.build(SHAPES["tokens"], WEIGHTS)
-    losses, data = SHAPES["tokens"].goal.losses, examples("tokens", 4)
+    losses, data = SHAPES["tokens"].task.losses, examples("tokens", 4)
     assert choose_engine(network.train(), losses, data).name == "factored"
     assert not torch.equal(network(data.inputs), network(data.inputs))
 
@@ -153,7 +153,7 @@ def test_dropout_is_not_mistaken_for_a_wrong_engine(model: str) -> None:
 @every_pair
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_engines_agree_on_the_clipped_sum_of_every_query(model: str, shape: str) -> None:
-    data, losses = examples(shape, 3), SHAPES[shape].goal.losses
+    data, losses = examples(shape, 3), SHAPES[shape].task.losses
 
     def run(kind: type[GradientEngine]) -> dict[str, Tensor]:
         engine = kind(build(model, shape), losses)
@@ -205,7 +205,7 @@ def test_width_and_heads_that_do_not_fit_are_refused(model: str) -> None:
 
 @every_pair
 def test_passes_in_bfloat16_lose_digits_but_clip_exactly(model: str, shape: str) -> None:
-    data, losses = examples(shape, 3), SHAPES[shape].goal.losses
+    data, losses = examples(shape, 3), SHAPES[shape].task.losses
     choice = choose_engine(build(model, shape), losses, data, "bfloat16")
     engine = choice.engine
     assert choice.name == "factored"

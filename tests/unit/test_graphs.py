@@ -1,4 +1,4 @@
-"""Graphs: whom a node hears, what a node that goes can change, and archives that are damaged."""
+"""Graphs: in-neighbours, what removing a node can change, and damaged archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from real_files import graphs as archive
 from real_files import prepare, small
 
 from clipnoise.data.fetch import accept
-from clipnoise.data.graphs import NOBODY, NeighbourRows, SyntheticGraph, heard, messages
+from clipnoise.data.graphs import (
+    NO_NODE,
+    NeighbourRows,
+    SyntheticGraph,
+    directed_edges,
+    sample_neighbourhoods,
+)
 from clipnoise.data.ogb import OgbnArxiv
 from clipnoise.errors import UserError
 from clipnoise.models.gcn import GCN
@@ -37,26 +43,26 @@ every_graph = pytest.mark.parametrize("edges", GRAPHS.values(), ids=GRAPHS)
 
 def lists(edges: np.ndarray, degree: int = DEGREE, seed: int = 0) -> np.ndarray:
     nodes = np.arange(NODES)
-    return heard(messages(edges, nodes), nodes, degree, seed)
+    return sample_neighbourhoods(directed_edges(edges, nodes), nodes, degree, seed)
 
 
 @every_graph
-def test_a_node_hears_at_most_k_neighbours_and_at_most_k_hear_it(edges: np.ndarray) -> None:
+def test_in_and_out_degrees_are_at_most_k(edges: np.ndarray) -> None:
     found = lists(edges)
     others = found[:, 1:]
 
     assert found.shape == (NODES, 1 + DEGREE)
     assert (found[:, 0] == np.arange(NODES)).all()
-    counts = np.bincount(others[others != NOBODY], minlength=NODES)
+    counts = np.bincount(others[others != NO_NODE], minlength=NODES)
     assert counts.max(initial=0) <= DEGREE
     neighbours = {frozenset(edge) for edge in edges.tolist() if edge[0] != edge[1]}
-    for node, hears in enumerate(others):
-        there = [other for other in hears.tolist() if other != NOBODY]
+    for node, in_neighbours in enumerate(others):
+        there = [other for other in in_neighbours.tolist() if other != NO_NODE]
         assert len(set(there)) == len(there)
         assert all(frozenset((node, other)) in neighbours for other in there)
 
 
-def test_every_edge_is_heard_both_ways_where_no_node_has_more_than_k() -> None:
+def test_every_edge_is_kept_both_ways_where_no_node_has_more_than_k() -> None:
     ring = np.stack([np.arange(NODES), (np.arange(NODES) + 1) % NODES], axis=1)
     doubled = np.concatenate([ring, ring[:, ::-1], ring])
     others = lists(doubled, degree=2)[:, 1:]
@@ -66,28 +72,28 @@ def test_every_edge_is_heard_both_ways_where_no_node_has_more_than_k() -> None:
 
 @every_graph
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_that_goes_with_its_list_changes_whom_at_most_k_others_hear(
+def test_removing_a_node_and_its_list_changes_the_in_neighbours_of_at_most_k_others(
     edges: np.ndarray, seed: int
 ) -> None:
     """The privacy claim: with its own gradient, K + 1 terms of the sum change."""
     nodes = np.arange(NODES)
-    sent = messages(edges, nodes)
-    before = heard(sent, nodes, DEGREE, seed)
+    candidates = directed_edges(edges, nodes)
+    before = sample_neighbourhoods(candidates, nodes, DEGREE, seed)
     for gone in nodes:
-        after = heard(sent[sent[:, 0] != gone], nodes, DEGREE, seed)
+        after = sample_neighbourhoods(candidates[candidates[:, 0] != gone], nodes, DEGREE, seed)
         changed = (np.sort(before) != np.sort(after)).any(axis=1)
         assert changed.sum() <= DEGREE
         assert not changed[gone]
         assert not (np.delete(after, gone, axis=0) == gone).any()
 
 
-def test_striking_a_node_from_the_lists_of_others_would_change_whom_many_hear() -> None:
-    """Why the places stay: every neighbour of a hub would send to somebody else instead."""
+def test_removing_a_node_from_the_lists_of_others_would_change_many_in_neighbours() -> None:
+    """Why the places stay: every neighbour of a hub would choose another target instead."""
     hub = np.concatenate([star(), random_edges()])
     nodes = np.arange(NODES)
-    sent = messages(hub, nodes)
-    before = heard(sent, nodes, DEGREE, 0)
-    after = heard(sent[(sent != 0).all(axis=1)], nodes, DEGREE, 0)
+    candidates = directed_edges(hub, nodes)
+    before = sample_neighbourhoods(candidates, nodes, DEGREE, 0)
+    after = sample_neighbourhoods(candidates[(candidates != 0).all(axis=1)], nodes, DEGREE, 0)
     assert (np.sort(before) != np.sort(after)).any(axis=1)[1:].sum() > DEGREE
 
 
@@ -104,22 +110,22 @@ def test_neighbours_are_chosen_evenly() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 38 + 5 * np.sqrt(2 * 38)
 
 
-def test_no_part_hears_another(tmp_path: Path) -> None:
+def test_no_edge_joins_two_splits(tmp_path: Path) -> None:
     prepare(tmp_path, "ogbn-arxiv")
     splits = small("ogbn-arxiv", public_examples=10).load(tmp_path)
     assert splits.public is not None
     seen: set[int] = set()
     for part in (splits.train, splits.validation, splits.test, splits.public):
         assert isinstance(part.inputs, NeighbourRows)
-        own = set(part.inputs.heard[:, 0].tolist())
-        assert set(part.inputs.heard.flatten().tolist()) - {NOBODY} == own
+        own = set(part.inputs.neighbourhoods[:, 0].tolist())
+        assert set(part.inputs.neighbourhoods.flatten().tolist()) - {NO_NODE} == own
         assert not own & seen
         seen |= own
 
 
-def test_rows_hold_the_node_then_whom_it_hears_then_zeros() -> None:
+def test_rows_hold_the_node_then_its_in_neighbours_then_zeros() -> None:
     features = np.arange(12, dtype="float32").reshape(4, 3) + 1
-    rows = NeighbourRows(features, torch.tensor([[2, 0, NOBODY], [1, NOBODY, NOBODY]]))
+    rows = NeighbourRows(features, torch.tensor([[2, 0, NO_NODE], [1, NO_NODE, NO_NODE]]))
 
     taken = rows[torch.tensor([1, 0])]
 

@@ -326,24 +326,24 @@ def test_synthetic_images_are_learnt_in_a_few_steps(
     dataset.prepare(tmp_path)
     splits = dataset.load(tmp_path)
     torch.manual_seed(0)
-    network, goal = Logistic().build(dataset.signature, tmp_path), dataset.signature.goal
+    network, task = Logistic().build(dataset.signature, tmp_path), dataset.signature.task
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     data = splits.train.dense()
     for _ in range(30):
         optimizer.zero_grad()
-        goal.losses(network(data.inputs), data.targets).mean().backward()
+        task.losses(network(data.inputs), data.targets).mean().backward()
         optimizer.step()
     test = splits.test.dense()
-    assert float(goal.scores(network(test.inputs), test.targets).mean()) > 0.9
+    assert float(task.scores(network(test.inputs), test.targets).mean()) > 0.9
 
 
 def test_synthetic_images_can_be_reconstructed_better_than_by_their_mean(tmp_path: Path) -> None:
     dataset = SyntheticImages(task="reconstruction", shape=(1, 8, 8), classes=3)
     dataset.prepare(tmp_path)
-    data, goal = dataset.load(tmp_path).train.dense(), dataset.signature.goal
+    data, task = dataset.load(tmp_path).train.dense(), dataset.signature.task
     mean = data.targets.mean(dim=0).expand_as(data.targets)
     _, _, axes = torch.linalg.svd(data.targets - mean, full_matrices=False)
     plane = axes[:2].T @ axes[:2]
     by_plane = mean + (data.targets - mean) @ plane
-    losses = [float(goal.losses(guess, data.targets).mean()) for guess in (mean, by_plane)]
+    losses = [float(task.losses(guess, data.targets).mean()) for guess in (mean, by_plane)]
     assert losses[1] < 0.7 * losses[0]

@@ -56,7 +56,7 @@ def test_code_without_a_mistake_costs_what_the_text_says(published: dict[str, Pu
     assert row.released == row.text == pytest.approx(1.0, abs=2e-3)
 
 
-def test_nodes_of_a_graph_are_accounted_with_those_that_hear_them(
+def test_nodes_of_a_graph_are_accounted_with_their_out_neighbours(
     published: dict[str, Published],
 ) -> None:
     row = reaccount(published["ogbn-arxiv, K 7, ε 12"])

@@ -59,7 +59,7 @@ def covered(study: Study) -> set[tuple[str, str]]:
     specs = [run.spec for run in study.runs]
     found = {("family", spec.method.family()) for spec in specs}
     for spec in specs:
-        found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task}"))
+        found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task_name}"))
     found |= {("display", block.kind) for block in study.report}
     return found | ({("tuning", "by runs")} if study.searches else set())
 

@@ -86,8 +86,8 @@ def realise(gradients: Tensor, theta: Tensor) -> DenseExamples:
     return DenseExamples(inputs, inputs @ theta - norms.squeeze(1))
 
 
-def mean_of_heard(dimension: int, pool: DenseExamples, seed: int = 0) -> Bench:
-    """Return a bench of linear regression on the mean of a node's features and those it hears.
+def mean_of_neighbourhood(dimension: int, pool: DenseExamples, seed: int = 0) -> Bench:
+    """Return a bench of linear regression on the mean features of a node and its in-neighbours.
 
     Args:
         dimension: d, the number of features.
@@ -96,10 +96,10 @@ def mean_of_heard(dimension: int, pool: DenseExamples, seed: int = 0) -> Bench:
     """
 
     class Mean(nn.Module):
-        """Nodes with those they hear (b, 1 + K, features + 1) in, means (b, features) out."""
+        """Nodes with in-neighbours (b, 1 + K, features + 1) in, means (b, features) out."""
 
-        def forward(self, heard: Tensor) -> Tensor:
-            return heard[..., :-1].sum(dim=-2) / heard[..., -1:].sum(dim=-2).clamp(min=1)
+        def forward(self, nodes: Tensor) -> Tensor:
+            return nodes[..., :-1].sum(dim=-2) / nodes[..., -1:].sum(dim=-2).clamp(min=1)
 
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.squeeze(1) - targets).square() / 2
@@ -130,7 +130,7 @@ def real_data(dataset: Dataset, model: Model, inputs: DenseExamples, seed: int =
         theta = torch.cat([p.detach().reshape(-1) for p in build().parameters()]).double()
     pool = DenseExamples(inputs.inputs.double(), inputs.targets)
     name = f"{dataset.id}, {model.id}"
-    return Bench(name, _engines(build, dataset.signature.goal.losses, theta), theta, pool)
+    return Bench(name, _engines(build, dataset.signature.task.losses, theta), theta, pool)
 
 
 def join(*parts: DenseExamples | None) -> DenseExamples:

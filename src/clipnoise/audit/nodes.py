@@ -1,4 +1,4 @@
-"""Nodes of a graph: how far one that goes or changes, with its messages, moves a release."""
+"""Nodes of a graph: how far removing or changing one, with its edges, moves a release."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from clipnoise.audit.bench import Bench, mean_of_heard
+from clipnoise.audit.bench import Bench, mean_of_neighbourhood
 from clipnoise.audit.constants import Finding
 from clipnoise.audit.moments import life
 from clipnoise.data.base import DenseExamples
-from clipnoise.data.graphs import NeighbourRows, heard, messages
+from clipnoise.data.graphs import NeighbourRows, directed_edges, sample_neighbourhoods
 from clipnoise.privacy.sensitivity import EXCESS, joint_change
 
 if TYPE_CHECKING:
@@ -37,30 +37,30 @@ class Graph:
     """A small graph whose nodes are private.
 
     Attributes:
-        sent: who could send to whom, shape (M, 2).
+        edges: directed candidates, shape (M, 2).
         features: float64 of shape (n, features).
         targets: float64 of shape (n,).
     """
 
-    sent: np.ndarray
+    edges: np.ndarray
     features: Tensor
     targets: Tensor
 
     def examples(self) -> DenseExamples:
-        """Return each node with those it hears, by the code that a run loads its data with."""
-        lists = heard(self.sent, np.arange(NODES), DEGREE, seed=0)
-        rows = NeighbourRows(self.features.numpy(), torch.from_numpy(lists))
+        """Return each node with its in-neighbours, by the code that loads the data of a run."""
+        neighbourhoods = sample_neighbourhoods(self.edges, np.arange(NODES), DEGREE, seed=0)
+        rows = NeighbourRows(self.features.numpy(), torch.from_numpy(neighbourhoods))
         return DenseExamples(rows[:], self.targets)
 
     def without(self, node: int) -> Graph:
-        """Return the graph without what a node sends; its place is left out of the batch."""
-        return Graph(self.sent[self.sent[:, 0] != node], self.features, self.targets)
+        """Return the graph without a node's out-edges; the node itself is left out of the batch."""
+        return Graph(self.edges[self.edges[:, 0] != node], self.features, self.targets)
 
     def turned(self, node: int) -> Graph:
         """Return the graph with a node whose features are the opposite, far out of range."""
         features = self.features.clone()
         features[node] *= -EXCESS
-        return Graph(self.sent, features, self.targets)
+        return Graph(self.edges, features, self.targets)
 
 
 def check_nodes(subject: Subject, seed: int = 0) -> Finding:
@@ -77,7 +77,7 @@ def check_nodes(subject: Subject, seed: int = 0) -> Finding:
     fits = query.private and query.adjacency == "add-remove" and subject.microbatches.size == 1
     if clip_norm is None or not fits:
         return Finding("nodes", True, "makes no claim for nodes of a graph")
-    bench = mean_of_heard(FEATURES, _graphs(seed)[0].examples(), seed)
+    bench = mean_of_neighbourhood(FEATURES, _graphs(seed)[0].examples(), seed)
     worst = 0.0
     for moment in life(subject, bench, expected_batch_size=BATCH, seed=seed):
         if moment.state.step + 1 in ATTACKED:
@@ -88,7 +88,7 @@ def check_nodes(subject: Subject, seed: int = 0) -> Finding:
 
 
 def _graphs(seed: int) -> list[Graph]:
-    """Return a graph in which a node is all that others hear, and one with random edges."""
+    """Return a star, whose hub is every other node's only in-neighbour, and a random graph."""
     draw = torch.Generator().manual_seed(seed)
     random = torch.randn(NODES, FEATURES, generator=draw, dtype=torch.float64)
     hub = torch.zeros_like(random)
@@ -97,7 +97,7 @@ def _graphs(seed: int) -> list[Graph]:
     star = np.array([(0, other) for other in range(1, 1 + DEGREE)])
     edges = torch.randint(NODES, (3 * NODES, 2), generator=draw).numpy()
     return [
-        Graph(messages(ends, np.arange(NODES)), features, targets)
+        Graph(directed_edges(ends, np.arange(NODES)), features, targets)
         for ends, features in ((star, hub), (edges, random))
     ]
 

@@ -37,7 +37,7 @@ class Published:
         noise_multiplier, noise_source: σ and where it is printed.
         noise_divisor: by which σ of the released code is smaller than accounted; None where nobody
             looked.
-        degree: K, where examples are nodes of a graph that at most K others hear.
+        degree: K, the bound on out-degrees, where examples are nodes of a graph.
         released: what the released code does.
     """
 

@@ -160,9 +160,9 @@ class Dataset:
         return None
 
     def degree_bound(self) -> int | None:
-        """Return K, in how many other private examples one can be part, or None: public.
+        """Return K, how many other private examples can contain one, or None: public.
 
-        A graph says so: an example is a node with those it hears, and at most K nodes hear it.
+        For graph data an example is a node with its sampled in-neighbours; K bounds its out-degree.
         """
         return None
 

@@ -1,14 +1,15 @@
-"""Graphs: nodes that hear a bounded number of others, and synthetic ones of any size.
+"""Graphs whose nodes have a bounded number of in- and out-neighbours, and a synthetic one.
 
-An edge is two messages, one each way, and each belongs to the list of its sender. Who sends to whom
-is fixed before training: a node sends to at most K of its neighbours, chosen by its own list alone,
-and of what arrives a node hears at most K. So a node that comes or goes, with its list, changes its
-own example and those of at most K others, whatever the graph. Two nodes of different parts are in
-no edge.
+An undirected edge becomes two directed ones, and each belongs to the list of its source. Which
+directed edges are kept is fixed before training: a node keeps at most K edges to its neighbours,
+chosen from its own list alone, and at most K of the edges that then arrive. So adding or removing
+a node together with its list changes its own example and those of at most K others, whatever the
+graph. No edge joins nodes of different splits.
 
-The lists of others keep the place of a node that goes; a message to it leads nowhere. Were it
-struck from them too, each of its neighbours would send to somebody else instead, and no bound
-would hold: sampling of edges by the degree of a node, as in Daigavane et al. 2021, has this gap.
+Removing a node leaves its place in the lists of its neighbours, and an edge to it leads nowhere. If
+the node were removed from those lists too, each neighbour would choose another target instead, and
+no bound would hold: sampling edges by the degree of a node, as in Daigavane et al. 2021, has this
+gap.
 """
 
 from __future__ import annotations
@@ -30,88 +31,91 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-NOBODY = -1
+NO_NODE = -1
 
 
 @dataclass(frozen=True)
 class NeighbourRows(Rows):
-    """Nodes with those they hear, gathered when taken.
+    """Nodes with their in-neighbours, gathered when taken.
 
-    A row has shape (1 + K, features + 1): the node, then the nodes it hears, then zeros. The last
+    A row has shape (1 + K, features + 1): the node, then its in-neighbours, then zeros. The last
     column is 1 where there is a node.
 
     Attributes:
         features: of every node of the graph, shape (N, features); memory-mapped, or in memory.
-        heard: the node itself and whom it hears, integers of shape (n, 1 + K), −1 for nobody.
+        neighbourhoods: each node and its in-neighbours, integers of shape (n, 1 + K), filled up
+            with −1.
     """
 
     features: np.ndarray
-    heard: Tensor
+    neighbourhoods: Tensor
     device: str = "cpu"
 
     def __len__(self) -> int:
-        return len(self.heard)
+        return len(self.neighbourhoods)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
         import torch
 
-        heard = self.heard[chosen if isinstance(chosen, slice) else chosen.cpu()]
-        there = (heard != NOBODY).unsqueeze(-1)
-        features = torch.from_numpy(self.features[heard.clamp(min=0).numpy()])
-        return torch.cat([features * there, there.to(features.dtype)], dim=-1).to(self.device)
+        nodes = self.neighbourhoods[chosen if isinstance(chosen, slice) else chosen.cpu()]
+        present = (nodes != NO_NODE).unsqueeze(-1)
+        features = torch.from_numpy(self.features[nodes.clamp(min=0).numpy()])
+        return torch.cat([features * present, present.to(features.dtype)], dim=-1).to(self.device)
 
     def to(self, device: str) -> NeighbourRows:
         return replace(self, device=device)
 
 
-def messages(edges: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Return who could send to whom in one part of a graph.
+def directed_edges(edges: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+    """Return both directions of every edge within one split of a graph.
 
     Args:
-        edges: pairs of nodes, integers of shape (E, 2); the direction does not matter, repeated
-            edges, loops and edges to other parts are left out.
-        nodes: the nodes of the part, distinct integers of shape (n,).
+        edges: pairs of nodes, integers of shape (E, 2), in either direction; repeated edges, loops
+            and edges to other splits are left out.
+        nodes: the nodes of the split, distinct integers of shape (n,).
 
     Returns:
-        Positions in `nodes` of sender and receiver, int64 of shape (M, 2).
+        Positions in `nodes` of source and target, int64 of shape (M, 2).
     """
     import numpy as np
 
-    place = np.full(1 + max(edges.max(initial=0), nodes.max(initial=0)), NOBODY)
+    place = np.full(1 + max(edges.max(initial=0), nodes.max(initial=0)), NO_NODE)
     place[nodes] = np.arange(len(nodes))
     ends = place[edges]
-    ends = ends[(ends != NOBODY).all(axis=1) & (ends[:, 0] != ends[:, 1])]
+    ends = ends[(ends != NO_NODE).all(axis=1) & (ends[:, 0] != ends[:, 1])]
     both = np.concatenate([ends, ends[:, ::-1]])
     numbers = np.unique(both[:, 0] * len(nodes) + both[:, 1])
     return np.stack(np.divmod(numbers, max(1, len(nodes))), axis=1)
 
 
-def heard(sent: np.ndarray, nodes: np.ndarray, degree: int, seed: int) -> np.ndarray:
-    """Choose whom each node hears, such that at most K hear it.
+def sample_neighbourhoods(
+    edges: np.ndarray, nodes: np.ndarray, degree: int, seed: int
+) -> np.ndarray:
+    """Sample the in-neighbours of each node such that in- and out-degrees are at most K.
 
     Args:
-        sent: who could send to whom, as `messages` returns it.
-        nodes: the nodes of the part, distinct integers of shape (n,).
-        degree: K, how many a node hears and how many hear it, at most.
-        seed: of the choice; which message goes first depends on its two ends and the seed alone.
+        edges: the candidates, as `directed_edges` returns them.
+        nodes: the nodes of the split, distinct integers of shape (n,).
+        degree: K, the bound on in- and out-degrees.
+        seed: of the choice; the priority of an edge depends on its two ends and the seed alone.
 
     Returns:
-        Each node and whom it hears, int32 of shape (n, 1 + K), −1 for nobody.
+        Each node and its in-neighbours, int32 of shape (n, 1 + K), filled up with −1.
     """
     import numpy as np
 
-    preference = _preference(nodes[sent], seed)
-    _, kept = _first(sent[:, 0], preference, degree)
-    sent, preference = sent[kept], preference[kept]
-    rank, kept = _first(sent[:, 1], preference, degree)
-    lists = np.full((len(nodes), 1 + degree), NOBODY, dtype=np.int32)
-    lists[:, 0] = nodes
-    lists[sent[kept, 1], 1 + rank] = nodes[sent[kept, 0]]
-    return lists
+    priority = _priority(nodes[edges], seed)
+    _, kept = _first(edges[:, 0], priority, degree)
+    edges, priority = edges[kept], priority[kept]
+    rank, kept = _first(edges[:, 1], priority, degree)
+    neighbourhoods = np.full((len(nodes), 1 + degree), NO_NODE, dtype=np.int32)
+    neighbourhoods[:, 0] = nodes
+    neighbourhoods[edges[kept, 1], 1 + rank] = nodes[edges[kept, 0]]
+    return neighbourhoods
 
 
-def _preference(ends: np.ndarray, seed: int) -> np.ndarray:
-    """Return a number for each message that depends on nothing but its ends and the seed.
+def _priority(ends: np.ndarray, seed: int) -> np.ndarray:
+    """Return a pseudorandom number per edge that depends only on its ends and the seed.
 
     Source: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
     """
@@ -126,11 +130,11 @@ def _preference(ends: np.ndarray, seed: int) -> np.ndarray:
     return mixed
 
 
-def _first(groups: np.ndarray, preference: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rank within its group and the row of the most preferred of each group."""
+def _first(groups: np.ndarray, priority: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rank within the group, and row, of the first `most` of each group by priority."""
     import numpy as np
 
-    order = np.lexsort((preference, groups))
+    order = np.lexsort((priority, groups))
     ordered = groups[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     return rank[rank < most], order[rank < most]
@@ -139,21 +143,22 @@ def _first(groups: np.ndarray, preference: np.ndarray, most: int) -> tuple[np.nd
 def examples(
     features: np.ndarray, targets: np.ndarray, edges: np.ndarray, nodes: Tensor, **choice: int
 ) -> Examples:
-    """Return the nodes of one part, with whom they hear in it, and what is asked about them.
+    """Return the nodes of one split with their in-neighbours, and their classes.
 
     Args:
         features: of every node of the graph, shape (N, features).
         targets: of every node, integers of shape (N,).
         edges: of the graph, integers of shape (E, 2).
-        nodes: of the part, int64 of shape (n,).
-        choice: degree and seed, as `heard` has them.
+        nodes: of the split, int64 of shape (n,).
+        choice: degree and seed, as for `sample_neighbourhoods`.
     """
     import torch
 
     members = nodes.numpy()
-    lists = torch.from_numpy(heard(messages(edges, members), members, **choice))
-    asked = torch.from_numpy(targets[members].astype("int64"))
-    return Examples(NeighbourRows(features, lists), asked)
+    candidates = directed_edges(edges, members)
+    neighbourhoods = torch.from_numpy(sample_neighbourhoods(candidates, members, **choice))
+    classes = torch.from_numpy(targets[members].astype("int64"))
+    return Examples(NeighbourRows(features, neighbourhoods), classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +166,7 @@ class SyntheticGraph(DrawnOfFourSizes):
     """Nodes around one centre per class, most of whose edges stay within the class.
 
     Each node draws edges to others; some are drawn far more often, so degrees are as uneven as in
-    a graph of citations. The parts are graphs of their own.
+    a citation graph. Each split is a graph by itself.
 
     Attributes:
         split_seed: another seed draws other centres, nodes and edges.
@@ -170,12 +175,12 @@ class SyntheticGraph(DrawnOfFourSizes):
         separation: expected distance of a centre from the origin.
         edges: that each node draws.
         homophily: share of the edges that stay within the class.
-        degree: K, how many a node hears and how many hear it, at most.
+        degree: K, the bound on in- and out-degrees.
     """
 
     id: ClassVar[str] = "synthetic-graph"
     title: ClassVar[str] = "Synthetic graph"
-    preprocessing: ClassVar[str] = "at most K neighbours heard by each node, and each node by K"
+    preprocessing: ClassVar[str] = "in- and out-degrees bounded by K"
 
     validation_examples: Count = 250
     test_examples: Count = 250

@@ -32,8 +32,8 @@ class OgbnArxiv(Partitioned):
     Daigavane et al. 2021 (ogbn-arxiv-disjoint), and so do the public ones.
 
     Attributes:
-        split_seed: which training papers are private or public, and which neighbours they hear.
-        degree: K, how many papers a paper hears and how many hear it, at most.
+        split_seed: which training papers are private or public, and which edges are kept.
+        degree: K, the bound on in- and out-degrees.
     """
 
     id: ClassVar[str] = "ogbn-arxiv"
@@ -45,8 +45,8 @@ class OgbnArxiv(Partitioned):
     )
     split: ClassVar[str] = "published, by year: up to 2017, 2018, from 2019; public from the first"
     preprocessing: ClassVar[str] = (
-        "citations both ways, within a split only; each paper hears at most K others and is heard "
-        "by at most K; features as published (means of word vectors)"
+        "citations both ways, within a split only; in- and out-degrees bounded by K; features as "
+        "published (means of word vectors)"
     )
     manual: ClassVar[str] = "no licence to accept; the archive as it is, not unpacked."
     files: ClassVar[tuple[RemoteFile, ...]] = (

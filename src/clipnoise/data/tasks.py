@@ -119,7 +119,7 @@ def _mean_where(values: Tensor, asked: Tensor) -> Tensor:
     return (values * asked).sum(dim=-1) / asked.sum(dim=-1).clamp(min=1)
 
 
-def task(name: TaskName) -> Task:
+def task_of(name: TaskName) -> Task:
     """Return the task of a name."""
     tasks: dict[TaskName, Task] = {
         "classification": Classification(),

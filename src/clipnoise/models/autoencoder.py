@@ -37,7 +37,7 @@ class Autoencoder(Model):
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
-        return signature.kind in ("features", "image") and signature.task == "reconstruction"
+        return signature.kind in ("features", "image") and signature.task_name == "reconstruction"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn

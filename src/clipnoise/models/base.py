@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clipnoise.data.signature import Signature
-    from clipnoise.models.checkpoints import Checkpoint
+    from clipnoise.models.checkpoints import PretrainedWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Model:
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
-    checkpoint: ClassVar[Checkpoint | None] = None
+    checkpoint: ClassVar[PretrainedWeights | None] = None
     accepts: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]] = ()
 

@@ -22,7 +22,7 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class PretrainedWeights:
     """Where the pretrained weights of a model come from.
 
     Attributes:
@@ -42,7 +42,7 @@ def hub(
     *,
     tensors: str = TENSORS[0],
     tokenizer: str = "tokenizer.json",
-) -> Checkpoint:
+) -> PretrainedWeights:
     """Describe weights that lie on the Hugging Face hub.
 
     Args:
@@ -54,10 +54,10 @@ def hub(
     page = f"https://huggingface.co/{repository}"
     names = (CONFIG, tensors, tokenizer)
     files = tuple(RemoteFile(name, f"{page}/resolve/main/{name}") for name in names)
-    return Checkpoint(files, page, licence)
+    return PretrainedWeights(files, page, licence)
 
 
-def checkpoints() -> dict[str, Checkpoint]:
+def checkpoints() -> dict[str, PretrainedWeights]:
     """Return the checkpoint of each model that can start from one, by the model's id."""
     known = plugins("clipnoise.models", Model)
     return {name: one.checkpoint for name, one in known.items() if one.checkpoint is not None}

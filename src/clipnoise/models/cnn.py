@@ -145,6 +145,6 @@ def is_image(signature: Signature, smallest: int, largest: int) -> bool:
     """Return whether examples are images to classify, with sides in a range of pixels."""
     return (
         signature.kind == "image"
-        and signature.task == "classification"
+        and signature.task_name == "classification"
         and all(smallest <= side <= largest for side in signature.shape[1:])
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GCN(Model):
-    """Encodes each node, takes the mean over a node and those it hears, and decodes it.
+    """Encodes each node, averages a node with its in-neighbours, and decodes the mean.
 
     The mean goes through one more layer, which is added to it. As DP-GCN in Daigavane et al. 2021;
     widths and layers of DP-AdamBC, Appendix A (DP-Adam and DP-AdamBC; DP-SGD has two encoder
@@ -34,7 +34,7 @@ class GCN(Model):
 
     id: ClassVar[str] = "gcn"
     title: ClassVar[str] = "DP-GCN"
-    accepts: ClassVar[str] = "nodes of a graph to classify, with those they hear"
+    accepts: ClassVar[str] = "nodes of a graph to classify, with their in-neighbours"
 
     width: Count = 100
     encoder_layers: Count = 1
@@ -42,7 +42,7 @@ class GCN(Model):
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
-        return signature.kind == "nodes" and signature.task == "classification"
+        return signature.kind == "nodes" and signature.task_name == "classification"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
@@ -69,16 +69,16 @@ def _network(encoder: nn.Module, core: nn.Module, decoder: nn.Module) -> nn.Modu
     from torch import Tensor, nn
 
     class OneHop(nn.Module):
-        """Nodes with those they hear (b, 1 + K, features + 1) in, outputs (b, classes) out."""
+        """Nodes with in-neighbours (b, 1 + K, features + 1) in, outputs (b, classes) out."""
 
         def __init__(self) -> None:
             super().__init__()
             self.encoder, self.core, self.decoder = encoder, core, decoder
 
-        def forward(self, heard: Tensor) -> Tensor:
-            there = (heard[..., -1:] > 0).to(heard.dtype)
-            states = self.encoder(heard[..., :-1]) * there
-            mean = states.sum(dim=-2) / there.sum(dim=-2).clamp(min=1)
+        def forward(self, nodes: Tensor) -> Tensor:
+            present = (nodes[..., -1:] > 0).to(nodes.dtype)
+            states = self.encoder(nodes[..., :-1]) * present
+            mean = states.sum(dim=-2) / present.sum(dim=-2).clamp(min=1)
             outputs: Tensor = self.decoder(mean + self.core(mean))
             return outputs
 

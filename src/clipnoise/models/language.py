@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.models.base import Model
-from clipnoise.models.checkpoints import Checkpoint, Weights, hub
+from clipnoise.models.checkpoints import PretrainedWeights, Weights, hub
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +53,7 @@ class LanguageModel(Model):
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
-        known = signature.task in ("classification", "masked-tokens")
+        known = signature.task_name in ("classification", "masked-tokens")
         return signature.kind == "tokens" and known and signature.shape[0] <= LONGEST
 
     @property
@@ -81,7 +81,7 @@ class LanguageModel(Model):
         """Build transformers' network with random values."""
         import transformers
 
-        fills_in = signature.task == "masked-tokens"
+        fills_in = signature.task_name == "masked-tokens"
         head = "AutoModelForMaskedLM" if fills_in else "AutoModelForSequenceClassification"
         config = transformers.AutoConfig.for_model(
             self.family,
@@ -138,7 +138,7 @@ class BertBase(Bert):
 
     id: ClassVar[str] = "bert-base"
     title: ClassVar[str] = "BERT-base"
-    checkpoint: ClassVar[Checkpoint | None] = hub("google-bert/bert-base-cased", "Apache-2.0")
+    checkpoint: ClassVar[PretrainedWeights] = hub("google-bert/bert-base-cased", "Apache-2.0")
 
     train: Literal["all", "last-block"] = "last-block"
     reinitialise: bool = True
@@ -153,7 +153,7 @@ class BertLarge(Bert):
 
     id: ClassVar[str] = "bert-large"
     title: ClassVar[str] = "BERT-large"
-    checkpoint: ClassVar[Checkpoint | None] = hub("google-bert/bert-large-cased", "Apache-2.0")
+    checkpoint: ClassVar[PretrainedWeights] = hub("google-bert/bert-large-cased", "Apache-2.0")
 
     layers: Count = 24
     width: Count = 1024
@@ -172,7 +172,7 @@ class TinyBert(Bert):
 
     id: ClassVar[str] = "tiny-bert"
     title: ClassVar[str] = "TinyBERT"
-    checkpoint: ClassVar[Checkpoint | None] = hub(
+    checkpoint: ClassVar[PretrainedWeights] = hub(
         "google/bert_uncased_L-2_H-128_A-2",
         "Apache-2.0",
         tensors="pytorch_model.bin",
@@ -194,7 +194,7 @@ class RobertaBase(LanguageModel):
     id: ClassVar[str] = "roberta-base"
     libraries: ClassVar[tuple[str, ...]] = ("transformers.models.roberta.modeling_roberta",)
     title: ClassVar[str] = "RoBERTa-base"
-    checkpoint: ClassVar[Checkpoint | None] = hub("FacebookAI/roberta-base", "MIT")
+    checkpoint: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
     family: ClassVar[Literal["bert", "roberta"]] = "roberta"
     tokens: ClassVar[dict[str, Any]] = {
         "pad_token_id": 1,

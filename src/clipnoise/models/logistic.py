@@ -28,7 +28,7 @@ class Logistic(Model):
     @classmethod
     def takes(cls, signature: Signature) -> bool:
         tasks = ("classification", "multi-label", "regression")
-        return signature.kind in ("features", "image") and signature.task in tasks
+        return signature.kind in ("features", "image") and signature.task_name in tasks
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn

@@ -42,7 +42,7 @@ class LSTM(Model):
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
-        return signature.kind == "tokens" and signature.task == "classification"
+        return signature.kind == "tokens" and signature.task_name == "classification"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn

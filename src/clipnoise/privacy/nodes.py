@@ -29,7 +29,7 @@ def changed_terms(degree: int) -> int:
     """Return K + 1, how many gradients one node can change.
 
     Args:
-        degree: K, how many other nodes hear a node at most.
+        degree: K, the bound on the out-degree of a node.
     """
     return degree + 1
 
@@ -37,7 +37,7 @@ def changed_terms(degree: int) -> int:
 def sensitivity_factor(degree: int) -> float:
     """Return 2(K+1): how far one node can move the clipped sum, in units of C.
 
-    With a node goes its own gradient, and those of at most K nodes that hear it change: each moves
+    Removing a node removes its gradient and changes those of at most K out-neighbours: each moves
     by at most 2C where the node is in the batch.
 
     Args:

@@ -139,7 +139,7 @@ def participation(
             covers "shuffled", too: an order that depends on no example can be thought of as public.
             "rdp-replace" is that of "fixed-size", for replacing an example.
         largest_batch: K of "truncated-poisson".
-        degree: how many other nodes hear a node of a graph at most, see `for_nodes`; None for
+        degree: the bound on the out-degree of a node of a graph, see `for_nodes`; None for
             examples that are in no graph.
 
     Returns:

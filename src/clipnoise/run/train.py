@@ -174,7 +174,7 @@ class Run:
     units: Units
     engine: GradientEngine
     engine_name: str
-    goal: Task
+    task: Task
     theta: Tensor
     state: State
     noise: NoiseSource
@@ -201,10 +201,10 @@ class Run:
             UserError: the dataset is not prepared, or the model mixes examples.
         """
         splits = on_device(load_data(spec, cache), device)
-        goal = spec.dataset.signature.goal
+        task = spec.dataset.signature.task
         network = build_network(spec, weights).to(device)
         check_model(network, splits.train.take(slice(2))[0])
-        choice = choose_engine(network.train(), goal.losses, splits.train, spec.training.precision)
+        choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side_information = None
@@ -219,7 +219,7 @@ class Run:
             units=private_units(spec, splits, choice.engine, side_information),
             engine=choice.engine,
             engine_name=f"{choice.name}: {choice.reason}",
-            goal=goal,
+            task=task,
             theta=theta,
             state=State(like=theta),
             noise=noise_source(spec, theta, device),
@@ -330,7 +330,7 @@ class Run:
         self.engine.flat.load(self.theta)
         size = EVALUATION_NUMBERS // self.spec.dataset.signature.numbers
         train, validation, test = (
-            evaluate(self.engine.network, self.goal, examples, max(1, min(EVALUATION_BATCH, size)))
+            evaluate(self.engine.network, self.task, examples, max(1, min(EVALUATION_BATCH, size)))
             for examples in (self.splits.train, self.splits.validation, self.splits.test)
         )
         return Metrics(
@@ -350,7 +350,7 @@ class Run:
 
 @torch.no_grad()
 def evaluate(
-    network: nn.Module, goal: Task, examples: Examples, size: int = EVALUATION_BATCH
+    network: nn.Module, task: Task, examples: Examples, size: int = EVALUATION_BATCH
 ) -> tuple[float, float]:
     """Return the mean loss and the mean score over a split; nan for an empty one.
 
@@ -358,7 +358,7 @@ def evaluate(
 
     Args:
         network: at the parameters to be measured.
-        goal: the losses and scores.
+        task: the losses and scores.
         examples: the split.
         size: most examples in memory at once.
     """
@@ -367,11 +367,11 @@ def evaluate(
     for start in range(0, len(examples), size):
         inputs, targets = examples.take(slice(start, start + size))
         outputs = network(inputs)
-        loss += float(goal.losses(outputs, targets).double().sum())
-        if goal.score is not None:
-            score += float(goal.scores(outputs, targets).double().sum())
+        loss += float(task.losses(outputs, targets).double().sum())
+        if task.score is not None:
+            score += float(task.scores(outputs, targets).double().sum())
     network.train()
     count = len(examples)
-    if goal.score is None:
+    if task.score is None:
         score = math.nan
     return (loss / count, score / count) if count else (math.nan, math.nan)

@@ -11,7 +11,14 @@ from torch.nn.functional import conv1d, conv2d, pad, unfold
 
 from clipnoise.gradients.factored.cost import convolution_in_products, linear_in_products
 from clipnoise.gradients.factored.recording import UnsupportedError
-from clipnoise.gradients.factored.uses import InProducts, Rows, Use, add_pairs, add_up, gram
+from clipnoise.gradients.factored.uses import (
+    ExplicitGradients,
+    InProducts,
+    Use,
+    add_pairs,
+    add_up,
+    gram,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +105,7 @@ def _record(
     if recording.trains(weight):
         taken = recording.hold(input)
         recording.use(weight, tap, lambda given: Patches(taken, given, weight.shape, geometry))
-    recording.use(bias, tap, lambda given: Rows(given.flatten(2).sum(dim=2)))
+    recording.use(bias, tap, lambda given: ExplicitGradients(given.flatten(2).sum(dim=2)))
     return output
 
 

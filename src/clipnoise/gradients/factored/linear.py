@@ -10,8 +10,8 @@ from torch.nn.functional import linear
 from clipnoise.gradients.factored.cost import linear_in_products
 from clipnoise.gradients.factored.uses import (
     Constant,
+    ExplicitGradients,
     InProducts,
-    Rows,
     Use,
     add_pairs,
     add_up,
@@ -38,7 +38,7 @@ def record_linear(
 
     if taken is not None:
         recording.use(weight, tap, lambda given: Outer(by_example(given), by_example(taken)))
-    recording.use(bias, tap, lambda given: Rows(add_up(by_example(given))))
+    recording.use(bias, tap, lambda given: ExplicitGradients(add_up(by_example(given))))
     return output
 
 

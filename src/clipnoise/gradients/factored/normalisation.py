@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 
-from clipnoise.gradients.factored.uses import Rows, Use, add_up
+from clipnoise.gradients.factored.uses import ExplicitGradients, Use, add_up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +99,7 @@ def _record(
     if recording.trains(weight):
         taken = by_example(recording.hold(input))
         recording.use(weight, tap, lambda given: Gain(taken, by_example(given), normalise, add_up))
-    recording.use(bias, tap, lambda given: Rows(add_up(by_example(given))))
+    recording.use(bias, tap, lambda given: ExplicitGradients(add_up(by_example(given))))
     return output
 
 

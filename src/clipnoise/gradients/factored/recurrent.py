@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, linear
 
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.recording import UnsupportedError
-from clipnoise.gradients.factored.uses import Rows
+from clipnoise.gradients.factored.uses import ExplicitGradients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,5 +100,5 @@ def _layer(
     recording.use(inward, tap, lambda given: Outer(given, taken))
     recording.use(across, tap, lambda given: Outer(given, past))
     for bias in biases:
-        recording.use(bias, tap, lambda given: Rows(given.sum(dim=1)))
+        recording.use(bias, tap, lambda given: ExplicitGradients(given.sum(dim=1)))
     return states, (h.squeeze(0), c.squeeze(0))

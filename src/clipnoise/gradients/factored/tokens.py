@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.gradients.factored.recording import UnsupportedError
-from clipnoise.gradients.factored.uses import Rows
+from clipnoise.gradients.factored.uses import ExplicitGradients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ def _copies(recording: Recording, value: Any, ndim: int) -> Any:
         raise UnsupportedError("a parameter with an axis of its own for the examples of a batch")
     aligned = value.detach().reshape(*[1] * (ndim - value.ndim), *value.shape)
     copies, tap = recording.tap(aligned.expand(recording.count, *aligned.shape[1:]).clone())
-    recording.use(value, tap, lambda given: Rows(given.reshape(-1, *value.shape)))
+    recording.use(value, tap, lambda given: ExplicitGradients(given.reshape(-1, *value.shape)))
     return copies
 
 
@@ -73,7 +73,7 @@ def record_expand(recording: Recording, parameter: Tensor, *sizes: Any) -> Tenso
     recording.use(
         parameter,
         tap,
-        lambda given: Rows(
+        lambda given: ExplicitGradients(
             given.sum_to_size(len(given), *shape[1:]).unsqueeze(1).reshape(-1, *shape)
         ),
     )

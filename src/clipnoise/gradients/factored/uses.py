@@ -90,8 +90,8 @@ class InProducts(Use):
         """
 
 
-class Rows(Use):
-    """Gradients that are there as they are: of biases and tokens."""
+class ExplicitGradients(Use):
+    """Per-example gradients held as they are: those of biases and embeddings."""
 
     def __init__(self, gradients: Tensor) -> None:
         """Take gradients of shape (b, *shape)."""
