@@ -1,6 +1,6 @@
-"""Write the JSON Schemas of config.yaml, study files and run specs.
+"""Write the JSON Schemas of config.yaml, study files, scale files and run specs.
 
-Editors that know JSON Schema complete and check the YAML files with them.
+An editor that supports JSON Schema completes and checks the YAML files with them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("workflow/schemas"), help="folder")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the schemas")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.schema import schema_text, schemas
 
     for name, schema in schemas().items():
-        path = arguments.out / f"{name}.json"
+        path = arguments.out / name
         write_atomically(path, schema_text(schema))
         print(path)
     return 0

@@ -1,17 +1,22 @@
-"""JSON Schemas of config.yaml, a study and a run spec, generated from the typed classes.
+"""JSON Schemas of config.yaml, study files, scale files and run specs, made from the typed classes.
 
-The classes are the truth; the files under workflow/schemas are for editors and other tools, and a
-test holds them to the classes.
+`clipnoise schema` writes them for editors. A plug-in's options are defined once, in the schema of a
+study. Its definition allows every key that a plug-in can have anywhere; each place where plug-ins
+stand then forbids the keys that do not belong there. Only keywords of draft 7 are used, because
+many editors know no `unevaluatedProperties`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from clipnoise.data.base import Dataset
 from clipnoise.fields import adapter
+from clipnoise.methods.base import Method
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
@@ -24,102 +29,156 @@ from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.study import StudyFile
 from clipnoise.studies.tuning import Tune
 
-LABEL = {"label": {"type": "string"}}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+WIDTH = 120
+TEXT = {"type": "string"}
+STUDY_ONLY = ("label", "tune", "overrides")
+
+Schema = dict[str, Any]
 
 
-def schemas() -> dict[str, dict[str, Any]]:
-    """Return every schema by the name of its file, without the ending."""
+def schemas() -> dict[str, Schema]:
+    """Return every schema by the name of its file."""
     return {
-        "config.schema": _head("config.yaml of clipnoise", _of(Config)),
-        "study.schema": _head("A study file of clipnoise", _study()),
-        "scale.schema": _head("A scale file of clipnoise", _of(ScaleFile)),
-        "run.schema": _head("A run spec of clipnoise", _run()),
+        "config.schema.json": _file("config.yaml", _own(Config), _definitions(Config)),
+        "study.schema.json": _study(),
+        "scale.schema.json": _file("A scale file", _own(ScaleFile), _definitions(ScaleFile)),
+        "run.schema.json": _run(),
     }
 
 
-def schema_text(schema: Mapping[str, Any]) -> str:
+def schema_text(schema: Schema) -> str:
     """Return a schema as the text of its file."""
-    return json.dumps(schema, indent=1) + "\n"
+    return _text(schema) + "\n"
 
 
-def _of(kind: type[Any]) -> dict[str, Any]:
-    return dict(adapter(kind).json_schema())
+def _text(value: Any, indent: int = 0) -> str:
+    """Format JSON with every mapping and list on one line that fits there."""
+    line = json.dumps(value, ensure_ascii=False)
+    if indent + len(line) <= WIDTH or not isinstance(value, dict | list):
+        return line
+    margin = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [f"{margin}{json.dumps(k)}: {_text(v, indent + 1)}" for k, v in value.items()]
+    else:
+        items = [margin + _text(item, indent + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([opening, ",\n".join(items), margin[1:] + closing])
 
 
-def _head(title: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"$schema": DIALECT, **schema, "title": title}
+def _file(title: str, root: Schema, definitions: Schema) -> Schema:
+    return {"$schema": DIALECT, "title": f"{title} of clipnoise", **root, "$defs": definitions}
 
 
-def _plugin(identifier: str, kind: type[Any]) -> dict[str, Any]:
-    """Return the schema of one plug-in: its fields, and the id that names it."""
-    schema = _of(kind)
-    properties = {"id": {"const": identifier}, **schema.get("properties", {})}
-    required = ["id", *schema.get("required", [])]
-    doc = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-    return {**schema, "description": doc, "properties": properties, "required": required}
+def _own(kind: type[Any]) -> Schema:
+    """Refer to the definition of a class in the same file."""
+    return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
-def _either(kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Return the schema of a plug-in section: an id alone, or an id with options."""
+def _nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _forbid(names: Iterable[str]) -> Schema:
+    return {"properties": dict.fromkeys(names, False)}
+
+
+def _definitions(*kinds: type[Any]) -> Schema:
+    """Return the schemas of some classes, and of the classes of their fields, by class name."""
+    adapters: Any = [(kind.__name__, "validation", adapter(kind)) for kind in kinds]
+    _, schema = TypeAdapter.json_schemas(adapters)
+    definitions: Schema = _without_titles(schema["$defs"])
+    for kind in kinds:
+        definitions[kind.__name__]["description"] = kind.__doc__ or ""
+    for definition in definitions.values():
+        summary = definition.get("description", "").split("\n\n")[0]
+        definition["description"] = " ".join(summary.split())
+    return definitions
+
+
+def _without_titles(node: Any) -> Any:
+    """Remove the titles that pydantic makes out of field names: they say nothing new."""
+    if isinstance(node, list):
+        return [_without_titles(item) for item in node]
+    if not isinstance(node, dict):
+        return node
     return {
-        "anyOf": [
-            {"enum": sorted(kinds)},
-            *(_plugin(identifier, kind) for identifier, kind in kinds.items()),
-        ]
+        key: value if key == "default" else _without_titles(value)
+        for key, value in node.items()
+        if not (key == "title" and isinstance(value, str))
     }
 
 
-def _run() -> dict[str, Any]:
+def _study() -> Schema:
+    """Return a study's schema; its datasets, models and methods may carry a label, too."""
+    datasets, models = plugins("clipnoise.data", Dataset), plugins("clipnoise.models", Model)
+    classes = (*datasets.values(), *models.values(), *methods().values())
+    definitions = _definitions(StudyFile, Tune, *classes)
+    for identifier, kind in {**datasets, **models}.items():
+        definition = definitions[kind.__name__]
+        own = definition.get("properties", {})
+        definition["properties"] = {"id": {"const": identifier}, "label": TEXT, **own}
+        definition["required"] = ["id", *definition.get("required", [])]
+    for identifier, kind in methods().items():
+        _add_method(definitions, identifier, kind)
+    for base, kinds in ((Dataset, datasets), (Model, models)):
+        either = [{"enum": list(kinds)}, *map(_own, kinds.values())]
+        definitions[base.__name__] = {"anyOf": either}
+    definitions["Method"] = {"required": ["id"], "anyOf": [*map(_own, methods().values())]}
+    definitions["Override"] = _forbid(["id", "label", "overrides"])
+    panel = definitions["Panel"]["properties"]
+    panel["datasets"]["items"] = _own(Dataset)
+    panel["models"]["items"] = _own(Model)
+    panel["public"] = _nullable(_own(Dataset))
+    panel["methods"]["items"] = {"allOf": [_own(Method), _forbid(MATCHES)]}
+    return _file("A study file", _own(StudyFile), definitions)
+
+
+def _add_method(definitions: Schema, identifier: str, kind: type[Method]) -> None:
+    """Complete the definition of a method by all that a study says beside its options."""
+    definition = definitions[kind.__name__]
+    override = {"allOf": [_own(kind), {"$ref": "#/$defs/Override"}]}
+    definition["properties"] = {
+        "id": {"const": identifier},
+        "label": TEXT,
+        "tune": _own(Tune),
+        "overrides": {"type": "array", "items": override},
+        **{name: {"type": ["string", "number"]} for name in MATCHES},
+        **definition["properties"],
+    }
+    definition.pop("required", None)  # an override or a search may give what is missing
+
+
+def _run() -> Schema:
+    """Return the schema of a run spec, whose plug-ins are defined in the schema of a study."""
+
+    def plugin(base: type[Any], *conditions: Schema) -> Schema:
+        reference = {"$ref": f"study.schema.json#/$defs/{base.__name__}"}
+        return {"allOf": [reference, {"$ref": "#/$defs/Resolved"}, *conditions]}
+
+    required: dict[tuple[str, ...], list[str]] = {}
+    for identifier, kind in methods().items():
+        names = tuple(adapter(kind).json_schema().get("required", ()))
+        required.setdefault(names, []).append(identifier)
+    complete = [
+        {"if": {"properties": {"id": {"enum": identifiers}}}, "then": {"required": list(names)}}
+        for names, identifiers in required.items()
+    ]
     properties = {
-        "dataset": _either(plugins("clipnoise.data", Dataset)),
-        "model": _either(plugins("clipnoise.models", Model)),
-        "method": {"anyOf": [_plugin(name, kind) for name, kind in methods().items()]},
-        "privacy": {"anyOf": [_of(Privacy), {"type": "null"}]},
-        "training": _of(Training),
+        "dataset": plugin(Dataset),
+        "model": plugin(Model),
+        "method": plugin(Method, *complete),
+        "privacy": _nullable(_own(Privacy)),
+        "training": _own(Training),
         "seed": {"type": "integer", "minimum": 0},
-        "public": {"anyOf": [_either(plugins("clipnoise.data", Dataset)), {"type": "null"}]},
-        "tuning": {"anyOf": [_of(Tuning), {"type": "null"}]},
+        "public": _nullable(plugin(Dataset)),
+        "tuning": _nullable(_own(Tuning)),
     }
-    return {
+    root = {
         "type": "object",
         "properties": properties,
         "required": list(REQUIRED),
         "additionalProperties": False,
     }
-
-
-def _study() -> dict[str, Any]:
-    """Return a study's schema; datasets, models and methods may carry a label besides."""
-    schema = _of(StudyFile)
-    schema["$defs"]["Tune"] = _of(Tune)
-    panel = schema["$defs"]["Panel"]["properties"]
-    panel["datasets"]["items"] = _labelled(_either(plugins("clipnoise.data", Dataset)))
-    panel["models"]["items"] = _labelled(_either(plugins("clipnoise.models", Model)))
-    panel["public"] = {"anyOf": [panel["datasets"]["items"], {"type": "null"}]}
-    panel["methods"]["items"] = {
-        "anyOf": [_study_method(name, kind) for name, kind in methods().items()]
-    }
-    return schema
-
-
-def _labelled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a plug-in section whose mappings may carry a label."""
-    for option in schema["anyOf"]:
-        if "properties" in option:
-            option["properties"] = {**option["properties"], **LABEL}
-    return schema
-
-
-def _study_method(identifier: str, kind: type[Any]) -> dict[str, Any]:
-    schema = _plugin(identifier, kind)
-    own = {name: value for name, value in schema["properties"].items() if name != "id"}
-    matches = {name: {"type": ["string", "number"]} for name in MATCHES}
-    changed = {**matches, **own, "tune": {"$ref": "#/$defs/Tune"}}
-    override = {"type": "object", "properties": changed, "additionalProperties": False}
-    extra = {
-        **LABEL,
-        "overrides": {"type": "array", "items": override},
-        "tune": {"$ref": "#/$defs/Tune"},
-    }
-    return {**schema, "properties": {**schema["properties"], **extra}, "required": ["id"]}
+    definitions = {"Resolved": _forbid([*STUDY_ONLY, *MATCHES])}
+    return _file("A run spec", root, definitions | _definitions(Privacy, Training, Tuning))
