@@ -77,7 +77,7 @@ class OwnParameter(nn.Module):
 
 
 class Outside(nn.Module):
-    """A weight that is used outside its layer, where hooks do not see it."""
+    """A weight that is used outside its layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from clipnoise.audit.canaries import CanaryEngine
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
-from clipnoise.gradients.vmap import VmapEngine
+from clipnoise.gradients.engine import VmapEngine
 from clipnoise.privacy.noise.spec import Noise
 from clipnoise.privacy.queries import Clipping
 

@@ -13,10 +13,9 @@ from torch.nn.functional import cross_entropy
 from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.factored.groups import Groups
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.parameter import ParameterGradient
-from clipnoise.gradients.factored.uses import Use
+from clipnoise.gradients.factored.uses import Groups, Use
 from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.queries import Clipping
 

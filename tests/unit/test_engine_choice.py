@@ -1,4 +1,4 @@
-"""The engine is chosen by trying: factored, then vmap, then hooks, and never a wrong one."""
+"""The engine is chosen by trying, factored before vmap, and a wrong one is never chosen."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.choice import choose_engine
+from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.privacy.queries import Clipping
 
@@ -30,7 +31,7 @@ class Sorted(nn.Module):
 
 
 def instances() -> nn.Module:
-    """A layer that only hooks have a rule for, beside a decision by a value."""
+    """A layer that the factored engine has no rule for."""
     return nn.Sequential(
         nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten(), nn.Linear(6, 3)
     )
@@ -49,17 +50,27 @@ def test_vmap_is_chosen_where_a_rule_is_missing_and_the_reason_is_given() -> Non
     assert "a trained parameter in sort" in choice.reason
 
 
-def test_hooks_are_chosen_where_vmap_cannot_and_the_reasons_are_given() -> None:
-    network = ReadsValues(instances)
-    choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))
-    assert choice.name == "hooks"
-    assert "factored cannot: a trained parameter in instance_norm" in choice.reason
-    assert "item()" in choice.reason
+def test_a_network_that_no_engine_can_take_is_refused_with_the_reason_for_each() -> None:
+    reasons = r"factored cannot: a trained parameter in instance_norm; vmap cannot: .*item\(\)"
+    with pytest.raises(UserError, match=reasons):
+        choose_engine(ReadsValues(instances), losses, Examples(*examples("convolution", 4)))
 
 
-def test_hooks_that_miss_a_gradient_are_not_chosen() -> None:
-    with pytest.raises(UserError, match="hooks cannot: its per-example gradients are not those"):
-        choose_engine(ReadsValues(Sorted), losses, Examples(*examples("convolution", 4)))
+def test_an_embedding_that_renormalises_its_weights_in_the_forward_pass_is_refused() -> None:
+    network = nn.Sequential(nn.Embedding(CLASSES, 5, max_norm=1.0), nn.Flatten(), nn.Linear(20, 3))
+    with pytest.raises(UserError, match="factored cannot: an embedding with max_norm"):
+        choose_engine(network, losses, Examples(*examples("tied weights", 4)))
+
+
+def test_an_engine_that_takes_wrong_gradients_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = VmapEngine.per_example_gradients
+    monkeypatch.setattr(
+        VmapEngine, "per_example_gradients", lambda *arguments: 0.5 * right(*arguments)
+    )
+    with pytest.raises(UserError, match="vmap cannot: its per-example gradients are not those"):
+        choose_engine(Sorted(), losses, Examples(*examples("convolution", 4)))
 
 
 def test_an_engine_that_clips_wrongly_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,18 +118,18 @@ def test_dropout_inside_other_layers_is_not_mistaken_either_and_stays_as_it_was(
     assert network.memory.dropout == network.attention.dropout == 0.5
 
 
-@pytest.mark.parametrize(("first", "engine"), [(nn.Identity, "factored"), (instances, "hooks")])
+@pytest.mark.parametrize(("first", "engine"), [(nn.Identity, "factored"), (instances, "vmap")])
 def test_a_network_with_dropout_is_not_mistaken_for_a_wrong_engine(
     first: Callable[[], nn.Module], engine: str
 ) -> None:
-    network = ReadsValues(lambda: nn.Sequential(nn.Dropout(0.5), first(), nn.LazyLinear(3)))
+    network = nn.Sequential(nn.Dropout(0.5), first(), nn.LazyLinear(3))
     network(torch.zeros(1, 6))
     choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))
     assert choice.name == engine
 
 
 @pytest.mark.parametrize(
-    ("make", "engine"), [(Sorted, "vmap"), (lambda: ReadsValues(instances), "hooks")]
+    ("make", "engine"), [(Sorted, "vmap"), (lambda: build("convolution"), "factored")]
 )
 def test_every_engine_takes_passes_in_bfloat16_and_clips_in_float32(
     make: Callable[[], nn.Module], engine: str

@@ -11,14 +11,18 @@ from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
 from clipnoise.data.base import Examples
-from clipnoise.gradients.engine import GradientEngine, physical_batches, pieces, whole_groups
+from clipnoise.gradients.engine import (
+    GradientEngine,
+    VmapEngine,
+    physical_batches,
+    pieces,
+    whole_groups,
+)
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.hooks import HooksEngine
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.queries import Clipping
 
-ENGINES: list[type[GradientEngine]] = [VmapEngine, HooksEngine, FactoredEngine]
+ENGINES: list[type[GradientEngine]] = [VmapEngine, FactoredEngine]
 every_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
@@ -180,12 +184,6 @@ def test_mean_gradient_is_that_of_the_mean_loss(kind: type[GradientEngine], name
     actual = engine.mean_gradient(inputs, targets, theta)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
     assert not engine.mean_gradient(inputs[:0], targets[:0], theta).any()
-
-
-def test_hooks_refuse_a_network_in_evaluation_mode() -> None:
-    engine = HooksEngine(build("convolution").eval(), losses)
-    with pytest.raises(RuntimeError, match="evaluation mode"):
-        engine.clipped_sum(*examples("convolution", 2), iterates(engine, 1), Clipping(1.0))
 
 
 @every_engine

@@ -13,8 +13,8 @@ from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.factored.groups import Groups
 from clipnoise.gradients.factored.recording import UnsupportedError, layout_of
+from clipnoise.gradients.factored.uses import Groups
 from clipnoise.privacy.queries import Clipping
 
 

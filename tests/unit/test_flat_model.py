@@ -8,7 +8,7 @@ from gradient_networks import NETWORKS, Tied, Unused, build, examples
 from torch import nn
 
 from clipnoise.errors import UserError
-from clipnoise.gradients.flat import FlatModel
+from clipnoise.gradients.engine import FlatModel
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -14,9 +14,8 @@ from torch import Tensor
 from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits_users import DigitsUsers
 from clipnoise.errors import UserError
-from clipnoise.gradients.engine import physical_batches
+from clipnoise.gradients.engine import VmapEngine, physical_batches
 from clipnoise.gradients.users import UserEngine
-from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.queries import Clipping
 from clipnoise.run.results import privacy_statement

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from clipnoise.data.base import DenseExamples
+from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.hooks import HooksEngine
-from clipnoise.gradients.vmap import VmapEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +149,7 @@ def _engines(
     build: Callable[[], nn.Module], losses: Callable[[Tensor, Tensor], Tensor], theta: Tensor
 ) -> dict[str, GradientEngine]:
     engines: dict[str, GradientEngine] = {}
-    for kind in (FactoredEngine, VmapEngine, HooksEngine):
+    for kind in (FactoredEngine, VmapEngine):
         engine = kind(build().double().train(), losses)
         engine.flat.load(theta)
         engines[kind.name] = engine

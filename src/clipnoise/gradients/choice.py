@@ -12,11 +12,10 @@ from torch.nn import MultiheadAttention, RNNBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from clipnoise.errors import UserError
+from clipnoise.gradients.checks import made_up, normal
+from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.hooks import HooksEngine
 from clipnoise.gradients.per_example import clipped_sum, row_norms
-from clipnoise.gradients.probes import made_up, normal
-from clipnoise.gradients.vmap import VmapEngine
 from clipnoise.privacy.queries import Clipping
 
 if TYPE_CHECKING:
@@ -55,17 +54,11 @@ def choose_engine(
     first, target = examples.take(slice(1))
     inputs, targets = made_up(first, 2), target.new_zeros(2, *target.shape[1:])
     problems: list[str] = []
-    for kind in (FactoredEngine, VmapEngine, HooksEngine):
-        try:
-            engine = kind(network, losses)
-        except NotImplementedError as error:
-            problem: str | None = str(error)
-        else:
-            problem = _trial(engine, inputs, targets, precision)
-            if problem is None:
-                return EngineChoice(
-                    engine, kind.name, "; ".join(problems) or "every layer has a rule"
-                )
+    for kind in (FactoredEngine, VmapEngine):
+        engine = kind(network, losses)
+        problem = _trial(engine, inputs, targets, precision)
+        if problem is None:
+            return EngineChoice(engine, kind.name, "; ".join(problems) or "every layer has a rule")
         problems.append(f"{kind.name} cannot: {problem}")
     raise UserError(f"model: no engine takes its per-example gradients. {'; '.join(problems)}.")
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import conv1d, conv2d, pad, unfold
 
-from clipnoise.gradients.factored.cost import convolution_in_products, linear_in_products
+from clipnoise.gradients.factored.linear import linear_in_products
 from clipnoise.gradients.factored.recording import UnsupportedError
 from clipnoise.gradients.factored.uses import (
+    ELEMENT,
+    MEETING,
     ExplicitGradients,
     InProducts,
     Use,
@@ -23,8 +25,8 @@ from clipnoise.gradients.factored.uses import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.factored.groups import Piece
     from clipnoise.gradients.factored.recording import Recording
+    from clipnoise.gradients.factored.uses import Piece
 
     Pair = tuple[int, int]
 
@@ -145,8 +147,10 @@ class Patches(InProducts):
         if scaled or self.geometry.groups > 1:
             return False
         if self.geometry.by_pixels:
-            kernel = math.prod(self.geometry.kernel)
-            return convolution_in_products(total, self.shape[0], self.shape[1], kernel, keeps=keeps)
+            (outputs, inputs), kernel = self.shape[:2], math.prod(self.geometry.kernel)
+            products = total**2 * (inputs + outputs + MEETING + 2 * kernel)
+            weights = inputs * outputs * kernel
+            return products + total * weights * keeps < (total + ELEMENT) * weights
         return linear_in_products(total, self.shape[0], math.prod(self.shape[1:]), keeps=keeps)
 
     def takes(self, other: InProducts) -> bool:

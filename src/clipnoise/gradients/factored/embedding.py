@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import embedding
 
-from clipnoise.gradients.factored.cost import embedding_in_products
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.recording import UnsupportedError
 from clipnoise.gradients.factored.uses import Constant, InProducts, Use, add_pairs, gram
@@ -15,8 +14,8 @@ from clipnoise.gradients.factored.uses import Constant, InProducts, Use, add_pai
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.factored.groups import Piece
     from clipnoise.gradients.factored.recording import Recording
+    from clipnoise.gradients.factored.uses import Piece
 
 
 def record_embedding(
@@ -66,7 +65,7 @@ class Lookup(InProducts):
         return self.right
 
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
-        return embedding_in_products(total, self.shape[0])
+        return total**2 < 4 * self.shape[0]
 
     def takes(self, other: InProducts) -> bool:
         return isinstance(other, Lookup | Outer | Constant)

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.engine import GradientEngine
-from clipnoise.gradients.factored import tokens
+from clipnoise.gradients.factored import elementwise
 from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
 from clipnoise.gradients.factored.embedding import record_embedding
-from clipnoise.gradients.factored.groups import Groups
 from clipnoise.gradients.factored.linear import record_linear
 from clipnoise.gradients.factored.normalisation import (
     record_group_norm,
@@ -24,9 +24,8 @@ from clipnoise.gradients.factored.normalisation import (
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.recording import Recording, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
-from clipnoise.gradients.factored.uses import Constant
+from clipnoise.gradients.factored.uses import Constant, Groups
 from clipnoise.gradients.per_example import clip_factors
-from clipnoise.gradients.probes import made_up
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 def rules() -> dict[Any, Rule]:
     """Return every rule, by the torch function that it stands for."""
     return {
-        **tokens.rules(),
+        **elementwise.rules(),
         functional.linear: record_linear,
         functional.conv1d: record_conv1d,
         functional.conv2d: record_conv2d,

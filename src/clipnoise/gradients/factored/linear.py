@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from clipnoise.gradients.factored.cost import linear_in_products
 from clipnoise.gradients.factored.uses import (
+    ELEMENT,
+    MEETING,
     Constant,
     ExplicitGradients,
     InProducts,
@@ -21,8 +22,8 @@ from clipnoise.gradients.factored.uses import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.factored.groups import Piece
     from clipnoise.gradients.factored.recording import Recording
+    from clipnoise.gradients.factored.uses import Piece
 
 
 def record_linear(
@@ -40,6 +41,20 @@ def record_linear(
         recording.use(weight, tap, lambda given: Outer(by_example(given), by_example(taken)))
     recording.use(bias, tap, lambda given: ExplicitGradients(add_up(by_example(given))))
     return output
+
+
+def linear_in_products(total: int, outputs: int, inputs: int, *, keeps: bool) -> bool:
+    """Return whether the norms of a linear layer cost less by inner products of its rows.
+
+    Args:
+        total: rows that are compared with each other.
+        outputs: o.
+        inputs: p, of a weight of shape (o, p).
+        keeps: whether instantiated gradients would be kept.
+    """
+    products = total**2 * (inputs + outputs + MEETING)
+    summing = total * inputs * outputs
+    return products + summing * keeps < summing + ELEMENT * inputs * outputs
 
 
 class Outer(InProducts):

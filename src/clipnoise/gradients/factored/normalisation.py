@@ -12,8 +12,8 @@ from clipnoise.gradients.factored.uses import ExplicitGradients, Use, add_up
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.factored.groups import Piece
     from clipnoise.gradients.factored.recording import Recording
+    from clipnoise.gradients.factored.uses import Piece
 
     Map = Callable[[Tensor], Tensor]
 

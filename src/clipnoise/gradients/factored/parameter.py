@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, cast
 
 import torch
 
-from clipnoise.gradients.factored.cost import worth_keeping
 from clipnoise.gradients.factored.uses import InProducts
 from clipnoise.gradients.per_example import row_norms
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.gradients.factored.groups import Groups, Piece
-    from clipnoise.gradients.factored.uses import Use
+    from clipnoise.gradients.factored.uses import Groups, Piece, Use
 
 
 @dataclass
@@ -80,7 +79,7 @@ class ParameterGradient:
         if not all(one.takes(other) for one, other in combinations_with_replacement(uses, 2)):
             return None
         total = sum(use.rows for use in uses) * self.groups.largest
-        keeps = worth_keeping(uses, self.groups)
+        keeps = _worth_keeping(uses, self.groups)
         pays = all(use.pays(total, scaled=scaled, keeps=keeps) for use in uses)
         return uses if pays else None
 
@@ -96,7 +95,7 @@ class ParameterGradient:
         return torch.cat(parts)
 
     def _by_instantiating(self, scale: Tensor | None) -> Tensor:
-        if worth_keeping(self.uses, self.groups):
+        if _worth_keeping(self.uses, self.groups):
             like = self.uses[0].sample()
             self.kept = like.new_empty(self.groups.count, *self.uses[0].shape)
         elements = sum(use.gradient_elements + use.workspace for use in self.uses)
@@ -113,3 +112,9 @@ class ParameterGradient:
         if self.kept is not None:
             self.uses = []
         return torch.cat(parts)
+
+
+def _worth_keeping(uses: Sequence[Use], groups: Groups) -> bool:
+    """Return whether instantiated gradients take no more memory than the factors they replace."""
+    gradients = uses[0].gradient_elements * groups.count
+    return gradients <= groups.examples * sum(use.elements for use in uses)
