@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ from clipnoise.methods.registry import method_class, methods
 from clipnoise.privacy.queries import Clipping, Query
 
 D, B, STEPS = 3, 4, 8
-CODE_LINES = 40
 
 
 def noise(optimizer: Method, t: int, d: int = D) -> list[Tensor]:
@@ -58,18 +54,6 @@ def new_state() -> State:
     return State(like=torch.zeros(D, dtype=torch.float64))
 
 
-def test_the_methods_of_the_papers_are_there() -> None:
-    assert set(METHODS) >= {
-        *("dp-sgd", "dp-sgdm", "dp-adam", "dp-adambc", "clipped-adam-biased", "dp-rmsprop"),
-        *("dp-adagrad", "lp-dpsgd", "dp-r-pub", "dp-adam-pub", "pda-dpmd", "dp-sgd-warm"),
-        *("ime-adam", "ime-adagrad", "jme-adam", "stp-adam", "adadps-rmsprop", "adadps-adam"),
-        *("adadps-adagrad", "adadps-side", "adadps-ideal", "stp-noiseless", "adas"),
-        *("dp-adam-noiseless", "dp2-rmsprop", "dp-pmlf", "dp-pmlf-wo-pm", "dp-pmlf-wo-lf"),
-        *("innerouter", "sgd", "adam", "dp-fedavg", "dp-fedadam", "adadps-fed"),
-        *("fedavg", "fedadam", "adas-fed", "adas-side"),
-    }
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_is_a_frozen_dataclass_with_a_kebab_case_id(name: str) -> None:
     kind = method_class(name)
@@ -89,25 +73,10 @@ def test_says_what_it_does_and_where_it_comes_from(name: str) -> None:
     assert kind.family() != "registry"
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_its_class_is_short(name: str) -> None:
-    source = inspect.getsource(method_class(name))
-    code = re.sub(r'"""[\s\S]*?"""', "", source)
-    assert len([line for line in code.splitlines() if line.strip()]) <= CODE_LINES
-
-
-def test_listing_the_methods_loads_nothing_heavy() -> None:
-    code = (
-        "import sys; from clipnoise.methods.registry import methods; methods();"
-        "heavy = {'torch', 'opacus', 'timm', 'sklearn', 'scipy'} & set(sys.modules);"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_survives_the_way_through_plain_data(name: str, options: dict[str, Any]) -> None:
+def test_is_equal_after_conversion_to_plain_data_and_back(
+    name: str, options: dict[str, Any]
+) -> None:
     optimizer = build(name, **options)
     again = parse(type(optimizer), to_plain(optimizer))
     assert again == optimizer
@@ -127,7 +96,7 @@ def test_a_private_release_costs_one_gaussian_mechanism(name: str, options: dict
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_update_reads_released_values_and_leaves_them_alone(
+def test_update_does_not_change_the_released_values(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     optimizer, state = build(name, **options), new_state()
@@ -151,7 +120,9 @@ def test_update_reads_released_values_and_leaves_them_alone(
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_hooks_before_the_boundary_only_read(name: str, options: dict[str, Any]) -> None:
+def test_hooks_before_the_boundary_do_not_change_the_state(
+    name: str, options: dict[str, Any]
+) -> None:
     optimizer, state = build(name, **options), new_state()
     for t in range(1, STEPS + 1):
         constants = public(optimizer, D, seed=t)
@@ -167,7 +138,7 @@ def test_hooks_before_the_boundary_only_read(name: str, options: dict[str, Any])
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_saved_in_the_middle_it_goes_on_as_if_it_had_not_stopped(
+def test_resumed_from_a_saved_state_it_takes_the_same_steps(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     optimizer, state = build(name, **options), new_state()
@@ -211,13 +182,16 @@ def test_no_private_method_can_ask_for_clean_gradients() -> None:
         take(thief(**required("dp-sgd")), new_state(), 1)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_asking_for_what_a_run_does_not_have_says_what_is_missing(name: str) -> None:
-    optimizer = build(name)
-    if not (optimizer.uses_public_gradient or optimizer.uses_side_information):
-        return
-    if optimizer.local_training() is not None:
-        return  # users read it, in their own training; the step does not
+READS_PUBLIC_INPUT = [
+    name
+    for name, method in ((name, build(name)) for name in METHODS)
+    if (method.uses_public_gradient or method.uses_side_information)
+    and method.local_training() is None  # users read it in their own training; the step does not
+]
+
+
+@pytest.mark.parametrize("name", READS_PUBLIC_INPUT)
+def test_a_method_without_the_public_input_it_reads_names_what_is_missing(name: str) -> None:
     bare = Public(noise_multiplier=1.0, expected_batch_size=4.0, total_steps=5)
     with pytest.raises(ValueError, match=r"reads public\.(gradient|side_information)"):
-        take(optimizer, new_state(), 1, bare)
+        take(build(name), new_state(), 1, bare)

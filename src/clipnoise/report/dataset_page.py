@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -55,11 +56,12 @@ COLUMNS = (
 
 
 def dataset_page() -> str:
-    """Return the page as Markdown: a table of all datasets, then each with options and files."""
+    """Return the page as Markdown: a table of all datasets, each one's options, and raw files."""
     known = plugins("clipnoise.data", Dataset)
     lines = [_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
     lines += [_row(_cells(kind)) for kind in known.values()]
-    return "\n".join([HEAD, "\n".join(lines) + "\n", *(_section(kind) for kind in known.values())])
+    sections = [_section(kind) for kind in known.values()]
+    return "\n".join([HEAD, "\n".join(lines) + "\n", *sections, _raw_files(known)])
 
 
 def _row(cells: tuple[str, ...]) -> str:
@@ -100,12 +102,25 @@ def _section(kind: type[Dataset]) -> str:
     dataset = kind()
     text = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:")[0].strip()
     options = ", ".join(f"`{name}` = {_plain(value)}" for name, value in to_plain(dataset).items())
-    parts = [f"### {kind.id}", text, f"Options: {options}."]
+    lines = [f"### {kind.id}", text.replace("\n\n", "\n"), f"- Options: {options}."]
     if dataset.files:
-        folder = f"data/raw/{dataset.raw or dataset.id}"
-        parts.append(f"Raw files, in `{folder}`: {dataset.manual}")
-        parts.append("\n".join(f"- {_file(file)}" for file in dataset.files))
-    return "\n\n".join(parts) + "\n"
+        lines.append(f"- Raw files: in [`{_folder(dataset)}`](#raw-files).")
+    return "\n".join(lines) + "\n"
+
+
+def _raw_files(known: Mapping[str, type[Dataset]]) -> str:
+    """List every folder of raw files once, however many datasets are prepared from it."""
+    folders = {_folder(dataset): dataset for dataset in (kind() for kind in known.values())}
+    lines = ["## Raw files\n"]
+    for folder, dataset in folders.items():
+        if dataset.files:
+            lines.append(f"- `{folder}`: {dataset.manual}")
+            lines += [f"  - {_file(file)}" for file in dataset.files]
+    return "\n".join(lines) + "\n"
+
+
+def _folder(dataset: Dataset) -> str:
+    return f"data/raw/{dataset.raw or dataset.id}"
 
 
 def _plain(value: Any) -> str:
@@ -114,6 +129,6 @@ def _plain(value: Any) -> str:
 
 def _file(file: Any) -> str:
     checksums = {"sha256": file.sha256, "md5": file.md5}
-    told = [f"{kind} `{value}`" for kind, value in checksums.items() if value is not None]
+    given = [f"{kind} `{value}`" for kind, value in checksums.items() if value is not None]
     where = "by hand" if file.address is None else f"<{file.address}>"
-    return ", ".join([f"`{file.name}`", where, *told])
+    return ", ".join([f"`{file.name}`", where, *given])

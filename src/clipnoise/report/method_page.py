@@ -39,14 +39,13 @@ def _table(entries: list[Entry]) -> str:
 
 def _section(entry: Entry) -> str:
     settings = ", ".join(_setting(*item) for item in entry.hyperparameters.items())
-    paragraphs = [
+    lines = [
         f"### {entry.id}",
-        entry.summary,
-        entry.text,
-        f"Hyper-parameters: {settings}.",
-        f"Source: {entry.source}",
+        f"{entry.summary} {entry.text}".strip(),
+        f"- Hyper-parameters: {settings}.",
+        f"- Source: {entry.source}",
     ]
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _setting(name: str, default: Any) -> str:
