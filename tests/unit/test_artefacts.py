@@ -1,4 +1,4 @@
-"""Every table and figure of the four papers is a target: a study or a reproduction has its name."""
+"""Every table and figure of the four papers is a target: a study or experiment has its name."""
 
 from __future__ import annotations
 

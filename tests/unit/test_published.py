@@ -42,7 +42,7 @@ GOOD = "mnist,vit,dp-sgd,eps=1,test_accuracy,91.50,A paper\n"
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is a table; the others hold the quantities of a reproduction."""
+    """Return whether a file is a table; the others hold the quantities of an experiment."""
     with path.open() as stream:
         return "quantity" not in next(csv.reader(stream))
 

@@ -1,9 +1,10 @@
-"""The closed forms behind the reproductions, and the files they leave."""
+"""The closed forms behind the papers' experiments, their files and their fingerprints."""
 
 from __future__ import annotations
 
 import csv
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ from clipnoise.papers.base import (
     Findings,
     Quantity,
     compare,
+    experiments,
     fingerprint,
     load,
     read_published,
-    reproductions,
     write,
 )
 from clipnoise.papers.design_principles.fig2 import expected_loss
@@ -35,6 +36,7 @@ from clipnoise.papers.dp_adambc.tables3_5 import (
     martingale_bound,
 )
 from clipnoise.papers.trials import Trials
+from clipnoise.run import fingerprint as fingerprints
 from clipnoise.run.replay import replay
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +44,9 @@ SETTINGS = ROOT / "workflow" / "reproductions"
 PUBLISHED = ROOT / "reports" / "published"
 
 
-def test_every_reproduction_has_settings_and_published_numbers() -> None:
+def test_every_experiment_has_settings_and_published_numbers() -> None:
     found = {str(path.relative_to(SETTINGS).with_suffix("")) for path in SETTINGS.rglob("*.yaml")}
-    assert found == set(reproductions())
+    assert found == set(experiments())
     for name in found:
         load(name, SETTINGS / f"{name}.yaml")
         read_published(PUBLISHED / f"{name}.csv")
@@ -55,20 +57,48 @@ def test_settings_with_a_mistake_name_file_and_key(tmp_path: Path) -> None:
     path.write_text("momentum: 0.9\nstep: 3\nsettings: []\n")
     with pytest.raises(UserError, match=r"settings\.yaml: step: unknown key.*'steps'"):
         load("dp-adambc/fig2-left", path)
-    with pytest.raises(UserError, match="unknown reproduction"):
+    with pytest.raises(UserError, match="unknown experiment"):
         load("dp-adambc/fig2-lef", path)
 
 
-def test_the_fingerprint_of_a_reproduction_covers_its_methods(
+def test_the_fingerprint_of_an_experiment_covers_its_methods(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr("clipnoise.run.fingerprint.fingerprint_of", seen.append)
+    seen: list[set[str]] = []
+    monkeypatch.setattr(
+        "clipnoise.run.fingerprint.fingerprint_of", lambda all: seen.append(set(all))
+    )
     for name in ("adadps/fig3", "dp-adambc/dp-adam-tracks-dp-sgdm"):
         fingerprint(name, SETTINGS / f"{name}.yaml")
-    ends = [{module.rsplit(".", 1)[1] for module in modules} for modules in seen]
-    assert ends[0] >= {"fig3", "adadps_side", "stp_adam", "dp_sgd", "sgd"}
-    assert ends[1] == {"tracking", "dp_adam", "dp_sgdm", "logistic"}
+    first, second = ({module.rsplit(".", 1)[1] for module in modules} for modules in seen)
+    assert first >= {"adadps_side", "stp_adam", "dp_sgd", "sgd", "poisson"}
+    assert second >= {"dp_adam", "dp_sgdm", "logistic", "train", "digits"}
+    assert not {module for modules in seen for module in modules if ".report" in module}
+
+
+def test_editing_a_figure_runs_no_experiment_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, module = "adadps/fig3", "clipnoise.papers.adadps.fig3"
+    path, settings = Path(sys.modules[module].__file__), SETTINGS / f"{name}.yaml"
+    copy = tmp_path / "fig3.py"
+    source = fingerprints._source
+    monkeypatch.setattr(fingerprints, "_source", lambda m: copy if m == module else source(m))
+
+    def edited(old: str, new: str) -> str:
+        assert old in path.read_text()
+        copy.write_text(path.read_text().replace(old, new))
+        fingerprints._definitions.cache_clear()
+        return fingerprint(name, settings)
+
+    before = edited("import math", "import math")
+    assert edited("height=3.3", "height=4") == before  # a helper of `figures`
+    assert edited("Final losses, mean", "Final mean losses") == before  # `remarks`
+    assert edited("import significant", "import decimal as significant") == before
+    assert edited("Every method runs five times", "Every method runs six times") == before  # setup
+    assert edited("if not losses[t] < 1e6", "if not losses[t] < 1e7") != before
+    assert edited("square().mean()", "square().sum()") != before  # a class that `run` uses
+    fingerprints._definitions.cache_clear()
 
 
 def test_a_comparison_joins_by_cell_and_keeps_what_has_no_partner() -> None:
@@ -154,20 +184,20 @@ def test_table_5_is_the_upper_tail_of_noise_divided_by_255(
 @pytest.mark.parametrize("trials", [1, 3])
 @pytest.mark.parametrize("name", ["dp-adagrad", "dp-adambc", "ime-adagrad", "stp-adam"])
 def test_trials_at_once_go_where_each_goes_alone(name: str, trials: int) -> None:
-    own = {"learning_rate": 0.1, "clip_norm": 0.7}
+    options = {"learning_rate": 0.1, "clip_norm": 0.7}
     constants = {"noise_multiplier": 0.5, "expected_batch_size": 2.0}
     draws = torch.Generator().manual_seed(3)
     gradients = torch.randn(trials, 6, 2, 4, generator=draws, dtype=torch.float64)
     noise = torch.randn(trials, 6, 2, 4, generator=draws, dtype=torch.float64)
     public = Public(**constants, total_steps=6)
     together = Trials(
-        method_class(name)(**own), public, torch.zeros(trials, 4, dtype=torch.float64)
+        method_class(name)(**options), public, torch.zeros(trials, 4, dtype=torch.float64)
     )
     for t in range(6):
         together.advance(gradients[:, t], noise[:, t])
     for i in range(trials):
         draws_of_query = noise[i, :, : method_class(name).query.draws]
-        alone = replay(name, {**own, **constants}, np.zeros(4), gradients[i], draws_of_query)
+        alone = replay(name, {**options, **constants}, np.zeros(4), gradients[i], draws_of_query)
         np.testing.assert_allclose(together.theta[i].numpy(), alone[-1], rtol=1e-12)
 
 

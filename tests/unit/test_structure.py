@@ -106,7 +106,7 @@ for root in {packages}:
 
 
 def test_studies_and_reports_never_load_torch_or_mlflow() -> None:
-    code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.report"])
+    code = IMPORT_ALL.format(packages=["clipnoise.studies", "clipnoise.report", "clipnoise.papers"])
     assert not loaded_by(code) & {"torch", "mlflow", "opacus"}
 
 

@@ -1,8 +1,10 @@
-"""Every reproduction at a reduced size, from its settings through the command line to its PDF."""
+"""Every experiment of a paper at a reduced size: from its settings, by command line, to its PDF."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,8 +12,7 @@ import pytest
 from pypdf import PdfReader
 
 from clipnoise.cli import main
-from clipnoise.papers.base import COMPARISON, reproductions
-from clipnoise.report.reproductions.base import reports
+from clipnoise.papers.base import COMPARISON, experiments
 from clipnoise.studies.scale import read_scale
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,8 @@ def reproduce(name: str, folder: Path, *scale: str | Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", reproductions())
-def test_a_reproduction_leaves_a_comparison_and_a_pdf_that_shows_it(
+@pytest.mark.parametrize("name", experiments())
+def test_an_experiment_leaves_a_comparison_and_a_pdf_that_shows_it(
     name: str, tmp_path: Path
 ) -> None:
     data = reproduce(name, tmp_path)
@@ -51,21 +52,32 @@ def test_a_reproduction_leaves_a_comparison_and_a_pdf_that_shows_it(
     text = "".join(pages)
     assert "Published and measured" in text
     assert "What was found" in text
-    assert "Smaller than what follows describes" in " ".join(text.split())
+    assert "This run is smaller than what is described below" in " ".join(text.split())
     assert "Provenance" in text
     squeezed = "".join(text.split())
     assert all("".join(str(quantity).split()) in squeezed for quantity in comparison.quantity)
 
 
-def test_every_reproduction_has_a_smoke_size_and_a_report() -> None:
-    assert set(read_scale(SMOKE).reproductions) == set(reproductions()) == set(reports())
+def test_every_experiment_has_a_smoke_size() -> None:
+    assert set(read_scale(SMOKE).reproductions) == set(experiments())
 
 
-def test_at_its_published_size_a_reproduction_has_no_watermark(tmp_path: Path) -> None:
+def test_at_its_published_size_an_experiment_has_no_watermark(tmp_path: Path) -> None:
     data = reproduce("dp-adambc/fig2-left", tmp_path, "--scale")
     assert json.loads((data / "run.json").read_text())["watermark"] == ""
     settings = ROOT / "workflow" / "reproductions" / "dp-adambc" / "fig2-left.yaml"
     assert (data / "settings.yaml").read_text() == settings.read_text()
+
+
+def test_a_report_is_made_without_torch(tmp_path: Path) -> None:
+    data = reproduce("dp-adambc/fig2-left", tmp_path)
+    words = ["reproduction-report", "dp-adambc/fig2-left", "--data", str(data)]
+    words += ["--template", str(TEMPLATE), "--out", str(tmp_path / "report.pdf")]
+    code = (
+        f"import sys; from clipnoise.cli import main; assert main({words}) == 0; "
+        "assert not {'torch', 'mlflow', 'opacus'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_same_settings_give_the_same_files(tmp_path: Path) -> None:

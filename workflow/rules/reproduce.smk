@@ -1,4 +1,4 @@
-from clipnoise.papers.base import fingerprint as reproduction_fingerprint
+from clipnoise.papers.base import fingerprint as experiment_fingerprint
 
 
 rule reproduce:
@@ -20,7 +20,7 @@ rule reproduce:
         LOCK
     params:
         folder=subpath(output.comparison, parent=True),
-        fingerprint=lambda wildcards, input: reproduction_fingerprint(
+        fingerprint=lambda wildcards, input: experiment_fingerprint(
             wildcards.artefact, Path(input.settings)
         ),
     shell:

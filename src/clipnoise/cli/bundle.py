@@ -25,13 +25,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
+    from clipnoise.papers.base import experiment_class
     from clipnoise.report.bundle import bundle
     from clipnoise.studies.scale import read_scale
     from clipnoise.studies.study import load_study
 
     paths = {name: arguments.reports / f"{name}.pdf" for name in arguments.artefacts}
     files = {name: arguments.studies / f"{name}.yaml" for name in paths}
-    titles = {name: load_study(file).title for name, file in files.items() if file.is_file()}
+    titles = {
+        name: load_study(file).title if file.is_file() else experiment_class(name).title
+        for name, file in files.items()
+    }
     watermark = read_scale(arguments.scale).watermark
     write_atomically(arguments.out, bundle(paths, titles, arguments.template, watermark))
     print(f"{arguments.out}: {len(paths)} artefacts")

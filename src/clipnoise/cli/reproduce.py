@@ -13,7 +13,7 @@ from clipnoise.cli._options import add_scale
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reproduction", help="e.g. adadps/fig3")
+    parser.add_argument("experiment", help="e.g. adadps/fig3")
     parser.add_argument(
         "--settings", type=Path, required=True, help="YAML file with the settings of the experiment"
     )
@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.studies.scale import read_scale
 
     provenance, scale = Provenance("cpu"), read_scale(arguments.scale)
-    changes = scale.reproductions.get(arguments.reproduction, {})
-    experiment = load(arguments.reproduction, arguments.settings, changes)
+    changes = scale.reproductions.get(arguments.experiment, {})
+    experiment = load(arguments.experiment, arguments.settings, changes)
     published = read_published(arguments.published)
     write(experiment.run(), published, arguments.out)
     settings = arguments.settings.read_text()
@@ -50,5 +50,5 @@ def run(arguments: argparse.Namespace) -> int:
         "watermark": scale.watermark if changes else "",
     }
     write_json(arguments.out / "run.json", {**provenance.as_mapping(), **facts})
-    print(f"{arguments.out}: {arguments.reproduction}")
+    print(f"{arguments.out}: {arguments.experiment}")
     return 0

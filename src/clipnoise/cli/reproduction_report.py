@@ -1,4 +1,4 @@
-"""Make the PDF of a reproduction from its CSV files, and put its comparison beside it."""
+"""Make the PDF of an exact experiment from its CSV files, and write its comparison beside it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reproduction", help="e.g. adadps/fig3")
+    parser.add_argument("experiment", help="e.g. adadps/fig3")
     parser.add_argument(
         "--data", type=Path, required=True, help="folder written by clipnoise reproduce"
     )
@@ -17,16 +17,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.report.reproductions.base import Data, find_report
-    from clipnoise.report.reproductions.build import build
+    from clipnoise.papers.base import ExperimentFiles, experiment_class
+    from clipnoise.papers.report import build
 
-    data = Data(arguments.data)
-    pdf = build(find_report(arguments.reproduction), data, arguments.template)
-    comparison = data.table("comparison")
-    if data.watermark:
-        comparison = comparison.assign(warning=data.watermark)
+    files = ExperimentFiles(arguments.data)
+    pdf = build(experiment_class(arguments.experiment), files, arguments.template)
+    comparison = files.table("comparison")
+    if files.watermark:
+        comparison = comparison.assign(warning=files.watermark)
     text = comparison.to_csv(index=False, lineterminator="\n")
     write_atomically(arguments.out.with_suffix(".csv"), text)
     write_atomically(arguments.out, pdf)
-    print(f"{arguments.out}: {len(data.comparison)} quantities")
+    print(f"{arguments.out}: {len(files.comparison)} quantities")
     return 0

@@ -1,6 +1,6 @@
-"""Reproductions: the papers' exact experiments that need no dataset, one module each.
+"""The papers' experiments that need no dataset: one module per artefact, experiment and report.
 
-Belongs here: a class per artefact whose fields are its settings and whose `run` measures what the
-paper published. Does not: published numbers (reports/published), values of settings
-(workflow/reproductions), drawing (reporting.reproductions), optimizers of its own.
+Belongs here: a class per artefact whose fields are its settings, whose `run` measures what the
+paper published, and whose `figures` and `remarks` make its report. Does not: published numbers
+(reports/published), values of settings (workflow/reproductions), optimizers.
 """

@@ -1,33 +1,43 @@
-"""The contract of a reproduction, and the files that it leaves behind."""
+"""What an experiment is: its settings, its findings, its files, and when it must run again."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, parse
-from clipnoise.files import write_atomically
+from clipnoise.files import read_yaml, write_atomically
 from clipnoise.plugins import lookup, plugins
+from clipnoise.report.formats import significant
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+PACKAGE = "clipnoise.papers"
+COMPARISON = ("quantity", "published", "measured", "difference")
+REPORT = ("title", "source", "setup", "figures", "remarks")  # the members that make the report
 
 Row = Mapping[str, Any]
-COMPARISON = ("quantity", "published", "measured", "difference")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number to set beside a published one.
+    """One measured number and what to compare it with.
 
     Attributes:
-        name: what it is, as the report says it.
-        measured: what was found here; None where it could not be.
-        cell: the published cell it belongs to; None where the name is the cell's.
-        formula: what the paper's formula gives at these settings, where the paper has a formula
-            instead of a number.
+        name: what the report calls it.
+        measured: None where it could not be measured.
+        cell: the published cell that it belongs to; None where the cell has the same name.
+        formula: the value of the paper's formula at these settings, where the paper gives a
+            formula instead of a number.
     """
 
     name: str
@@ -38,7 +48,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a reproduction found.
+    """What an experiment measured.
 
     Attributes:
         tables: tidy raw data by file name without suffix; every row of a table has the same keys.
@@ -49,73 +59,139 @@ class Findings:
     quantities: Sequence[Quantity] = field(default=())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """Base of every reproduction: a frozen dataclass with an `id`, its settings as fields.
+@dataclass(frozen=True)
+class Drawing:
+    """One figure with its title and caption."""
 
-    Attributes:
-        uses: ids of methods that `run` names itself; those in the settings need not be listed.
-    """
+    title: str
+    caption: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class ExperimentFiles:
+    """The folder that a run of an experiment wrote."""
+
+    folder: Path
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table by its file name without suffix.
+
+        Raises:
+            UserError: the run did not write it.
+        """
+        import pandas as pd
+
+        path = self.folder / f"{name}.csv"
+        if not path.is_file():
+            raise UserError(f"{path}: no such file. Run `clipnoise reproduce` first.")
+        return pd.read_csv(path)
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """comparison.csv, by quantity."""
+        return self.table("comparison").set_index("quantity")
+
+    @cached_property
+    def provenance(self) -> Mapping[str, Any]:
+        """The content of run.json; empty where there is no such file."""
+        path = self.folder / "run.json"
+        content: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        return content
+
+    @property
+    def watermark(self) -> str:
+        """What is printed across everything that shows the numbers; empty at full size."""
+        return str(self.provenance.get("watermark", ""))
+
+    def measured(self, quantity: str) -> float:
+        """Return a measured number; NaN where there is none."""
+        return self._number(quantity, "measured")
+
+    def published(self, quantity: str) -> float:
+        """Return the number that a quantity is compared with; NaN where there is none."""
+        return self._number(quantity, "published")
+
+    def text(self, quantity: str, digits: int = 4) -> str:
+        """Return a measured number with so many significant digits."""
+        return significant(self.measured(quantity), digits)
+
+    def _number(self, quantity: str, column: str) -> float:
+        if quantity not in self.comparison.index:
+            return float("nan")
+        return float(self.comparison[column].loc[quantity])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Base of every section of an experiment's settings: unknown keys are errors."""
 
     __pydantic_config__: ClassVar = STRICT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Section):
+    """Base of every experiment: its settings are its fields.
+
+    Attributes:
+        id: `"<paper>/<artefact>"`.
+        uses: ids of methods that `run` names itself; those in the settings need not be listed.
+        title: title of the report.
+        source: paper, section and artefact.
+        setup: what was run, a paragraph each.
+    """
+
     id: ClassVar[str]
     uses: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str]
+    source: ClassVar[str]
+    setup: ClassVar[tuple[str, ...]]
 
     def run(self) -> Findings:
         """Run the experiment; the same settings give the same findings on the same machine."""
         raise NotImplementedError
 
+    @staticmethod
+    def figures(files: ExperimentFiles) -> list[Drawing]:
+        """Draw the figures of the report from the files that a run wrote."""
+        raise NotImplementedError
 
-def reproductions() -> Mapping[str, type[Reproduction]]:
-    """Return every reproduction class by id, `"<paper>/<artefact>"`."""
-    return plugins("clipnoise.papers", Reproduction)
+    @staticmethod
+    def remarks(files: ExperimentFiles) -> list[str]:
+        """Say what was found, and by how much and why published numbers were missed."""
+        raise NotImplementedError
 
 
-def load(name: str, settings: Path, changes: Mapping[str, Any] | None = None) -> Reproduction:
-    """Read the settings of a reproduction.
+def experiments() -> Mapping[str, type[Experiment]]:
+    """Return every experiment class by id."""
+    return plugins(PACKAGE, Experiment)
+
+
+def experiment_class(name: str) -> type[Experiment]:
+    """Return the experiment class of an id.
+
+    Raises:
+        UserError: there is none of that id.
+    """
+    return lookup(PACKAGE, Experiment, "experiment", name)
+
+
+def load(name: str, settings: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read the settings of an experiment.
 
     Args:
         name: the id, e.g. `"adadps/fig3"`.
-        settings: a YAML file with the fields of that reproduction.
+        settings: a YAML file with the fields of that experiment.
         changes: fields that replace those of the file, to make the experiment smaller.
 
     Raises:
         UserError: an unknown id, or settings that do not fit.
     """
-    from clipnoise.files import read_yaml
-
-    kind = lookup("clipnoise.papers", Reproduction, "reproduction", name)
+    kind = experiment_class(name)
     return parse(kind, {**read_yaml(settings), **(changes or {})}, file=str(settings))
 
 
-def fingerprint(name: str, settings: Path) -> str:
-    """Return a fingerprint of the code that can change what a reproduction finds, and of no other.
-
-    Args:
-        name: the id.
-        settings: its settings, which name methods and models.
-
-    Raises:
-        UserError: an unknown id, or a file that is not YAML.
-    """
-    from clipnoise.files import read_yaml
-    from clipnoise.methods.registry import methods
-    from clipnoise.models.base import Model
-    from clipnoise.run.fingerprint import fingerprint_of
-
-    kind = lookup("clipnoise.papers", Reproduction, "reproduction", name)
-    words = {*kind.uses, *_texts(read_yaml(settings))}
-    known = {**methods(), **plugins("clipnoise.models", Model)}
-    return fingerprint_of([kind.__module__, *(known[w].__module__ for w in words if w in known)])
-
-
-def _texts(values: Any) -> Iterator[str]:
-    """Yield every string below a value read from YAML, keys left out."""
-    if isinstance(values, str):
-        yield values
-    elif isinstance(values, dict | list):
-        for value in values.values() if isinstance(values, dict) else values:
-            yield from _texts(value)
+# The files of an experiment
 
 
 def read_published(path: Path) -> dict[str, float]:
@@ -142,27 +218,22 @@ def compare(quantities: Sequence[Quantity], published: Mapping[str, float]) -> l
 
     Returns:
         Rows with the columns of `COMPARISON`, one per quantity, then one per published cell that
-        nothing was measured for. A number that is not there is None.
+        nothing was measured for. A missing number is None.
     """
     rows: list[Row] = []
+    left = dict(published)
     for quantity in quantities:
-        reference = quantity.formula
-        if reference is None:
-            reference = published.get(quantity.cell or quantity.name)
-        rows.append(_row(quantity.name, reference, quantity.measured))
-    used = {quantity.cell or quantity.name for quantity in quantities}
-    rows += [_row(cell, value, None) for cell, value in published.items() if cell not in used]
-    return rows
+        cell = quantity.cell or quantity.name
+        left.pop(cell, None)
+        reference = published.get(cell) if quantity.formula is None else quantity.formula
+        rows.append(_compared(quantity.name, reference, quantity.measured))
+    return [*rows, *(_compared(cell, value, None) for cell, value in left.items())]
 
 
-def _row(name: str, published: float | None, measured: float | None) -> Row:
-    both = published is not None and measured is not None
-    return {
-        "quantity": name,
-        "published": published,
-        "measured": measured,
-        "difference": measured - published if both else None,  # type: ignore[operator]
-    }
+def _compared(name: str, published: float | None, measured: float | None) -> Row:
+    known = published is not None and measured is not None
+    difference = measured - published if known else None  # type: ignore[operator]
+    return dict(zip(COMPARISON, (name, published, measured, difference), strict=True))
 
 
 def write(findings: Findings, published: Mapping[str, float], folder: Path) -> None:
@@ -179,9 +250,43 @@ def to_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([_cell(row[column]) for column in columns])
+        cells = (row[column] for column in columns)
+        writer.writerow([f"{x:.8g}" if isinstance(x, float) else x for x in cells])
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    return f"{value:.8g}" if isinstance(value, float) else value
+# When an experiment must run again
+
+
+def fingerprint(name: str, settings: Path) -> str:
+    """Return a fingerprint of the code that can change what an experiment measures.
+
+    It covers `run` with everything that it uses, how findings are written, and the methods and
+    models that the settings name. Editing a figure or a remark does not change it.
+
+    Args:
+        name: the id.
+        settings: its settings, which name methods and models.
+
+    Raises:
+        UserError: an unknown id, or a file that is not YAML.
+    """
+    from clipnoise.methods.registry import methods
+    from clipnoise.models.base import Model
+    from clipnoise.run.fingerprint import fingerprint_of_names
+
+    kind = experiment_class(name)
+    words = {*kind.uses, *_texts(read_yaml(settings))}
+    known = {**methods(), **plugins("clipnoise.models", Model)}
+    named = {known[word].__module__ for word in words if word in known}
+    roots = [(kind.__module__, kind.__name__), (__name__, write.__name__)]
+    return fingerprint_of_names(roots, folder=PACKAGE, without=REPORT, modules=named)
+
+
+def _texts(values: Any) -> Iterator[str]:
+    """Yield every string below a value read from YAML, keys left out."""
+    if isinstance(values, str):
+        yield values
+    elif isinstance(values, dict | list):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _texts(value)

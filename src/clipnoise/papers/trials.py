@@ -1,10 +1,14 @@
-"""Independent trials of one method, stepped at once."""
+"""Methods as the experiments run them: built from settings, and stepped in many trials at once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
+from clipnoise.fields import parse
 from clipnoise.methods.base import State, step
+from clipnoise.methods.registry import method_class
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -12,15 +16,56 @@ if TYPE_CHECKING:
     from clipnoise.methods.base import Method, Public
     from clipnoise.privacy.queries import Clipping, Unreleased
 
-    Buffers = dict[str, Tensor]
+
+def build_method(name: str, *options: Mapping[str, Any], key: str = "") -> Method:
+    """Return a method with its hyper-parameters.
+
+    Args:
+        name: the id of the method.
+        options: hyper-parameters; later mappings replace earlier ones.
+        key: what an error message calls the method; the id if empty.
+    """
+    values = {key: value for mapping in options for key, value in mapping.items()}
+    return parse(method_class(name), values, key=key or name)
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of the values of a grid; the last name varies fastest."""
+    for values in product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def choice_text(choice: Mapping[str, float]) -> str:
+    """Return a combination as the tables of an experiment show it: `learning_rate=0.1, …`."""
+    return ", ".join(f"{name}={value:g}" for name, value in choice.items())
+
+
+def change(
+    method: Method, state: State, public: Public, gradients: Tensor, noise: Sequence[Tensor]
+) -> Tensor:
+    """Take the step of training on given gradients and return the change of the parameters.
+
+    Args:
+        method: the optimizer.
+        state: its state, which is updated.
+        public: the public constants.
+        gradients: per-example gradients, shape (b, d).
+        noise: standard normals of shape (d,), at least as many as the method's query draws.
+    """
+    from clipnoise.gradients.per_example import clipped_sum
+
+    def form(clipping: Clipping) -> Unreleased:
+        return clipped_sum([gradients], clipping)
+
+    return step(method, state, public, available=1, clipped_sum=form, noise=tuple(noise))
 
 
 class Trials:
-    """The same method on many independent streams: one call of `step`, mapped over the trials.
+    """Independent trials of one method, stepped at once: `change`, mapped over the trials.
 
     Attributes:
         theta: the parameters, shape (trials, d).
-        buffers: the memory of the method, each of shape (trials, …).
+        buffers: the state of the method, each of shape (trials, …).
         steps: how many steps have been taken.
     """
 
@@ -35,7 +80,7 @@ class Trials:
         self.method = method
         self.public = public
         self.theta = theta
-        self.buffers: Buffers = {}
+        self.buffers: dict[str, Tensor] = {}
         self.steps = 0
 
     def advance(self, gradients: Tensor, noise: Tensor) -> None:
@@ -48,39 +93,25 @@ class Trials:
         """
         import torch
 
-        from clipnoise.gradients.per_example import clipped_sum
-
-        def one(buffers: Buffers, like: Tensor, rows: Tensor, normals: Tensor) -> Buffers:
-            def form(plan: Clipping) -> Unreleased:
-                return clipped_sum([rows], plan)
-
+        def trial(
+            buffers: dict[str, Tensor], like: Tensor, rows: Tensor, normals: Tensor
+        ) -> dict[str, Tensor]:
             state = State(like=like, step=self.steps, buffers=buffers)
-            change = step(
-                self.method,
-                state,
-                self.public,
-                available=1,
-                clipped_sum=form,
-                noise=normals.unbind(),
-            )
-            return {**state.buffers, "change": change}
+            moved = change(self.method, state, self.public, rows, normals.unbind())
+            return {**state.buffers, "change": moved}
 
-        dimensions = {name: _dimension(value) for name, value in self.buffers.items()}
-        buffers = {
-            name: value[0] if dimensions[name] is None else value
-            for name, value in self.buffers.items()
-        }
-        stepped = torch.vmap(one, in_dims=(dimensions, 0, 0, 0))(
-            buffers, self.theta, gradients, noise
-        )
-        self.theta = self.theta + stepped.pop("change")
-        self.buffers = stepped
+        shared = {name for name, value in self.buffers.items() if _is_shared(value)}
+        buffers = {name: x[0] if name in shared else x for name, x in self.buffers.items()}
+        dimensions = {name: None if name in shared else 0 for name in buffers}
+        mapped = torch.vmap(trial, in_dims=(dimensions, 0, 0, 0))
+        self.buffers = mapped(buffers, self.theta, gradients, noise)
+        self.theta = self.theta + self.buffers.pop("change")
         self.steps += 1
 
 
-def _dimension(value: Tensor) -> int | None:
-    """Return along which dimension a buffer differs between trials; None for one they share.
+def _is_shared(buffer: Tensor) -> bool:
+    """Return whether all trials share a buffer's value.
 
-    A number that depends on the step alone comes back from the map as one value seen many times.
+    A number that depends on the step alone comes back from vmap as one value seen many times.
     """
-    return None if value.dim() == 1 and (len(value) == 1 or value.stride(0) == 0) else 0
+    return buffer.dim() == 1 and (len(buffer) == 1 or buffer.stride(0) == 0)

@@ -10,7 +10,6 @@ from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.report.pdf import typeset
-from clipnoise.report.reproductions.base import reports
 
 PAPERS = {
     "adadps": "Private Adaptive Optimization with Side Information (AdaDPS)",
@@ -27,7 +26,7 @@ def bundle(
 
     Args:
         artefacts: their PDFs by name, `<paper>/<artefact>`.
-        titles: of the artefacts that are studies; a reproduction knows its own.
+        titles: their titles by name.
         template: the Typst file.
         watermark: what stands on the first page, too; empty for none.
 
@@ -45,7 +44,7 @@ def bundle(
             "artefacts": [
                 {
                     "name": name,
-                    "title": _title(name, titles),
+                    "title": titles[name],
                     "file": f"{numbers[name]}.pdf",
                     "pages": pages(artefacts[name]),
                 }
@@ -71,10 +70,6 @@ def pages(pdf: Path) -> int:
     if found is None:
         raise UserError(f"{pdf}: not a report of this suite.")
     return int(found[1])
-
-
-def _title(name: str, titles: Mapping[str, str]) -> str:
-    return titles[name] if name in titles else reports()[name].title
 
 
 def _heading(chapters: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,76 @@ def fingerprint_of(modules: Iterable[str]) -> str:
         modules: dotted names.
     """
     return _fingerprint(tuple(sorted(set(modules))))
+
+
+def fingerprint_of_names(
+    roots: Iterable[tuple[str, str]],
+    *,
+    folder: str,
+    without: Collection[str] = (),
+    modules: Iterable[str] = (),
+) -> str:
+    """Return the fingerprint of some classes and functions and of what they use: 12 hex digits.
+
+    Of the modules in one folder only those definitions count that the roots use by name, directly
+    or not. Modules elsewhere count whole, as in `fingerprint_of`.
+
+    Args:
+        roots: module and name of each class or function.
+        folder: dotted name of the folder.
+        without: members of classes in the folder that do not count.
+        modules: further modules that count whole.
+    """
+    code: dict[str, str] = {}
+    whole = set(modules)
+    waiting = list(roots)
+    while waiting:
+        module, name = waiting.pop()
+        statement = _definitions(module, frozenset(without)).get(name)
+        if statement is None or f"{module}.{name}" in code:
+            continue
+        code[f"{module}.{name}"] = ast.unparse(statement)
+        waiting += [(module, node.id) for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        if isinstance(statement, ast.ImportFrom) and f"{statement.module}.".startswith(
+            f"{folder}."
+        ):
+            waiting.append((str(statement.module), statement.names[0].name))
+        else:
+            whole |= _imports(_runtime_statements(statement))
+    text = "\n".join(f"{name}\n{code[name]}" for name in sorted(code))
+    return hashlib.sha256(f"{text}\n{fingerprint_of(whole)}".encode()).hexdigest()[:12]
+
+
+@cache
+def _definitions(module: str, without: frozenset[str]) -> dict[str, ast.stmt]:
+    """Return the statements of a module by the name that they define, imports one name each."""
+    found: dict[str, ast.stmt] = {}
+    for statement in _tree(module).body:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                found[alias.asname or alias.name.split(".")[0]] = ast.Import([alias])
+        elif isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                single = ast.ImportFrom(statement.module, [alias], statement.level)
+                found[alias.asname or alias.name] = single
+        else:
+            if isinstance(statement, ast.ClassDef):
+                statement.body = [x for x in statement.body if not without & set(_defined(x))]
+            found.update(dict.fromkeys(_defined(statement), statement))
+    return found
+
+
+def _defined(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement other than an import defines."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            nodes = [node for target in targets for node in ast.walk(target)]
+            return [node.id for node in nodes if isinstance(node, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
 
 
 @cache
@@ -94,14 +164,19 @@ class Module:
 
 @cache
 def _read(module: str) -> Module:
+    tree = _tree(module)
+    return Module(ast.unparse(tree), _imports(_runtime_statements(tree)))
+
+
+def _tree(module: str) -> ast.Module:
+    """Return a module without its docstrings."""
     path = _source(module)
     assert path is not None, module
     tree = ast.parse(path.read_text())
-    statements = list(_runtime_statements(tree))
-    for node in statements:
+    for node in list(_runtime_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             _drop_docstring(node)
-    return Module(ast.unparse(tree), _imports(statements))
+    return tree
 
 
 def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:

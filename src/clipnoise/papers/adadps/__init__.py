@@ -1,1 +1,1 @@
-"""Artefacts of AdaDPS."""
+"""Experiments of AdaDPS."""

@@ -1,1 +1,1 @@
-"""Artefacts of On Design Principles for Private Adaptive Optimizers."""
+"""Experiments of On Design Principles for Private Adaptive Optimizers."""

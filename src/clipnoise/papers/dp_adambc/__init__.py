@@ -1,1 +1,1 @@
-"""Artefacts of DP-AdamBC."""
+"""Experiments of DP-AdamBC."""

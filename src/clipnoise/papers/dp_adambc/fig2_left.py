@@ -6,22 +6,33 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clipnoise.fields import STRICT, Count, Decay, Positive
+from clipnoise.fields import Count, Decay, Positive
 from clipnoise.methods.base import Public
 from clipnoise.methods.privatize_then_adapt.dp_sgdm import DPSGDM
-from clipnoise.papers.base import Findings, Quantity, Reproduction, Row
+from clipnoise.papers.base import (
+    Drawing,
+    Experiment,
+    ExperimentFiles,
+    Findings,
+    Quantity,
+    Row,
+    Section,
+)
+from clipnoise.papers.report import logarithmic
+from clipnoise.report.figures import canvas
+from clipnoise.report.styles import style
+
+CURVES = {"asymptote, small Φ": "dp-adambc", "asymptote, large Φ": "dp-adam"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One curve or one value of the text: the noise and the rate of DP-Adam.
+class ScheduleSetting(Section):
+    """The noise and the learning rate of DP-Adam behind one curve or one number of the text.
 
     Attributes:
         name: the published cell of its asymptote.
         printed_phi: Φ as the paper prints it, rounded; None where it prints none.
     """
-
-    __pydantic_config__: ClassVar = STRICT
 
     name: str
     expected_batch_size: Positive
@@ -32,17 +43,24 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure2Left(Reproduction):
+class ImpliedSchedule(Experiment):
     """η_t = η(1−β)/((1−β^t)√Φ) from dp-sgdm with `schedule: adam-equivalent`, and its limit.
 
     Source: DP-AdamBC, equation 3, Figure 2 (left) and the learning rates named in the text.
     """
 
     id: ClassVar[str] = "dp-adambc/fig2-left"
+    title: ClassVar[str] = "The schedule that DP-Adam implies: Figure 2, left"
+    source: ClassVar[str] = "DP-AdamBC, equation 3 and Figure 2 (left)"
+    setup: ClassVar[tuple[str, ...]] = (
+        "Where the noise dominates the second moment, DP-Adam takes the steps of DP-SGDM with "
+        "η_t = η(1 − β)/((1 − β^t)√Φ), Φ = (σC/B)². The values come from dp-sgdm with "
+        "schedule: adam-equivalent, the same code that trains.",
+    )
 
     momentum: Decay
     steps: Count
-    settings: tuple[Setting, ...]
+    settings: tuple[ScheduleSetting, ...]
 
     def run(self) -> Findings:
         rows: list[Row] = []
@@ -66,13 +84,38 @@ class Figure2Left(Reproduction):
             ]
             quantities.append(Quantity(setting.name, method.rate(100_000, public)))
             if setting.printed_phi is not None:
-                rounded = setting.learning_rate * (1 - self.momentum)
+                limit = setting.learning_rate * (1 - self.momentum) / math.sqrt(setting.printed_phi)
                 quantities += [
                     Quantity(f"Φ, {setting.name}", phi, formula=setting.printed_phi),
-                    Quantity(
-                        f"{setting.name}, from the printed Φ",
-                        rounded / math.sqrt(setting.printed_phi),
-                        setting.name,
-                    ),
+                    Quantity(f"{setting.name}, from the printed Φ", limit, setting.name),
                 ]
         return Findings({"data": rows}, quantities)
+
+    @staticmethod
+    def figures(files: ExperimentFiles) -> list[Drawing]:
+        table = files.table("data")
+        figure, axes = canvas.sheet(1, 2, height=2.3)
+        for ax, (name, look) in zip(axes.flat, CURVES.items(), strict=True):
+            curve = table[table["setting"] == name]
+            ax.plot(curve["step"], curve["rate"], color=style(look).colour, label="equation 3")
+            line = {"color": canvas.PALE, "linestyle": ":", "label": "published asymptote"}
+            ax.axhline(files.published(name), **line)
+            ax.set(title=name.removeprefix("asymptote, "), xlabel="Step t")
+            logarithmic(ax, "y")
+            ax.legend()
+        axes[0, 0].set_ylabel("Learning rate of DP-SGDM")
+        caption = "η = 0.001 and β = 0.9, for the two Φ of the paper."
+        return [Drawing("Implied learning rate", caption, figure)]
+
+    @staticmethod
+    def remarks(files: ExperimentFiles) -> list[str]:
+        return [
+            "Both published asymptotes follow from the rounded Φ that the paper prints: "
+            f"0.0001/√2.4e-8 = {files.text('asymptote, small Φ, from the printed Φ')}. With Φ "
+            f"unrounded they are {files.text('asymptote, small Φ')} and "
+            f"{files.text('asymptote, large Φ')}.",
+            "Section 3 names η = 0.001 for the SNLI run and a rate of 6.4 for DP-SGDM, but "
+            f"equation 3 gives {files.text('SNLI in section 3, η = 0.001')} at that η. Appendix D "
+            "names η = 0.01 for the same run, and then 6.4 is exact: the η in section 3 is wrong.",
+            "Both rates of appendix D for CIFAR-10 are reproduced exactly.",
+        ]

@@ -1,4 +1,4 @@
-"""DP-Adam against DP-SGDM with the schedule that it implies, trained on real digits."""
+"""Figure 2, middle, of DP-AdamBC: DP-Adam against DP-SGDM with the schedule that it implies."""
 
 from __future__ import annotations
 
@@ -8,30 +8,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from clipnoise.fields import STRICT, Count, Decay, Positive
-from clipnoise.papers.base import Findings, Quantity, Reproduction, Row
+from clipnoise.fields import Count, Decay, Positive
+from clipnoise.papers.base import (
+    Drawing,
+    Experiment,
+    ExperimentFiles,
+    Findings,
+    Quantity,
+    Row,
+    Section,
+)
+from clipnoise.papers.report import shared_legend
+from clipnoise.report.figures import canvas
+from clipnoise.report.formats import significant
+from clipnoise.report.styles import style
 
 Curve = dict[int, float]  # training loss by step
+REFERENCE = "dp-adam"
 SCHEDULED = "dp-sgdm, schedule"
 CELL = "mean squared difference of training losses"
+LOOKS = {  # methods whose line each run is drawn with
+    REFERENCE: "dp-adam",
+    SCHEDULED: "dp-adambc",
+    "dp-sgdm, its final rate": "dp-sgdm",
+    "dp-sgdm, rate of dp-adam": "dp-sgd",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
-    """One noise level and the learning rate of DP-Adam under it."""
-
-    __pydantic_config__: ClassVar = STRICT
+class NoiseLevel(Section):
+    """A noise multiplier and the learning rate of DP-Adam at it."""
 
     noise_multiplier: Positive
     learning_rate: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tracking(Reproduction):
+class ScheduleTracking(Experiment):
     """Mean squared difference of the training losses of DP-Adam and DP-SGDM, by noise level.
 
-    Runs of one seed share initial weights, batches and noise. DP-SGDM runs with the schedule of
-    equation 3, at the constant rate that this schedule ends at, and at the constant rate of
+    Runs with the same seed share initial weights, batches and noise. DP-SGDM runs with the schedule
+    of equation 3, at the constant rate that this schedule ends at, and at the constant rate of
     DP-Adam.
 
     Source: DP-AdamBC, section 3, Figure 2 (middle) and Figure 7.
@@ -39,6 +56,18 @@ class Tracking(Reproduction):
 
     id: ClassVar[str] = "dp-adambc/dp-adam-tracks-dp-sgdm"
     uses: ClassVar[tuple[str, ...]] = ("dp-adam", "dp-sgdm")
+    title: ClassVar[str] = "DP-Adam tracks DP-SGDM where the noise dominates"
+    source: ClassVar[str] = "DP-AdamBC, section 3, equation 3 and Figure 2 (middle)"
+    setup: ClassVar[tuple[str, ...]] = (
+        "Logistic regression on the 1,300 private digits of scikit-learn, B = 64, C = 0.1, 600 "
+        "steps, five seeds, four noise multipliers. DP-SGDM runs three times: with the schedule of "
+        "equation 3, at the constant rate that the schedule ends at, and at the rate of DP-Adam. "
+        "Runs with the same seed share initial weights, batches and noise. All are trained like "
+        "every other run of the suite.",
+        "The paper trains on SNLI, where 7.7 M parameters make the squared gradient of a "
+        "coordinate small against Φ at σ = 0.4. Here there are 650 parameters, so the same regime "
+        "needs more noise.",
+    )
 
     model: str
     expected_batch_size: Count
@@ -47,7 +76,7 @@ class Tracking(Reproduction):
     evaluations: Count
     momentum: Decay
     beta2: Decay
-    noises: tuple[Noise, ...]
+    noises: tuple[NoiseLevel, ...]
     seeds: tuple[int, ...]
 
     def run(self) -> Findings:
@@ -56,59 +85,44 @@ class Tracking(Reproduction):
         rows: list[Row] = []
         curves: list[Row] = []
         quantities: list[Quantity] = []
-        with tempfile.TemporaryDirectory() as name:
-            cache = Path(name)
+        with tempfile.TemporaryDirectory() as folder:
+            cache = Path(folder)
             Digits().prepare(cache)
             for noise in self.noises:
-                found = {
+                runs = {
                     label: [self._train(cache, method, noise, seed) for seed in self.seeds]
                     for label, method in self._methods(noise)
                 }
-                key = {"noise_multiplier": noise.noise_multiplier}
-                for label, runs in found.items():
-                    for seed, curve in zip(self.seeds, runs, strict=True):
-                        curves += [
-                            {**key, "label": label, "seed": seed, "step": t, "loss": curve[t]}
-                            for t in curve
-                        ]
-                reference = found.pop("dp-adam")
-                for label, runs in found.items():
-                    values = [
-                        squared_difference(a, b) for a, b in zip(reference, runs, strict=True)
+                sigma = noise.noise_multiplier
+                for label, losses in runs.items():
+                    keys = [
+                        {"noise_multiplier": sigma, "label": label, "seed": seed}
+                        for seed in self.seeds
                     ]
-                    rows += [
-                        {**key, "label": label, "seed": seed, "difference": value}
-                        for seed, value in zip(self.seeds, values, strict=True)
-                    ]
-                    quantities.append(
-                        Quantity(
-                            f"{CELL}, σ = {noise.noise_multiplier:g}, {label}",
-                            sum(values) / len(values),
-                            CELL if label == SCHEDULED else None,
-                        )
-                    )
+                    for key, curve in zip(keys, losses, strict=True):
+                        curves += [{**key, "step": t, "loss": curve[t]} for t in curve]
+                    if label == REFERENCE:
+                        continue
+                    values = list(map(squared_difference, runs[REFERENCE], losses))
+                    rows += [{**k, "difference": x} for k, x in zip(keys, values, strict=True)]
+                    name = f"{CELL}, σ = {sigma:g}, {label}"
+                    cell = CELL if label == SCHEDULED else None
+                    quantities.append(Quantity(name, sum(values) / len(values), cell))
         return Findings({"data": rows, "curves": curves}, quantities)
 
-    def _methods(self, noise: Noise) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _methods(self, noise: NoiseLevel) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield label and method section of every run at one noise level."""
         eta, c = noise.learning_rate, self.clip_norm
         deviation = noise.noise_multiplier * c / self.expected_batch_size
+        betas = [self.momentum, self.beta2]
         sgdm = {"id": "dp-sgdm", "clip_norm": c, "momentum": self.momentum}
-        yield (
-            "dp-adam",
-            {
-                "id": "dp-adam",
-                "clip_norm": c,
-                "learning_rate": eta,
-                "betas": [self.momentum, self.beta2],
-            },
-        )
+        yield REFERENCE, {"id": "dp-adam", "clip_norm": c, "learning_rate": eta, "betas": betas}
         yield SCHEDULED, {**sgdm, "learning_rate": eta, "schedule": "adam-equivalent"}
         final = eta * (1 - self.momentum) / deviation
         yield "dp-sgdm, its final rate", {**sgdm, "learning_rate": final}
         yield "dp-sgdm, rate of dp-adam", {**sgdm, "learning_rate": eta}
 
-    def _train(self, cache: Path, method: dict[str, Any], noise: Noise, seed: int) -> Curve:
+    def _train(self, cache: Path, method: dict[str, Any], noise: NoiseLevel, seed: int) -> Curve:
         """Train one run as every run of the suite is trained and return its training losses."""
         from clipnoise.privacy.calibration import Target, calibrate
         from clipnoise.run.spec import from_mapping
@@ -138,6 +152,44 @@ class Tracking(Reproduction):
         )
         outcome = train(spec, cache=cache, calibration=calibrate(budget))
         return {row.step: row.train_loss for row in outcome.metrics}
+
+    @staticmethod
+    def figures(files: ExperimentFiles) -> list[Drawing]:
+        levels = list(files.table("curves").groupby("noise_multiplier"))
+        figure, axes = canvas.sheet(1, len(levels), height=2.5, sharey=True)
+        for ax, (sigma, curves) in zip(axes.flat, levels, strict=True):
+            for label, runs in curves.groupby("label", sort=False):
+                look = style(LOOKS[str(label)])
+                mean = runs.groupby("step")["loss"].mean()
+                ax.plot(mean.index, mean, color=look.colour, linestyle=look.line, label=str(label))
+            ax.set(title=f"σ = {sigma:g}", xlabel="Step")
+        axes[0, 0].set_ylabel("Training loss")
+        shared_legend(figure, axes[0, 0], columns=2)
+        return [Drawing("Training loss", "Mean over five seeds.", figure)]
+
+    @staticmethod
+    def remarks(files: ExperimentFiles) -> list[str]:
+        rows = files.table("data").groupby(["label", "noise_multiplier"])["difference"]
+        mean, deviation = rows.mean(), rows.std()
+
+        def levels(label: str) -> str:
+            return "; ".join(
+                f"{significant(mean[label, sigma], 2)} ± {significant(deviation[label, sigma], 2)} "
+                f"(σ = {sigma:g})"
+                for sigma in mean[label].index
+            )
+
+        return [
+            "Mean squared difference from the training losses of DP-Adam, with the schedule: "
+            f"{levels(SCHEDULED)}. The paper reports 0.015 on SNLI.",
+            f"Without the schedule, at the rate of DP-Adam: {levels('dp-sgdm, rate of dp-adam')}.",
+            f"At the final rate of the schedule: {levels('dp-sgdm, its final rate')}.",
+            "The claim holds where the noise dominates: at the larger σ the curves of DP-Adam and "
+            "of DP-SGDM with the schedule coincide. At σ = 0.4 the gradient is larger than the "
+            "noise, so √v̂ is larger than √Φ, and DP-SGDM with the schedule is ahead of DP-Adam. "
+            "The published 0.015 was measured on another dataset and model; there is no reason "
+            "for ours to equal it.",
+        ]
 
 
 def squared_difference(first: Curve, second: Curve) -> float:

@@ -1,0 +1,135 @@
+"""The report of an experiment: from the CSV files of a run to a PDF."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from clipnoise.papers.base import Experiment, ExperimentFiles
+from clipnoise.report.figures import canvas
+from clipnoise.report.formats import duration, significant
+from clipnoise.report.pdf import typeset
+
+SMALLER = (
+    "This run is smaller than what is described below: the first settings at the end replace those "
+    "of the experiment. Its numbers say nothing about the paper."
+)
+
+
+def build(experiment: type[Experiment], files: ExperimentFiles, template: Path) -> bytes:
+    """Make the PDF of an experiment.
+
+    Args:
+        experiment: draws the figures and writes the text.
+        files: what its run wrote.
+        template: the Typst file.
+
+    Returns:
+        The PDF; the same bytes for the same input.
+
+    Raises:
+        UserError: a table or the template is missing.
+    """
+    settings = files.folder / "settings.yaml"
+    with tempfile.TemporaryDirectory() as name, canvas.look():
+        images: dict[str, Path] = {}
+        figures: list[dict[str, str]] = []
+        for number, drawing in enumerate(experiment.figures(files)):
+            image = f"{number}.svg"
+            images[image] = Path(name) / image
+            images[image].write_bytes(canvas.to_svg(drawing.figure, files.watermark))
+            figures.append({"title": drawing.title, "caption": drawing.caption, "image": image})
+        content = {
+            "title": experiment.title,
+            "name": experiment.id,
+            "source": experiment.source,
+            "setup": [*([SMALLER] if files.watermark else []), *experiment.setup],
+            "figures": figures,
+            "remarks": experiment.remarks(files),
+            "comparison": _comparison(files.table("comparison")),
+            "watermark": files.watermark,
+            "provenance": _provenance(files.provenance),
+            "settings": settings.read_text() if settings.is_file() else "",
+        }
+        return typeset(content, template, images)
+
+
+def _comparison(table: pd.DataFrame) -> list[dict[str, str]]:
+    return [
+        {
+            "quantity": str(row["quantity"]),
+            **{name: significant(float(row[name])) for name in ("published", "measured")},
+            "difference": _signed(float(row["difference"]), float(row["published"])),
+        }
+        for _, row in table.iterrows()
+    ]
+
+
+def _signed(difference: float, published: float) -> str:
+    """Return a difference with its sign; a rounding error in the last bits counts as 0."""
+    if abs(difference) <= 1e-12 * abs(published):
+        return "0"
+    return f"+{significant(difference, 2)}" if difference > 0 else significant(difference, 2)
+
+
+def _provenance(run: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the provenance table, as name and value."""
+    if not run:
+        return []
+    return [
+        ["Commit", run["git_commit"] or "unknown"],
+        ["Versions", ", ".join(f"{name} {number}" for name, number in run["versions"].items())],
+        ["CPU", f"{run['hardware']['cpu']}, {run['threads']} thread"],
+        ["Started", run["started"]],
+        ["Wall time", duration(float(run["seconds"]))],
+    ]
+
+
+# What the figures of experiments share
+
+
+def logarithmic(ax: Axes, *names: str) -> None:
+    """Make axes logarithmic, with plain numbers as labels: figures here have no math markup.
+
+    Args:
+        ax: the axes.
+        names: "x", "y" or both.
+    """
+    for name in names:
+        ax.set(**{f"{name}scale": "log"})
+        axis = ax.xaxis if name == "x" else ax.yaxis
+        axis.set_major_locator(LogLocator(numticks=6))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(value: float) -> str:
+    """Return a tick label in characters that the font of the figures has: 0.01, 1000, 1e−5."""
+    if 1e-3 <= value < 1e5:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}".replace("-", "−")
+
+
+def legend_below(ax: Axes, distance: float, *, centre: float = 0.5, **options: Any) -> None:
+    """Put a legend below axes.
+
+    Args:
+        ax: the axes.
+        distance: from the axes to the legend, as a fraction of the height of the axes.
+        centre: of the legend, as a fraction of the width of the axes.
+        options: for `Axes.legend`.
+    """
+    ax.legend(loc="upper center", bbox_to_anchor=(centre, -distance), **options)
+
+
+def shared_legend(figure: Figure, ax: Axes, columns: int) -> None:
+    """Put one legend for all axes, with the lines of these, below a figure."""
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns)

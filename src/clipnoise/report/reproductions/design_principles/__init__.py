@@ -1,1 +1,0 @@
-"""Reports on artefacts of On Design Principles for Private Adaptive Optimizers."""

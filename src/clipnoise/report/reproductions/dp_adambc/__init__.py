@@ -1,1 +1,0 @@
-"""Reports on artefacts of DP-AdamBC."""
