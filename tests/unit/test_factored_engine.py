@@ -133,7 +133,10 @@ class Derived(nn.Module):
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
-    "a parameter that meets no batch": (lambda m, x: linear(x, m.weight / 2), "an axis of its own"),
+    "a parameter that meets no batch": (
+        lambda m, x: linear(x, m.weight / 2),
+        "an axis for the examples",
+    ),
     "an unknown function": (lambda m, x: x @ m.weight.t(), "a trained parameter in t"),
     "an input overwritten": (lambda m, x: _overwrite(m, x), "changed in place"),
     "no axis of examples": (lambda m, x: m(x.mean(0)).expand(len(x), -1), "leading axis|rows"),

@@ -1,4 +1,4 @@
-"""Checks that a network gives each example a gradient of its own."""
+"""Checks that each example of a batch has a gradient that does not depend on the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clipnoise.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-INSTEAD = "Use GroupNorm or LayerNorm, which look at one example at a time."
+INSTEAD = "Use GroupNorm or LayerNorm, which normalise each example separately."
 
 
 def check_model(network: nn.Module, inputs: Tensor) -> None:
@@ -37,22 +37,24 @@ def check_model(network: nn.Module, inputs: Tensor) -> None:
 
 
 def reject_batch_statistics(network: nn.Module) -> None:
-    """Reject normalisation layers that use or remember statistics of the batch.
+    """Reject normalisation layers that use or accumulate statistics of the batch.
 
     Raises:
         UserError: names the layer and what to use instead.
     """
     for path, module in network.named_modules():
-        remembers = isinstance(module, _InstanceNorm) and module.track_running_stats
-        if isinstance(module, _BatchNorm) or remembers:
+        accumulates = isinstance(module, _InstanceNorm) and module.track_running_stats
+        if isinstance(module, _BatchNorm) or accumulates:
             raise UserError(
                 f"model: {path or 'the network'} is a {type(module).__name__}: its statistics mix "
-                f"the examples of a batch, so no example has a gradient of its own. {INSTEAD}"
+                f"the examples of a batch, so per-example gradients do not exist. {INSTEAD}"
             )
 
 
 def reject_mixing(network: nn.Module, inputs: Tensor) -> None:
-    """Reject a network by trial: change one example and see whether another one's output moves.
+    """Reject a network in which changing one example changes the output of another.
+
+    This is tested on made-up examples.
 
     Args:
         network: on its device.
@@ -76,15 +78,15 @@ def reject_mixing(network: nn.Module, inputs: Tensor) -> None:
     if buffer is not None:
         raise UserError(
             f"model: the buffer {buffer} changes with the examples in each forward pass: it would "
-            f"publish private data without noise. {INSTEAD}"
+            f"release private data without noise. {INSTEAD}"
         )
 
 
 class _Probe:
-    """A network at parameters near its own, and batches that differ in their second example.
+    """A network at perturbed parameters, and two batches that differ in their second example.
 
-    The parameters are moved a little because layers that start at zero would hide what is before
-    them.
+    The parameters are perturbed because a layer whose weights start at zero would hide whatever
+    comes before it.
     """
 
     def __init__(self, network: nn.Module, inputs: Tensor) -> None:
@@ -98,7 +100,7 @@ class _Probe:
         self.batch, self.changed = torch.stack([first, second]), torch.stack([first, other])
 
     def run(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run the network on copies of its state; return the outputs and the buffers after it."""
+        """Run the network on copies of its state; return its outputs and its buffers afterwards."""
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
             torch.manual_seed(0)
@@ -110,25 +112,25 @@ class _Probe:
         with _mode(self.network, True), torch.no_grad():
             before, after = (self._first_rows(batch) for batch in (self.batch, self.changed))
         if [path for path, *_ in before] != [path for path, *_ in after]:
-            return ""  # the second example decides which modules the first one passes
-        for (path, taken, given), (_, other_taken, other_given) in zip(before, after, strict=True):
-            if _close(taken, other_taken) and not _close(given, other_given):
+            return ""  # the second example decides which modules the first one runs through
+        for (path, input, output), (_, new_input, new_output) in zip(before, after, strict=True):
+            if _close(input, new_input) and not _close(output, new_output):
                 return path
         return None
 
     def _first_rows(self, batch: Tensor) -> list[tuple[str, Tensor, Tensor]]:
-        """Return, module by module as they end, the path and the first rows of input and output."""
+        """Return each module's path and the first rows of its input and output, as they finish."""
         rows: list[tuple[str, Tensor, Tensor]] = []
 
-        def note(path: str) -> object:
-            def hook(module: nn.Module, taken: tuple[object, ...], given: object) -> None:
-                if taken and all(_is_batch(value) for value in (taken[0], given)):
-                    rows.append((path, taken[0][0].clone(), given[0].clone()))  # type: ignore[index]
+        def recorder(path: str) -> object:
+            def hook(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+                if inputs and all(_is_batch(value) for value in (inputs[0], output)):
+                    rows.append((path, inputs[0][0].clone(), output[0].clone()))  # type: ignore[index]
 
             return hook
 
         handles = [
-            module.register_forward_hook(note(path))
+            module.register_forward_hook(recorder(path))
             for path, module in self.network.named_modules()
         ]
         try:
@@ -139,7 +141,7 @@ class _Probe:
         return rows
 
     def gradients_mix(self) -> bool:
-        """Return whether one example's output has a gradient in another example's input."""
+        """Return whether one example's output has a gradient with respect to another's input."""
         with _mode(self.network, True), torch.enable_grad():
             inputs = self.batch.clone().requires_grad_()
             outputs, _ = self.run(inputs)
@@ -152,34 +154,34 @@ class _Probe:
         return False
 
     def depends_on_batch_size(self) -> bool:
-        """Return whether an example alone gets another output than in a batch of two."""
+        """Return whether an example's output alone differs from its output in a batch of two."""
         with _mode(self.network, False), torch.no_grad():
             alone, together = self.run(self.batch[:1])[0], self.run(self.batch)[0][:1]
         return not _close(alone, together)
 
     def remembering_buffer(self) -> str | None:
-        """Return the name of a buffer that ends up different after different examples."""
+        """Return the name of a buffer whose final value depends on the examples, if any."""
         with _mode(self.network, True), torch.no_grad():
             before, after = self.run(self.batch)[1], self.run(self.changed)[1]
         return next((name for name in before if not torch.equal(before[name], after[name])), None)
 
 
 def normal(like: Tensor) -> Tensor:
-    """Return the same standard normal numbers at each call, in a tensor's shape, dtype, device."""
+    """Return standard normal numbers, equal at each call, in a tensor's shape, dtype and device."""
     draws = torch.Generator().manual_seed(0)
     return torch.randn(like.shape, generator=draws).to(like)
 
 
 def made_up(inputs: Tensor, count: int) -> Tensor:
-    """Make up different examples in the shape, dtype and device of others.
+    """Make up examples, for trying a network without using any private value.
 
     Args:
-        inputs: shape (n, …); no value of it is used.
+        inputs: shape (n, …); only its shape, dtype and device are used.
         count: how many to make.
 
     Returns:
-        Shape (count, …): normal numbers, or for integers 0 and 1 in turn, which every vocabulary
-        has.
+        Shape (count, …): normal numbers; for integers 0 and 1 alternately, since every vocabulary
+        has these two.
     """
     empty = inputs.new_empty(count, *inputs.shape[1:])
     if inputs.is_floating_point():
@@ -204,9 +206,9 @@ def _is_batch(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == 2
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _close(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors are equal up to the rounding of different kernels."""
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    scale = float(one.abs().max()) if one.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=1e-5 * scale, equal_nan=True)
+    if not first.is_floating_point():
+        return torch.equal(first, second)
+    scale = float(first.abs().max()) if first.numel() else 0.0
+    return torch.allclose(first, second, rtol=0, atol=1e-5 * scale, equal_nan=True)

@@ -1,4 +1,4 @@
-"""The choice of an engine for a network: made by trying, never configured."""
+"""The choice of a gradient engine for a network: made by trying each, never configured."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class EngineChoice:
 def choose_engine(
     network: nn.Module, losses: Losses, examples: Examples, precision: Precision = "float32"
 ) -> EngineChoice:
-    """Choose the engine of a network: the first that is right on a small trial, fastest first.
+    """Choose the fastest engine that gives correct clipped sums in a small trial.
 
-    The trial takes two made-up examples: only the shapes of the data decide.
+    The trial uses two made-up examples, so the choice depends on the shapes of the data alone.
 
     Args:
-        network: on its device, in the mode it trains in.
+        network: on its device, in the mode in which it is trained.
         losses: (outputs, targets) → the loss of each example, shape (b,).
         examples: the private examples.
-        precision: at which the engine will run; whether it is right is tried at float32.
+        precision: of the engine's passes; its results are checked at float32.
 
     Raises:
-        UserError: no engine can take the network's per-example gradients; says why for each.
+        UserError: no engine can compute the network's per-example gradients; says why for each.
     """
     first, target = examples.take(slice(1))
     inputs, targets = made_up(first, 2), target.new_zeros(2, *target.shape[1:])
@@ -60,7 +60,9 @@ def choose_engine(
         if problem is None:
             return EngineChoice(engine, kind.name, "; ".join(problems) or "every layer has a rule")
         problems.append(f"{kind.name} cannot: {problem}")
-    raise UserError(f"model: no engine takes its per-example gradients. {'; '.join(problems)}.")
+    raise UserError(
+        f"model: no engine can compute its per-example gradients. {'; '.join(problems)}."
+    )
 
 
 def _trial(
@@ -68,8 +70,9 @@ def _trial(
 ) -> str | None:
     """Return what is wrong with an engine, or None.
 
-    Its gradients must be those of autograd example by example, and so must what it clips. The
-    parameters are moved a little: layers that start at zero would hide what is before them.
+    Its per-example gradients and its clipped sum must be those that autograd gives one example at
+    a time. The parameters are perturbed because a layer whose weights start at zero would hide
+    whatever comes before it.
     """
     before = engine.flat.theta.clone()
     theta = before + 0.05 * normal(before)
@@ -89,21 +92,21 @@ def _trial(
 
 @contextmanager
 def _without_dropout(network: nn.Module) -> Iterator[None]:
-    """Let no layer drop values; a layer of attention may read the share from one inside it."""
+    """Turn dropout off, including that inside attention and recurrent layers."""
     names = {_DropoutNd: "p", MultiheadAttention: "dropout", RNNBase: "dropout"}
-    shares = [
+    rates = [
         (module, name)
         for module in network.modules()
         for kind, name in names.items()
         if isinstance(module, kind)
     ]
-    before = [getattr(module, name) for module, name in shares]
+    before = [getattr(module, name) for module, name in rates]
     try:
-        for module, name in shares:
+        for module, name in rates:
             setattr(module, name, 0.0)
         yield
     finally:
-        for (module, name), value in zip(shares, before, strict=True):
+        for (module, name), value in zip(rates, before, strict=True):
             setattr(module, name, value)
 
 
@@ -126,5 +129,5 @@ def _difference(
     return None
 
 
-def _close(taken: Tensor, expected: Tensor) -> bool:
-    return torch.allclose(taken, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+def _close(actual: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(actual, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))

@@ -1,4 +1,4 @@
-"""The contract of a gradient engine: from a batch of examples to a clipped sum."""
+"""Gradient engines, which turn a batch of examples into a clipped sum: the contract, and vmap."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class FlatModel:
     """A network whose trained parameters are views into one vector θ of shape (d,).
 
-    Frozen parameters stay where they are; a parameter used in several places counts once. Move the
-    network to its device before, not after: moving it would cut the parameters loose from θ.
+    Frozen parameters are not part of θ; a parameter used in several places counts once. Move the
+    network to its device first: moving it later would detach its parameters from θ.
 
     Attributes:
         network: the network itself.
@@ -50,10 +50,10 @@ class FlatModel:
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
         kinds = {(p.dtype, p.device) for p in trained.values()}
         if len(kinds) != 1:
-            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds)) or "none"
+            present = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             raise UserError(
                 "model: the trained parameters must exist and share one dtype and device; "
-                f"found: {found}."
+                f"found: {present or 'none'}."
             )
         self.network = network
         self.names = tuple(trained)
@@ -96,16 +96,16 @@ class FlatModel:
 class GradientEngine(ABC):
     """Turns a physical batch into Σ clip(v_i) at any iterates.
 
-    An engine defines `per_example_gradients`; one that knows a way to the clipped sum without them
-    overrides `clipped_sum` instead of holding b·d numbers.
+    Every engine defines `per_example_gradients`, which needs memory for b·d numbers. An engine that
+    can form the clipped sum without them overrides `clipped_sum` as well.
 
     Attributes:
         name: the engine's name in result files.
-        piece: how many examples' gradients are held at once; None for the whole physical batch.
+        piece: how many per-example gradients are held at once; None for the whole physical batch.
         flat: the network, its trained parameters as one vector.
         losses: (outputs, targets) → the loss of each example, shape (b,).
-        precision: of the forward and backward passes; what is made of them is in the dtype of the
-            parameters, so that a clipped vector is as long as its norm says.
+        precision: of the forward and backward passes. Clipping is done in the dtype of the
+            parameters, so that low precision cannot make a clipped vector longer than C.
     """
 
     name: ClassVar[str]
@@ -113,21 +113,21 @@ class GradientEngine(ABC):
     precision: Precision = "float32"
 
     def __init__(self, network: nn.Module, losses: Losses) -> None:
-        """Take hold of a network that is on its device and in the mode it trains in."""
+        """Wrap a network that is on its device and in the mode in which it is trained."""
         self.flat = FlatModel(network)
         self.losses = losses
 
     @property
     def network(self) -> nn.Module:
-        """The network at the parameters that were loaded last."""
+        """The network, at the parameters loaded last."""
         return self.flat.network
 
     def outputs(self, network: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Run the network at the precision of the passes.
 
         Args:
-            network: the network itself, or what stands for it.
-            arguments: what it is called with.
+            network: the network, or a function that calls it.
+            arguments: passed to it.
 
         Returns:
             The outputs, in the dtype of the parameters.
@@ -143,7 +143,7 @@ class GradientEngine(ABC):
         Args:
             inputs: shape (b, …), b ≥ 1.
             targets: shape (b, …).
-            theta: where the gradients are taken, shape (d,).
+            theta: the parameters at which the gradients are taken, shape (d,).
 
         Returns:
             Shape (b, d); zero for parameters that the loss does not use.
@@ -178,7 +178,7 @@ class GradientEngine(ABC):
     def _linear_sum(
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Unreleased:
-        """Return Σ v_i without clipping: linear in the gradients, so ordinary autograd will do."""
+        """Return Σ v_i without clipping: linear in the gradients, so plain autograd suffices."""
         total = torch.zeros_like(iterates[0])
         for weight, theta in zip(clipping.weights, iterates, strict=True):
             total += weight * self.summed_gradient(inputs, targets, theta)
@@ -189,7 +189,7 @@ class GradientEngine(ABC):
         return total / clipping.group_size  # type: ignore[return-value]
 
     def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
-        """Return the gradient of the sum of losses by ordinary autograd, shape (d,)."""
+        """Return the gradient of the summed loss by plain autograd, shape (d,)."""
         if len(inputs) == 0:
             return torch.zeros_like(theta)
         self.flat.load(theta)
@@ -199,12 +199,12 @@ class GradientEngine(ABC):
         return self.flat.join(gradients)
 
     def mean_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
-        """Return the mean gradient of public examples by ordinary autograd.
+        """Return the mean gradient of public examples by plain autograd.
 
         Args:
             inputs: shape (b, …).
             targets: shape (b, …).
-            theta: where it is taken, shape (d,).
+            theta: the parameters at which it is taken, shape (d,).
 
         Returns:
             Shape (d,); zero for an empty batch.
@@ -219,8 +219,8 @@ class VmapEngine(GradientEngine):
 
     def __init__(self, network: nn.Module, losses: Losses) -> None:
         super().__init__(network, losses)
-        # A call costs 0.6 ms, and rows that leave the processor's cache cost more: pieces of 32
-        # suit large networks, and as many as fit into 4 MB suit small ones.
+        # Each call costs 0.6 ms, and gradients that do not fit in the processor's cache cost more:
+        # 32 examples at a time suit large networks, and as many as fit in 4 MB suit small ones.
         self.piece = max(32, 2**20 // self.flat.theta.numel())
 
         def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
@@ -235,11 +235,11 @@ class VmapEngine(GradientEngine):
 
 
 def pieces(count: int, size: int, group_size: int = 1) -> Iterator[slice]:
-    """Cut a batch into pieces of bounded size that split no group of equal size.
+    """Cut a batch into pieces of bounded size without splitting groups of equal size.
 
     Args:
         count: examples in the batch.
-        size: most examples in a piece; a group larger than it is a piece of its own.
+        size: most examples in a piece; a larger group forms a piece by itself.
         group_size: examples in a group.
 
     Yields:
@@ -251,11 +251,11 @@ def pieces(count: int, size: int, group_size: int = 1) -> Iterator[slice]:
 
 
 def whole_groups(groups: Tensor, size: int) -> Iterator[slice]:
-    """Cut a batch into pieces of bounded size that split no micro-batch.
+    """Cut a batch into pieces of bounded size without splitting a micro-batch.
 
     Args:
-        groups: the micro-batch of each example, shape (b,), equal ones next to each other.
-        size: most examples in a piece; a micro-batch larger than it is a piece of its own.
+        groups: the micro-batch of each example, shape (b,); those of one micro-batch are adjacent.
+        size: most examples in a piece; a larger micro-batch forms a piece by itself.
 
     Yields:
         Slices that cover the batch in order; none for an empty batch.
@@ -292,15 +292,15 @@ def physical_batches(
     clipping: Clipping,
     size: int,
 ) -> Unreleased:
-    """Return Σ clip(v_i) over a logical batch, taken in physical batches.
+    """Return Σ clip(v_i) over a logical batch, computed in physical batches.
 
     Args:
-        engine: what forms the sum of one physical batch.
+        engine: forms the sum of each physical batch.
         examples: the private examples.
-        batch: which of them take part, indices of shape (b,); b may be 0.
+        batch: indices of the examples in the batch, shape (b,); b may be 0.
         iterates: newest first, one per weight of the clipping; each of shape (d,).
         clipping: how the vectors are formed and bounded.
-        size: most examples in memory at once.
+        size: most examples in a physical batch.
 
     Returns:
         Shape (d,); the same, up to rounding, for every size.

@@ -1,4 +1,4 @@
-"""From per-example gradients to the clipped sum: the reference that every engine must equal."""
+"""The clipped sum of given per-example gradients: the reference that every engine must match."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BLOCK = 1024
 def row_norms(rows: Tensor) -> Tensor:
     """Return the L2 norm of each row, accurate for long rows in float32.
 
-    One pass over a long float32 row underestimates its norm (by 4e-4 at 11 M elements), and clipped
-    vectors would then exceed C. Norms of blocks, then the norm of those, err below 2e-7.
+    Adding up a long float32 row in one pass underestimates its norm (by 4e-4 at 11 M elements), so
+    clipped vectors would exceed C. Taking the norm of block norms keeps the error below 2e-7.
 
     Args:
         rows: shape (b, d), any float dtype.
@@ -50,19 +50,19 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
 
 
 def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
-    """Form v_i = s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o), averaged over groups where there are any.
+    """Form v_i = s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o), averaged over groups if there are any.
 
     Args:
         gradients: one (b, d) tensor per iterate, newest first.
         clipping: weights, scale, offset and groups.
 
     Returns:
-        Shape (number of groups, d). A group's sum is divided by the constant group_size, however
-        many examples it has.
+        Shape (number of groups, d). A group's sum is divided by the constant group_size, not by
+        the number of its examples.
 
     Raises:
-        ValueError: a group size without groups. By its position in the batch an example would move
-            all that follow into other groups when it goes.
+        ValueError: a group size without groups. Groups must not follow from positions in the batch:
+            removing one example would then move all later ones into other groups.
     """
     vectors = sum(w * g for w, g in zip(clipping.weights, gradients, strict=True))
     assert isinstance(vectors, torch.Tensor)
@@ -71,8 +71,8 @@ def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     if clipping.scale is not None:
         vectors = vectors * clipping.scale
     if clipping.groups is not None:
-        found, rows = torch.unique_consecutive(clipping.groups, return_inverse=True)
-        sums = vectors.new_zeros(len(found), vectors.shape[1]).index_add_(
+        distinct, rows = torch.unique_consecutive(clipping.groups, return_inverse=True)
+        sums = vectors.new_zeros(len(distinct), vectors.shape[1]).index_add_(
             0, rows.to(vectors.device), vectors
         )
         vectors = sums / clipping.group_size

@@ -1,4 +1,4 @@
-"""Updates of users in place of gradients of examples: what federated training clips."""
+"""Updates of users in place of per-example gradients: what federated training clips."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class UserEngine(GradientEngine):
     """Each user's update after local SGD, as one vector: an "example" of this engine is a user.
 
-    The vector of user u is Δ_u = θ_u − θ. It depends on that user's examples and on θ alone: they
-    are taken in the order in which they are stored, the same in each epoch, and no random number is
-    drawn. A user without examples has Δ_u = 0. One user's vector is held at a time.
+    The vector of user u is Δ_u = θ_u − θ. It depends on that user's examples and on θ alone: local
+    SGD visits the examples in stored order in every epoch and draws no random numbers. A user
+    without examples has Δ_u = 0. One user's vector is held at a time.
     """
 
     name: ClassVar[str] = "users"
@@ -37,17 +37,17 @@ class UserEngine(GradientEngine):
         batch_size: int,
         scale: Tensor | None = None,
     ) -> None:
-        """Take hold of the private examples and of what takes gradients of them.
+        """Wrap the private examples and the engine that computes their gradients.
 
         Args:
-            engine: takes the mean gradients of local batches.
+            engine: computes the mean gradients of local batches.
             examples: the private examples of all users.
-            users: whose each example is, int64 of shape (n,).
+            users: the user of each example, int64 of shape (n,).
             count: N, the number of users.
             learning_rate: the local η.
             epochs: passes over a user's examples in a round.
             batch_size: examples per local step.
-            scale: by which local gradients are multiplied, shape (d,); None for all ones.
+            scale: factors that local gradients are multiplied by, shape (d,); None for ones.
         """
         self.flat, self.losses = engine.flat, engine.losses
         self._engine, self._examples = engine, examples
@@ -57,12 +57,12 @@ class UserEngine(GradientEngine):
 
     @property
     def units(self) -> Examples:
-        """The users themselves: their numbers 0 … N−1 as inputs, and targets of no meaning."""
+        """The users as examples: inputs are their numbers 0 … N−1, targets are not used."""
         numbers = torch.arange(len(self._rows))
         return Examples(numbers, numbers)
 
     def examples_of(self, batch: Tensor) -> int:
-        """Return how many gradients of examples a round with these users takes."""
+        """Return how many per-example gradients a round with these users computes."""
         return self._epochs * sum(len(self._rows[user]) for user in batch.tolist())
 
     def update_of(self, user: int, theta: Tensor) -> Tensor:

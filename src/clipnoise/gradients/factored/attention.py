@@ -41,18 +41,19 @@ def record_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Run `multi_head_attention_forward` with the examples on the first axis of every layer.
 
-    The original has them on the second, where a linear layer's rows are in no order that a rule
-    could follow.
+    PyTorch's own version has them on the second axis, so the leading rows of its linear layers
+    would not belong to the examples in order.
 
     Args:
-        recording: of the pass.
+        recording: of this pass.
         query, key, value: shape (T, b, width).
 
     Returns:
-        The output, shape (T, b, width), and the weights, shape (b, T, T′) or by head, if needed.
+        The output, shape (T, b, width), and the attention weights if needed, shape (b, T, T′) or
+        (b, heads, T, T′).
     """
     if use_separate_proj_weight or add_zero_attn or bias_k is not None or query.ndim != 3:
-        raise UnsupportedError("attention with weights of its own for keys, or with rows added")
+        raise UnsupportedError("attention with separate key weights or added key rows")
     assert in_proj_weight is not None
     projected: dict[int, Tensor] = {}
     for rows in (query, key, value):
@@ -80,7 +81,7 @@ def record_attention(
 
 
 def _mask(q: Tensor, k: Tensor, padding: Tensor | None, pairs: Tensor | None) -> Tensor | None:
-    """Add up the masks of keys (b, T′) and of pairs (T, T′) or (b · heads, T, T′)."""
+    """Add the masks of keys (b, T′) and of pairs (T, T′) or (b · heads, T, T′)."""
     count, heads, length = q.shape[:3]
     masks = []
     if padding is not None:

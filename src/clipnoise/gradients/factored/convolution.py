@@ -1,4 +1,4 @@
-"""Convolutions: linear layers on patches; where maps are small, patches are compared by pixels."""
+"""Convolutions as linear layers on patches; inner products of patches are sums over pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clipnoise.gradients.factored.linear import linear_in_products
 from clipnoise.gradients.factored.recording import UnsupportedError
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
-    MEETING,
+    OVERHEAD,
     ExplicitGradients,
     InProducts,
     Use,
@@ -36,7 +36,7 @@ FEW_PIXELS = 16
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a two-dimensional convolution passes over its input: a pair per option."""
+    """The options of a two-dimensional convolution, as pairs (vertical, horizontal)."""
 
     kernel: Pair
     stride: Pair
@@ -46,7 +46,7 @@ class Geometry:
 
     @property
     def by_pixels(self) -> bool:
-        """Whether inner products of patches are sums of inner products of pixels."""
+        """Whether inner products of patches can be summed from inner products of pixels."""
         return self.stride == (1, 1)
 
     def patches(self, images: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def record_conv1d(
     dilation: int | tuple[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Run a one-dimensional convolution and record its factors, as of images one pixel high."""
+    """Run a one-dimensional convolution and record its factors, as for images one pixel high."""
     kernel, dilations = (1, weight.shape[2]), (1, _pair(dilation)[1])
     around = (0, _padding(padding, kernel, dilations)[1])
     g = Geometry(kernel, (1, _pair(stride)[1]), around, dilations, groups)
@@ -105,9 +105,9 @@ def _record(
     recording.examples_of(input, rows=1)
     output, tap = recording.tap(output)
     if recording.trains(weight):
-        taken = recording.hold(input)
-        recording.use(weight, tap, lambda given: Patches(taken, given, weight.shape, geometry))
-    recording.use(bias, tap, lambda given: ExplicitGradients(given.flatten(2).sum(dim=2)))
+        inputs = recording.hold(input)
+        recording.use(weight, tap, lambda grad: Patches(inputs, grad, weight.shape, geometry))
+    recording.use(bias, tap, lambda grad: ExplicitGradients(grad.flatten(2).sum(dim=2)))
     return output
 
 
@@ -122,33 +122,33 @@ def _padding(padding: str | int | tuple[int, ...], kernel: Pair, dilation: Pair)
         return (0, 0)
     around = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     if any(total % 2 for total in around):
-        raise UnsupportedError("a convolution padded more on one side than on the other")
+        raise UnsupportedError("a convolution with asymmetric padding")
     return (around[0] // 2, around[1] // 2)
 
 
 class Patches(InProducts):
     """G_i = Σ_t y_t ⊗ (patch of x below output pixel t)."""
 
-    def __init__(self, taken: Tensor, given: Tensor, shape: torch.Size, geometry: Geometry) -> None:
-        """Take the layer's input (b, c, …) and its output's gradient (b, o, …)."""
+    def __init__(self, inputs: Tensor, grad: Tensor, shape: torch.Size, geometry: Geometry) -> None:
+        """Keep the layer's input (b, c, …) and the gradient of its output (b, o, …)."""
         self.shape, self.geometry = shape, geometry
-        self.taken, self.given = (x.unsqueeze(2) if x.ndim == 3 else x for x in (taken, given))
-        self.elements = taken[0].numel() + given[0].numel()
+        self.inputs, self.grad = (x.unsqueeze(2) if x.ndim == 3 else x for x in (inputs, grad))
+        self.elements = inputs[0].numel() + grad[0].numel()
         self.workspace = self.rows * math.prod(shape[1:])
 
     @property
     def rows(self) -> int:
-        return math.prod(self.given.shape[2:])
+        return math.prod(self.grad.shape[2:])
 
     def sample(self) -> Tensor:
-        return self.given
+        return self.grad
 
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
         if scaled or self.geometry.groups > 1:
             return False
         if self.geometry.by_pixels:
             (outputs, inputs), kernel = self.shape[:2], math.prod(self.geometry.kernel)
-            products = total**2 * (inputs + outputs + MEETING + 2 * kernel)
+            products = total**2 * (inputs + outputs + OVERHEAD + 2 * kernel)
             weights = inputs * outputs * kernel
             return products + total * weights * keeps < (total + ELEMENT) * weights
         return linear_in_products(total, self.shape[0], math.prod(self.shape[1:]), keeps=keeps)
@@ -157,30 +157,30 @@ class Patches(InProducts):
         return isinstance(other, Patches) and other.geometry == self.geometry
 
     def instantiate(self, piece: Piece) -> Tensor:
-        taken, given = self.taken[piece.examples], self.given[piece.examples]
-        return add_up(piece.grouped(self._each(taken, given))).reshape(-1, *self.shape)
+        inputs, grad = self.inputs[piece.examples], self.grad[piece.examples]
+        return add_up(piece.grouped(self._each(inputs, grad))).reshape(-1, *self.shape)
 
-    def _each(self, taken: Tensor, given: Tensor) -> Tensor:
+    def _each(self, inputs: Tensor, grad: Tensor) -> Tensor:
         """Return each example's gradient, shape (examples, o, c, …).
 
-        A convolution with a group for every example is two to three times as fast as products of
-        unfolded patches, except on maps of a few pixels.
+        A grouped convolution with one group per example is two to three times as fast as matrix
+        products of unfolded patches, except on maps of a few pixels.
         """
         if self.rows <= FEW_PIXELS and self.geometry.groups == 1:
-            return given.flatten(2) @ self.geometry.patches(taken).mT
-        count, outputs = given.shape[:2]
-        weights = given.new_empty(()).expand(count * outputs, *self._kernel_shape)
+            return grad.flatten(2) @ self.geometry.patches(inputs).mT
+        count, outputs = grad.shape[:2]
+        weights = grad.new_empty(()).expand(count * outputs, *self._kernel_shape)
         return self._gradient(
-            taken.reshape(1, -1, *taken.shape[2:]),
-            given.reshape(1, -1, *given.shape[2:]),
+            inputs.reshape(1, -1, *inputs.shape[2:]),
+            grad.reshape(1, -1, *grad.shape[2:]),
             weights,
             count * self.geometry.groups,
         ).view(count, outputs, *self._kernel_shape)
 
-    def _gradient(self, taken: Tensor, given: Tensor, weight: Tensor, groups: int) -> Tensor:
+    def _gradient(self, inputs: Tensor, grad: Tensor, weight: Tensor, groups: int) -> Tensor:
         g = self.geometry
         gradients = torch.ops.aten.convolution_backward(
-            given, taken, weight, None, g.stride, g.padding, g.dilation,
+            grad, inputs, weight, None, g.stride, g.padding, g.dilation,
             False, (0, 0), groups, (False, True, False),
         )  # fmt: skip
         gradient: Tensor = gradients[1]
@@ -191,24 +191,22 @@ class Patches(InProducts):
         return torch.Size((self.shape[1], *self.geometry.kernel))
 
     def add(self, factors: Tensor, into: Tensor) -> None:
-        taken, given, shape = self.taken, self.given, factors.view(-1, 1, 1, 1)
-        if taken[0].numel() < given[0].numel():
-            taken = taken * shape
+        inputs, grad, shape = self.inputs, self.grad, factors.view(-1, 1, 1, 1)
+        if inputs[0].numel() < grad[0].numel():
+            inputs = inputs * shape
         else:
-            given = given * shape
+            grad = grad * shape
         weight = into.view(-1, *self._kernel_shape)
-        weight += self._gradient(taken, given, weight, self.geometry.groups)
+        weight += self._gradient(inputs, grad, weight, self.geometry.groups)
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
         assert isinstance(other, Patches)
-        given, given_ = (
-            piece.rows(x).flatten(3).mT.flatten(1, 2) for x in (self.given, other.given)
-        )
-        met = self._met(piece.rows(self.taken), piece.rows(other.taken))
-        return add_pairs(met, gram(given, given_), same=other is self)
+        grad, grad_ = (piece.rows(x).flatten(3).mT.flatten(1, 2) for x in (self.grad, other.grad))
+        products = self._patch_products(piece.rows(self.inputs), piece.rows(other.inputs))
+        return add_pairs(products, gram(grad, grad_), same=other is self)
 
-    def _met(self, images: Tensor, images_: Tensor) -> Tensor:
-        """Return the inner products of all patches: (n, m, c, H, W) twice → (n, m·P, m·P)."""
+    def _patch_products(self, images: Tensor, images_: Tensor) -> Tensor:
+        """Return the inner products of all patches of two (n, m, c, H, W) → (n, m·P, m·P)."""
         g = self.geometry
         if not g.by_pixels:
             patches, patches_ = (
@@ -221,11 +219,11 @@ class Patches(InProducts):
         return self._sum_over_kernel(pixels.view(n, m, height, width, m, height, width))
 
     def _sum_over_kernel(self, pixels: Tensor) -> Tensor:
-        """Add up inner products of pixels into those of patches, stride 1."""
+        """Sum inner products of pixels into those of patches, for stride 1."""
         g = self.geometry
         (high, wide), (dy, dx) = g.padding, g.dilation
         pixels = pad(pixels, (wide, wide, high, high, 0, 0, wide, wide, high, high))
-        rows, columns = self.given.shape[2:]
+        rows, columns = self.grad.shape[2:]
         total: Tensor | None = None
         for y in range(0, g.kernel[0] * dy, dy):
             for x in range(0, g.kernel[1] * dx, dx):

@@ -1,4 +1,4 @@
-"""Parameters that are added to, or multiplied with, what is computed: tokens, positions, gains."""
+"""Parameters used elementwise or expanded: class tokens, position embeddings, gains."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _elementwise(function: Callable[..., Any]) -> Rule:
 def record_elementwise(
     recording: Recording, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 ) -> Any:
-    """Run an elementwise function on a copy of the parameter for each example.
+    """Run an elementwise function with one copy of the parameter for each example.
 
-    What autograd then finds as the copies' gradient are the per-example gradients.
+    The gradients of the copies are the per-example gradients.
     """
     tensors = torch.broadcast_tensors(  # type: ignore[no-untyped-call]
         *(a for a in args if isinstance(a, torch.Tensor))
@@ -51,30 +51,30 @@ def record_elementwise(
 
 
 def _copies(recording: Recording, value: Any, ndim: int) -> Any:
-    """Return a trained parameter once per example, aligned with the result's axes."""
+    """Return one copy of a trained parameter per example, aligned with the result's axes."""
     if not isinstance(value, torch.Tensor) or not recording.trains(value):
         return value
     if value.ndim == ndim and value.shape[0] != 1:
-        raise UnsupportedError("a parameter with an axis of its own for the examples of a batch")
+        raise UnsupportedError("a parameter with an axis for the examples of a batch")
     aligned = value.detach().reshape(*[1] * (ndim - value.ndim), *value.shape)
     copies, tap = recording.tap(aligned.expand(recording.count, *aligned.shape[1:]).clone())
-    recording.use(value, tap, lambda given: ExplicitGradients(given.reshape(-1, *value.shape)))
+    recording.use(value, tap, lambda grad: ExplicitGradients(grad.reshape(-1, *value.shape)))
     return copies
 
 
 def record_expand(recording: Recording, parameter: Tensor, *sizes: Any) -> Tensor:
-    """Give each example a copy of a parameter whose first axis is one, as of a class token."""
+    """Give each example a copy of a parameter whose first axis has size one, as a class token."""
     output = parameter.detach().expand(*sizes)
     recording.examples_of(output, rows=1)
     if output.ndim > parameter.ndim or parameter.shape[0] != 1:
-        raise UnsupportedError("a parameter with an axis of its own for the examples of a batch")
+        raise UnsupportedError("a parameter with an axis for the examples of a batch")
     output, tap = recording.tap(output.clone())
     shape = parameter.shape
     recording.use(
         parameter,
         tap,
-        lambda given: ExplicitGradients(
-            given.sum_to_size(len(given), *shape[1:]).unsqueeze(1).reshape(-1, *shape)
+        lambda grad: ExplicitGradients(
+            grad.sum_to_size(len(grad), *shape[1:]).unsqueeze(1).reshape(-1, *shape)
         ),
     )
     return output

@@ -1,4 +1,4 @@
-"""Embeddings: a gradient has rows only at the tokens of the example, so tokens are compared."""
+"""Embeddings: an example's gradient is non-zero only in the rows of its own tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Run an embedding and record its factors; ids that all examples share are given to each."""
+    """Run an embedding and record its factors; ids shared by all examples are repeated for each."""
     if max_norm is not None or scale_grad_by_freq:
         raise UnsupportedError("an embedding with max_norm or scale_grad_by_freq")
     if not recording.of_batch(input):
@@ -36,11 +36,11 @@ def record_embedding(
             raise UnsupportedError("an embedding whose ids have no leading axis of examples")
         input = input.expand(recording.count, *input.shape[input.ndim > 1 :])
     output, tap = recording.tap(embedding(input, recording.plain(weight)))
-    taken = recording.hold(input)
+    inputs = recording.hold(input)
 
-    def build(given: Tensor) -> Use:
-        ids = taken.reshape(recording.count, -1)
-        rows = given.reshape(*ids.shape, -1)
+    def build(grad: Tensor) -> Use:
+        ids = inputs.reshape(recording.count, -1)
+        rows = grad.reshape(*ids.shape, -1)
         if padding_idx is not None:
             rows = rows * (ids != padding_idx % len(weight)).unsqueeze(2)
         return Lookup(ids, rows, len(weight))
@@ -87,12 +87,12 @@ class Lookup(InProducts):
             return piece.size * (right * other.value[ids]).sum(dim=(1, 2), dtype=torch.float64)
         if isinstance(other, Lookup):
             ids_, right_ = other._grouped(piece)
-            met = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
+            equal = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
         else:
             assert isinstance(other, Outer)
             left_, right_ = other.grouped(piece)
-            met = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
-        return add_pairs(met, gram(right, right_), same=other is self)
+            equal = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
+        return add_pairs(equal, gram(right, right_), same=other is self)
 
     def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         return piece.rows(self.ids).flatten(1, 2), piece.rows(self.right).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""The factored engine: one forward and one backward pass, then norms and sums layer by layer."""
+"""The factored engine: one forward and one backward pass, then norms and sums by layer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def rules() -> dict[Any, Rule]:
-    """Return every rule, by the torch function that it stands for."""
+    """Return every rule, keyed by the torch function that it replaces."""
     return {
         **elementwise.rules(),
         functional.linear: record_linear,
@@ -53,12 +53,13 @@ def rules() -> dict[Any, Rule]:
 
 
 class FactoredEngine(GradientEngine):
-    """Clipped sums from each layer's inputs and output gradients, never from all gradients.
+    """Clipped sums from each layer's inputs and output gradients.
 
     Each example's squared norm follows from these factors, layer by layer: by inner products where
     that costs less (Goodfellow 2015; Li et al. 2022, ghost clipping; Bu et al. 2023, mixed ghost
     clipping and book-keeping), by instantiating a few gradients at a time elsewhere. The factors,
     weighted by each example's clipping factor, then give the sum without another backward pass.
+    All per-example gradients are never held at once.
     """
 
     name: ClassVar[str] = "factored"
@@ -109,21 +110,21 @@ class FactoredEngine(GradientEngine):
         clipping: Clipping,
         groups: Groups,
     ) -> list[ParameterGradient]:
-        """Run the passes and gather the uses of each parameter over all iterates."""
-        found: list[list[Use]] = [[] for _ in self.flat.parameters]
+        """Run the passes and collect the uses of each parameter over all iterates."""
+        collected: list[list[Use]] = [[] for _ in self.flat.parameters]
         for weight, theta in zip(clipping.weights, iterates, strict=True):
-            passed = self._uses(inputs, targets, theta, weight / clipping.group_size)
-            for known, uses in zip(found, passed, strict=True):
+            uses_by_parameter = self._uses(inputs, targets, theta, weight / clipping.group_size)
+            for known, uses in zip(collected, uses_by_parameter, strict=True):
                 known += uses
         if clipping.offset is not None:
-            for known, value in zip(found, self.flat.split(clipping.offset), strict=True):
+            for known, value in zip(collected, self.flat.split(clipping.offset), strict=True):
                 known.append(Constant(value / clipping.group_size))
-        return [ParameterGradient(uses, groups) for uses in found]
+        return [ParameterGradient(uses, groups) for uses in collected]
 
     def _uses(
         self, inputs: Tensor, targets: Tensor, theta: Tensor, weight: float
     ) -> list[list[Use]]:
-        """Run one forward and one backward pass and return the uses of each parameter."""
+        """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)
         recording = self._recording(len(inputs), self._layout(inputs))
         with torch.enable_grad():
@@ -133,9 +134,10 @@ class FactoredEngine(GradientEngine):
         return recording.uses(losses, weight)
 
     def _layout(self, inputs: Tensor) -> Layout:
-        """Find how rows divide among examples from made-up batches, once per shape of example.
+        """Find how rows divide among examples, once for each shape of an example.
 
-        A layer's leading rows can be as many as the batch by chance: one batch cannot tell.
+        A layer can have as many leading rows as the batch has examples by coincidence, so two
+        made-up batches of different sizes are compared.
         """
         shape = tuple(inputs.shape[1:])
         if shape not in self._layouts:

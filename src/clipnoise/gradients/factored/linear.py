@@ -1,4 +1,4 @@
-"""Linear layers: a gradient is a sum of outer products, one for each row of the example."""
+"""Linear layers: an example's gradient is a sum of outer products, one for each of its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
-    MEETING,
+    OVERHEAD,
     Constant,
     ExplicitGradients,
     InProducts,
@@ -32,14 +32,14 @@ def record_linear(
     """Run a linear layer and record its factors."""
     recording.examples_of(input)
     output, tap = recording.tap(linear(input, recording.plain(weight), recording.plain(bias)))
-    taken = recording.hold(input) if recording.trains(weight) else None
+    inputs = recording.hold(input) if recording.trains(weight) else None
 
     def by_example(rows: Tensor) -> Tensor:
         return rows.reshape(recording.count, -1, rows.shape[-1])
 
-    if taken is not None:
-        recording.use(weight, tap, lambda given: Outer(by_example(given), by_example(taken)))
-    recording.use(bias, tap, lambda given: ExplicitGradients(add_up(by_example(given))))
+    if inputs is not None:
+        recording.use(weight, tap, lambda grad: Outer(by_example(grad), by_example(inputs)))
+    recording.use(bias, tap, lambda grad: ExplicitGradients(add_up(by_example(grad))))
     return output
 
 
@@ -52,7 +52,7 @@ def linear_in_products(total: int, outputs: int, inputs: int, *, keeps: bool) ->
         inputs: p, of a weight of shape (o, p).
         keeps: whether instantiated gradients would be kept.
     """
-    products = total**2 * (inputs + outputs + MEETING)
+    products = total**2 * (inputs + outputs + OVERHEAD)
     summing = total * inputs * outputs
     return products + summing * keeps < summing + ELEMENT * inputs * outputs
 

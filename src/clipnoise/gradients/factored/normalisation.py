@@ -1,4 +1,4 @@
-"""Normalisation layers: the gain's gradient is the output's times the normalised input, summed."""
+"""Normalisation layers: the gain's gradient is Σ output gradient ⊙ normalised input."""
 
 from __future__ import annotations
 
@@ -97,27 +97,27 @@ def _record(
     weight, bias = parameters
     output, tap = recording.tap(output)
     if recording.trains(weight):
-        taken = by_example(recording.hold(input))
-        recording.use(weight, tap, lambda given: Gain(taken, by_example(given), normalise, add_up))
-    recording.use(bias, tap, lambda given: ExplicitGradients(add_up(by_example(given))))
+        inputs = by_example(recording.hold(input))
+        recording.use(weight, tap, lambda grad: Gain(inputs, by_example(grad), normalise, add_up))
+    recording.use(bias, tap, lambda grad: ExplicitGradients(add_up(by_example(grad))))
     return output
 
 
 class Gain(Use):
-    """G_i = Σ_t y_t ⊙ N(x)_t with y the output's gradient and N(x) the normalised input."""
+    """G_i = Σ_t y_t ⊙ N(x)_t, with y the gradient of the output and N(x) the normalised input."""
 
-    def __init__(self, taken: Tensor, given: Tensor, normalise: Map, add_up: Map) -> None:
-        self.taken, self.given, self.normalise, self.add_up = taken, given, normalise, add_up
-        self.shape = add_up(given[:1]).shape[1:]
-        self.elements = self.workspace = 2 * given[0].numel()
+    def __init__(self, inputs: Tensor, grad: Tensor, normalise: Map, add_up: Map) -> None:
+        self.inputs, self.grad, self.normalise, self.add_up = inputs, grad, normalise, add_up
+        self.shape = add_up(grad[:1]).shape[1:]
+        self.elements = self.workspace = 2 * grad[0].numel()
 
     def sample(self) -> Tensor:
-        return self.given
+        return self.grad
 
     def instantiate(self, piece: Piece) -> Tensor:
-        products = self.normalise(self.taken[piece.examples]).mul_(self.given[piece.examples])
+        products = self.normalise(self.inputs[piece.examples]).mul_(self.grad[piece.examples])
         return add_up(piece.grouped(self.add_up(products)))
 
     def add(self, factors: Tensor, into: Tensor) -> None:
-        normalised = self.normalise(self.taken).mul_(self.given)
+        normalised = self.normalise(self.inputs).mul_(self.grad)
         into.view(-1).addmv_(self.add_up(normalised).flatten(1).T, factors)

@@ -1,4 +1,4 @@
-"""All uses of one parameter together: squared norms, and the weighted sum of its gradients."""
+"""All uses of one parameter together: squared norms and the weighted sum of its gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class ParameterGradient:
-    """The gradients v = Σ_u G_u of one parameter, by group; never held all at once.
+    """The gradients v = Σ_u G_u of one parameter, by group; not all held at once.
 
     Attributes:
         uses: G_u, over layers and iterates.
         groups: how examples are grouped; a group's gradient is the sum over its examples.
-        kept: s ⊙ v, where all of them are no larger than the factors they replace.
+        kept: s ⊙ v for all groups, if that takes no more memory than the factors do.
     """
 
     uses: list[Use]
@@ -53,7 +53,7 @@ class ParameterGradient:
 
         Args:
             factors: f, shape (n,).
-            scale: the s that norms were taken with.
+            scale: s, the same as for the norms.
             into: zeros, shape of the parameter.
         """
         if self.kept is not None:
@@ -71,12 +71,12 @@ class ParameterGradient:
         return sum(others, start=first)
 
     def _in_products(self, *, scaled: bool) -> list[InProducts] | None:
-        """Return the uses in an order in which each takes those after it, if that pays."""
+        """Return the uses, each accepting all later ones, if inner products cost less."""
         if not all(isinstance(use, InProducts) for use in self.uses):
             return None
         uses = cast("list[InProducts]", self.uses)
-        uses = sorted(uses, key=lambda one: sum(not one.takes(other) for other in uses))
-        if not all(one.takes(other) for one, other in combinations_with_replacement(uses, 2)):
+        uses = sorted(uses, key=lambda use: sum(not use.takes(other) for other in uses))
+        if not all(use.takes(other) for use, other in combinations_with_replacement(uses, 2)):
             return None
         total = sum(use.rows for use in uses) * self.groups.largest
         keeps = _worth_keeping(uses, self.groups)
@@ -88,9 +88,9 @@ class ParameterGradient:
         parts = []
         for piece in self.groups.pieces(rows * rows * self.groups.largest):
             total = torch.zeros((), dtype=torch.float64)
-            for one, other in combinations_with_replacement(uses, 2):
-                product = one.products(other, piece, square)
-                total = total + (product if one is other else 2 * product)
+            for use, other in combinations_with_replacement(uses, 2):
+                product = use.products(other, piece, square)
+                total = total + (product if use is other else 2 * product)
             parts.append(total)
         return torch.cat(parts)
 

@@ -1,4 +1,4 @@
-"""Recording: one forward pass that notes, layer by layer, from what a gradient will follow."""
+"""Recording: one forward pass that keeps, layer by layer, the factors of the gradients."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class UnsupportedError(Exception):
-    """A network uses a trained parameter in a way that no rule covers; the message says which."""
+    """A network uses a trained parameter in a way that no rule covers; the message names it."""
 
 
 class Tap:
-    """Where the gradient of a layer's output arrives in the backward pass."""
+    """Receives the gradient of a layer's output in the backward pass."""
 
     def __init__(self) -> None:
         self.gradient: Tensor | None = None
 
     def receive(self, gradients: Sequence[Tensor | None]) -> None:
-        """Keep the gradient of a node's first output."""
+        """Keep the gradient of an autograd node's first output."""
         self.gradient = gradients[0]
 
 
 class _Source(torch.autograd.Function):
-    """Marks an output, in place, as one whose gradient is wanted though nothing below needs one."""
+    """Captures an output's gradient even when its inputs do not require grad."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor, tap: Tap) -> Tensor:
@@ -50,10 +50,10 @@ class _Source(torch.autograd.Function):
 class Recording(TorchFunctionMode):
     """Runs a network and records each use of a trained parameter by the rule of its function.
 
-    Rules run layers on parameters that need no gradient, so the backward pass computes none of
-    theirs; below the lowest trained layer it does not go at all.
+    Rules run layers on detached parameters, so that the backward pass computes no summed gradients
+    of parameters and stops at the lowest trained layer.
 
-    Without a layout, the pass only notes how the rows of each use lie; see `layout_of`.
+    Without a layout, the pass only notes how many leading rows each use has; see `layout_of`.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Recording(TorchFunctionMode):
 
         Args:
             parameters: the trained parameters.
-            rules: by torch function; called with the recording and the function's arguments.
+            rules: keyed by torch function; called with the recording and the function's arguments.
             count: b, examples in the batch.
-            layout: for each use, how many leading rows an example has; 0 for none of its own.
+            layout: for each use, leading rows per example; 0 if they do not belong to examples.
         """
         super().__init__()
         self._parameters, self._rules = parameters, rules
@@ -115,7 +115,11 @@ class Recording(TorchFunctionMode):
     @overload
     def plain(self, parameter: Tensor | None) -> Tensor | None: ...
     def plain(self, parameter: Tensor | None) -> Tensor | None:
-        """Return a parameter as a constant; one that is derived from a trained one has no rule."""
+        """Return a parameter as a constant.
+
+        Raises:
+            UnsupportedError: the weight is computed from a trained parameter.
+        """
         if parameter is None or not parameter.requires_grad:
             return parameter
         if not self.trains(parameter):
@@ -126,7 +130,7 @@ class Recording(TorchFunctionMode):
         """Return whether the leading rows of a use belong to the examples, in order.
 
         Raises:
-            UnsupportedError: they do not divide among the examples as they did before.
+            UnsupportedError: they do not divide among the examples as the layout says.
         """
         leading = tensor.shape[0] if tensor.ndim else 0
         self.leading.append(leading)
@@ -144,7 +148,7 @@ class Recording(TorchFunctionMode):
 
         Args:
             tensor: the input.
-            rows: how many each example has; None for any number.
+            rows: how many rows each example must have; None for any number.
         """
         if not self.of_batch(tensor):
             raise UnsupportedError("a layer whose input has no leading axis of examples")
@@ -152,7 +156,7 @@ class Recording(TorchFunctionMode):
             raise UnsupportedError("a layer whose leading axis is not that of the examples")
 
     def tap(self, output: Tensor) -> tuple[Tensor, Tap]:
-        """Ask for the gradient of a layer's output; the output is to be used instead of the old."""
+        """Capture the gradient of a layer's output; the returned output replaces the given one."""
         tap = Tap()
         if self.layout is None:
             return output, tap
@@ -162,7 +166,7 @@ class Recording(TorchFunctionMode):
         return output, tap
 
     def hold(self, tensor: Tensor) -> Tensor:
-        """Keep a layer's input, in the dtype of the parameters, until the gradients have come."""
+        """Keep a layer's input, in the dtype of the parameters, until the backward pass."""
         tensor = tensor.detach()
         self._held.append((tensor, tensor._version))
         return tensor.to(self._anchor.dtype) if tensor.is_floating_point() else tensor
@@ -171,9 +175,9 @@ class Recording(TorchFunctionMode):
         """Note a use of a parameter, if it is trained.
 
         Args:
-            parameter: what the layer used.
-            tap: where the gradient of its output arrives.
-            build: that gradient → the factors of the parameter's gradient.
+            parameter: the parameter that the layer used.
+            tap: receives the gradient of the layer's output.
+            build: makes the factors of the parameter's gradient from that gradient.
         """
         if self.layout is not None and self.trains(parameter):
             self._builds.append((self._index[id(parameter)], tap, build))
@@ -183,35 +187,35 @@ class Recording(TorchFunctionMode):
 
         Args:
             losses: shape (b,), computed in this recording's forward pass.
-            weight: what every gradient is multiplied by.
+            weight: a factor for every gradient.
 
         Raises:
-            UnsupportedError: a layer's input was changed after the layer had read it.
+            UnsupportedError: a layer's input was changed in place after the layer had read it.
         """
         if losses.requires_grad:
             torch.autograd.grad(weight * losses.sum(), self._anchor, allow_unused=True)
         if any(tensor._version != version for tensor, version in self._held):
             raise UnsupportedError("a layer's input that is changed in place afterwards")
-        found: list[list[Use]] = [[] for _ in self._parameters]
+        uses: list[list[Use]] = [[] for _ in self._parameters]
         for index, tap, build in self._builds:
             if tap.gradient is not None:
-                found[index].append(build(tap.gradient.to(self._anchor.dtype)))
+                uses[index].append(build(tap.gradient.to(self._anchor.dtype)))
         self._builds.clear()
-        return found
+        return uses
 
 
 def layout_of(two: Sequence[int], three: Sequence[int]) -> Layout:
-    """Find how the rows of each use divide among examples, from batches of two and of three.
+    """Find how the rows of each use divide among examples, from batches of two and three.
 
     Args:
-        two: leading sizes of each use in a batch of two.
-        three: in a batch of three.
+        two: leading rows of each use in a batch of two.
+        three: the same in a batch of three.
 
     Returns:
-        For each use, leading rows per example; 0 where they do not grow with the batch.
+        For each use, leading rows per example; 0 if they do not grow with the batch.
 
     Raises:
-        UnsupportedError: the batch decides which layers run, or rows grow in another way.
+        UnsupportedError: which layers run depends on the batch, or rows do not grow in proportion.
     """
     if len(two) != len(three):
         raise UnsupportedError("layers that run or not depending on the batch")

@@ -1,4 +1,4 @@
-"""LSTM layers: linear in their input and in their state before, with the gates as outputs."""
+"""LSTM layers: their gates are linear in the input and in the previous state."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def record_lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM one layer and direction at a time, and record the factors of each.
+    """Run an LSTM, one layer and direction at a time, and record the factors of each.
 
     Args:
-        recording: of the pass.
+        recording: of this pass.
         input: shape (b, T, p), or (T, b, p).
         state: h and c before the first step, each (layers · directions, b, width).
         parameters: for each layer and direction (W, U), with biases (W, U, w, u).
-        has_biases: whether there are biases.
-        num_layers: one above the other.
-        drop: share of the values between layers set to 0.
-        train: whether values are dropped.
-        bidirectional: whether each layer has a second direction, from the last step to the first.
+        has_biases: whether the layers have biases.
+        num_layers: how many layers are stacked.
+        drop: dropout rate between layers.
+        train: whether dropout is applied.
+        bidirectional: whether each layer also runs from the last step to the first.
         batch_first: whether the first axis of the input is that of the examples.
 
     Returns:
@@ -50,7 +50,7 @@ def record_lstm(
     if not isinstance(parameters, list | tuple):
         raise UnsupportedError("an LSTM on packed sequences")
     if any(recording.trains(part) for part in state):
-        raise UnsupportedError("an LSTM whose first state is trained")
+        raise UnsupportedError("an LSTM with a trained initial state")
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     if len(parameters) != each * directions * num_layers:
@@ -63,10 +63,10 @@ def record_lstm(
         outputs = []
         for direction in range(directions):
             number = layer * directions + direction
-            own = parameters[number * each : (number + 1) * each]
+            weights = parameters[number * each : (number + 1) * each]
             before = state[0][number], state[1][number]
             flip = [1] if direction else []
-            states, end = _layer(recording, rows.flip(flip), before, own)
+            states, end = _layer(recording, rows.flip(flip), before, weights)
             outputs.append(states.flip(flip))
             ends.append(end)
         rows = torch.cat(outputs, dim=2) if directions > 1 else outputs[0]
@@ -83,8 +83,8 @@ def _layer(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run one layer in one direction: rows (b, T, p) → states (b, T, width), and the last h and c.
 
-    What the input adds to the gates is computed first, and the layer itself runs with the identity
-    in the place of W. The gradient of the gates is then that of its input.
+    The input's contribution to the gates is computed first, and the layer then runs on it with the
+    identity in place of W. The gradient of the layer's input is then the gradient of the gates.
     """
     inward, across, *biases = parameters
     recording.examples_of(rows, rows=1)
@@ -95,10 +95,10 @@ def _layer(
         flat += [torch.zeros_like(biases[0]), recording.plain(biases[1])]
     start = [part.unsqueeze(0) for part in before]
     states, h, c = torch.lstm(gates, start, flat, bool(biases), 1, 0.0, False, False, True)
-    taken = recording.hold(rows)
+    inputs = recording.hold(rows)
     past = torch.cat([before[0].unsqueeze(1), states[:, :-1]], dim=1).detach()
-    recording.use(inward, tap, lambda given: Outer(given, taken))
-    recording.use(across, tap, lambda given: Outer(given, past))
+    recording.use(inward, tap, lambda grad: Outer(grad, inputs))
+    recording.use(across, tap, lambda grad: Outer(grad, past))
     for bias in biases:
-        recording.use(bias, tap, lambda given: ExplicitGradients(given.sum(dim=1)))
+        recording.use(bias, tap, lambda grad: ExplicitGradients(grad.sum(dim=1)))
     return states, (h.squeeze(0), c.squeeze(0))

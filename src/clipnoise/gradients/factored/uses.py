@@ -1,4 +1,4 @@
-"""The contract of a layer family: what one use of a parameter says about per-example gradients."""
+"""Uses of parameters: the contract of a layer family, and how the examples are grouped."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from clipnoise.privacy.queries import Clipping
 
 
-# The cost of each way to norms is counted in multiply-adds for one example. An element of an
-# instantiated gradient that passes through memory costs as much as many multiply-adds.
-ELEMENT = 20  # multiply-adds that one element of an instantiated gradient costs
-MEETING = 20  # multiply-adds that one inner product of rows costs beside itself
+# Costs of computing norms, in multiply-adds of a matrix product. An element of an instantiated
+# gradient costs many of them, because it passes through memory.
+ELEMENT = 20  # for one element of an instantiated gradient
+OVERHEAD = 20  # for one inner product of two rows, beside the product itself
 
-SLACK = 8  # roundings by which a norm is raised
-LONG = 2048  # products of longer float32 rows are added in float64
-CACHED = 2**19  # elements of a piece: two megabytes in float32, within a processor's cache
+SLACK = 8  # roundings that are added to a squared norm
+LONG = 2048  # inner products of longer float32 rows are summed in float64
+CACHED = 2**19  # elements of a piece: 2 MB in float32, which fit in a processor's cache
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Successive examples that make up whole groups of equal size.
+    """Successive examples that form whole groups of equal size.
 
     Attributes:
-        examples: which rows of the batch.
-        count: how many groups they are.
+        examples: their rows in the batch.
+        count: how many groups they form.
         size: examples in each group.
     """
 
@@ -41,17 +41,17 @@ class Piece:
     size: int
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """Return the piece of a batch, shape (b, …) → (groups, examples a group, …)."""
+        """Cut the piece out of a batch: (b, …) → (groups, examples per group, …)."""
         return self.grouped(tensor[self.examples])
 
     def grouped(self, part: Tensor) -> Tensor:
-        """Return the piece itself by group: (examples, …) → (groups, examples a group, …)."""
+        """Divide the piece's own rows: (examples, …) → (groups, examples per group, …)."""
         return part.reshape(self.count, self.size, *part.shape[1:])
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How the examples of a batch are grouped.
+    """How the examples of a batch are grouped; each group is clipped as one.
 
     Attributes:
         runs: (size, count) for each run of successive groups of equal size.
@@ -61,19 +61,19 @@ class Groups:
 
     @classmethod
     def single(cls, examples: int) -> Groups:
-        """Let each example be a group."""
+        """Return groups of one example each."""
         return cls(((1, examples),))
 
     @classmethod
     def of(cls, clipping: Clipping, examples: int) -> tuple[Groups, Tensor | None]:
-        """Group a batch as a clipping asks, in an order in which groups of equal size are together.
+        """Group a batch as a clipping says, ordered so that groups of equal size are adjacent.
 
         Args:
-            clipping: whose groups are taken.
+            clipping: says which groups.
             examples: b, at least 1.
 
         Returns:
-            The groups, and the order of the examples, shape (b,); None where it stays as it is.
+            The groups, and the order of the examples, shape (b,); None if the order is unchanged.
 
         Raises:
             ValueError: a group size without groups.
@@ -84,8 +84,8 @@ class Groups:
             return cls.single(examples), None
         _, sizes = torch.unique_consecutive(clipping.groups, return_counts=True)
         order = sizes.repeat_interleave(sizes).argsort(stable=True)
-        found, counts = sizes.sort().values.unique_consecutive(return_counts=True)
-        return cls(tuple(zip(found.tolist(), counts.tolist(), strict=True))), order
+        distinct, counts = sizes.sort().values.unique_consecutive(return_counts=True)
+        return cls(tuple(zip(distinct.tolist(), counts.tolist(), strict=True))), order
 
     @property
     def count(self) -> int:
@@ -103,18 +103,18 @@ class Groups:
         return max(size for size, _ in self.runs)
 
     def pieces(self, elements: int) -> Iterator[Piece]:
-        """Cut the batch into pieces that stay in cache and hold groups of one size each.
+        """Cut the batch into pieces that fit in cache and hold groups of one size each.
 
         Args:
-            elements: what is held in memory for one example.
+            elements: numbers held in memory for one example.
         """
         start = 0
         for size, count in self.runs:
             fitting = max(1, CACHED // max(1, elements * size))
             for first in range(0, count, fitting):
-                taken = min(fitting, count - first)
-                yield Piece(slice(start, start + taken * size), taken, size)
-                start += taken * size
+                number = min(fitting, count - first)
+                yield Piece(slice(start, start + number * size), number, size)
+                start += number * size
 
     def to_examples(self, values: Tensor) -> Tensor:
         """Repeat a value per group for its examples: shape (n,) → (b,)."""
@@ -125,12 +125,12 @@ class Groups:
 
 
 class Use(ABC):
-    """One use of one parameter in one pass: each example's gradient G_i, in factors.
+    """One use of one parameter in one pass: each example's gradient G_i, as factors.
 
     Attributes:
         shape: the parameter's shape.
         elements: how many numbers the factors hold for one example.
-        workspace: how many numbers more are formed on the way to one example's gradient.
+        workspace: how many more numbers are formed while computing one example's gradient.
     """
 
     shape: torch.Size
@@ -161,7 +161,7 @@ class Use(ABC):
 
 
 class InProducts(Use):
-    """A use whose gradients have inner products that need no gradients."""
+    """A use whose gradients have inner products that follow from the factors alone."""
 
     @property
     @abstractmethod
@@ -184,15 +184,15 @@ class InProducts(Use):
 
     @abstractmethod
     def takes(self, other: InProducts) -> bool:
-        """Return whether `products` takes another use of the same parameter."""
+        """Return whether `products` accepts another use of the same parameter."""
 
     @abstractmethod
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
-        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece; of G and itself never too low.
+        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece; never too low for G with itself.
 
         Args:
-            other: the use that G′ belongs to; one that is taken.
-            piece: which groups.
+            other: the use that G′ belongs to; one that `takes` accepts.
+            piece: the groups.
             square: s², shape of the parameter; None for ones.
 
         Returns:
@@ -274,12 +274,12 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Tensor:
     """Add up the products of all pairs of rows.
 
-    Pairs may cancel: of a use with itself, their rounding must not lower the norm, so that a few
-    roundings of what does not cancel are added.
+    Pairs may cancel, and rounding must not make a squared norm too low. For a use with itself, a
+    few roundings of the terms that cannot cancel are therefore added.
 
     Args:
-        lefts, rights: inner products on either side, shape (n, T, T′).
-        same: whether a use meets itself.
+        lefts, rights: inner products of the left and of the right factors, shape (n, T, T′).
+        same: whether both factors are those of one use.
 
     Returns:
         Shape (n,), float64.
