@@ -1,4 +1,4 @@
-"""Make the PDF of an exact experiment from its CSV files, and write its comparison beside it."""
+"""Make the PDF of an exact experiment from its CSV results, and write its comparison beside it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.papers.base import ExperimentFiles, experiment_class
+    from clipnoise.papers.base import Results, experiment_class
     from clipnoise.papers.report import build
 
-    files = ExperimentFiles(arguments.data)
-    pdf = build(experiment_class(arguments.experiment), files, arguments.template)
-    comparison = files.table("comparison")
-    if files.watermark:
-        comparison = comparison.assign(warning=files.watermark)
+    results = Results(arguments.data)
+    pdf = build(experiment_class(arguments.experiment), results, arguments.template)
+    comparison = results.table("comparison")
+    if results.watermark:
+        comparison = comparison.assign(warning=results.watermark)
     text = comparison.to_csv(index=False, lineterminator="\n")
     write_atomically(arguments.out.with_suffix(".csv"), text)
     write_atomically(arguments.out, pdf)
-    print(f"{arguments.out}: {len(files.comparison)} quantities")
+    print(f"{arguments.out}: {len(results.comparison)} quantities")
     return 0

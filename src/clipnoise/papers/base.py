@@ -69,7 +69,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class ExperimentFiles:
+class Results:
     """The folder that a run of an experiment wrote."""
 
     folder: Path
@@ -152,12 +152,12 @@ class Experiment(Section):
         raise NotImplementedError
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
+    def figures(results: Results) -> list[Drawing]:
         """Draw the figures of the report from the files that a run wrote."""
         raise NotImplementedError
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
+    def remarks(results: Results) -> list[str]:
         """Say what was found, and by how much and why published numbers were missed."""
         raise NotImplementedError
 

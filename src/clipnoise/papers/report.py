@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from clipnoise.papers.base import Experiment, ExperimentFiles
+from clipnoise.papers.base import Experiment, Results
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import duration, significant
 from clipnoise.report.pdf import typeset
+from clipnoise.report.styles import Style
 
 SMALLER = (
     "This run is smaller than what is described below: the first settings at the end replace those "
@@ -23,12 +24,12 @@ SMALLER = (
 )
 
 
-def build(experiment: type[Experiment], files: ExperimentFiles, template: Path) -> bytes:
+def build(experiment: type[Experiment], results: Results, template: Path) -> bytes:
     """Make the PDF of an experiment.
 
     Args:
         experiment: draws the figures and writes the text.
-        files: what its run wrote.
+        results: what its run wrote.
         template: the Typst file.
 
     Returns:
@@ -37,25 +38,25 @@ def build(experiment: type[Experiment], files: ExperimentFiles, template: Path) 
     Raises:
         UserError: a table or the template is missing.
     """
-    settings = files.folder / "settings.yaml"
+    settings = results.folder / "settings.yaml"
     with tempfile.TemporaryDirectory() as name, canvas.look():
         images: dict[str, Path] = {}
         figures: list[dict[str, str]] = []
-        for number, drawing in enumerate(experiment.figures(files)):
+        for number, drawing in enumerate(experiment.figures(results)):
             image = f"{number}.svg"
             images[image] = Path(name) / image
-            images[image].write_bytes(canvas.to_svg(drawing.figure, files.watermark))
+            images[image].write_bytes(canvas.to_svg(drawing.figure, results.watermark))
             figures.append({"title": drawing.title, "caption": drawing.caption, "image": image})
         content = {
             "title": experiment.title,
             "name": experiment.id,
             "source": experiment.source,
-            "setup": [*([SMALLER] if files.watermark else []), *experiment.setup],
+            "setup": [*([SMALLER] if results.watermark else []), *experiment.setup],
             "figures": figures,
-            "remarks": experiment.remarks(files),
-            "comparison": _comparison(files.table("comparison")),
-            "watermark": files.watermark,
-            "provenance": _provenance(files.provenance),
+            "remarks": experiment.remarks(results),
+            "comparison": _comparison(results.table("comparison")),
+            "watermark": results.watermark,
+            "provenance": _provenance(results.provenance),
             "settings": settings.read_text() if settings.is_file() else "",
         }
         return typeset(content, template, images)
@@ -93,6 +94,40 @@ def _provenance(run: Mapping[str, Any]) -> list[list[str]]:
 
 
 # What the figures of experiments share
+
+
+def panels(
+    table: pd.DataFrame, by: str | list[str], *, height: float, **options: Any
+) -> tuple[Figure, list[tuple[Axes, Any, pd.DataFrame]]]:
+    """Return a figure with axes side by side, one for each group of rows.
+
+    Args:
+        table: what the figure shows.
+        by: the columns that tell the groups apart.
+        height: of the axes, in inches.
+        options: for `Figure.subplots`.
+
+    Returns:
+        The figure, and for each group its axes, its values of `by` and its rows, in the order of
+        the table.
+    """
+    groups = list(table.groupby(by, sort=False))
+    figure, axes = canvas.sheet(1, len(groups), height=height, **options)
+    return figure, [(ax, key, rows) for ax, (key, rows) in zip(axes.flat, groups, strict=True)]
+
+
+def draw_line(ax: Axes, x: Any, y: Any, look: Style, label: object, **options: Any) -> None:
+    """Draw a line in the colour and dashes of a method.
+
+    Args:
+        ax: the axes.
+        x: places on the horizontal axis.
+        y: their values.
+        look: of the method.
+        label: in the legend.
+        options: for `Axes.plot`.
+    """
+    ax.plot(x, y, color=look.colour, linestyle=look.line, label=str(label), **options)
 
 
 def logarithmic(ax: Axes, *names: str) -> None:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.fields import Count, NonNegative, Positive, Probability
 from clipnoise.methods.base import Method, Public, State
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
-from clipnoise.papers.report import legend_below, logarithmic
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.report import draw_line, legend_below, logarithmic, panels
 from clipnoise.papers.trials import build_method, change, choice_text, combinations
-from clipnoise.report.figures import canvas
 from clipnoise.report.formats import significant
 from clipnoise.report.styles import style
 from clipnoise.seeds import generator
@@ -109,10 +100,10 @@ class RareFeatures(Experiment):
     Source: AdaDPS, section 4.1 and Figure 3.
     """
 
-    id: ClassVar[str] = "adadps/fig3"
-    title: ClassVar[str] = "Linear regression with rare, informative features: Figure 3"
-    source: ClassVar[str] = "AdaDPS, section 4.1 and Figure 3"
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "adadps/fig3"
+    title = "Linear regression with rare, informative features: Figure 3"
+    source = "AdaDPS, section 4.1 and Figure 3"
+    setup = (
         "The training set has 1,000 examples with 500 features in {0, 1}: 50 frequent features "
         "with weight 0.01 and 450 rare features with weight 1. AdaDPS is given A = 1 for the "
         "frequent features and A = 0.01 for the rare ones. Every method runs five times at its own "
@@ -241,23 +232,24 @@ class RareFeatures(Experiment):
         return losses
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        return [_draw_losses(files), _draw_tuning(files)]
+    def figures(results: Results) -> list[Drawing]:
+        return [_draw_losses(results), _draw_tuning(results)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
-        tuning = files.table("tuning")
+    def remarks(results: Results) -> list[str]:
+        text = results.text
+        tuning = results.table("tuning")
         best = tuning.loc[tuning.groupby(["panel", "label"], sort=False)["loss"].idxmin()]
         chosen = "; ".join(f"{row['label']}: {row['choice']}" for _, row in best.iterrows())
-        finals = files.table("data").groupby(["panel", "label"], sort=False)["loss"]
+        finals = results.table("data").groupby(["panel", "label"], sort=False)["loss"]
         losses = "; ".join(
             f"{label} ({panel}) {significant(runs.mean(), 3)} ± {significant(runs.std(), 2)}"
             for (panel, label), runs in finals
         )
         return [
             f"Rényi accounting of the released settings gives ε = "
-            f"{files.text('ε, private, rdp')} at δ = 1e-3, the paper's 4.13; numerical composition "
-            f"gives {files.text('ε, private, prv')}. Both hold for Poisson sampling. The released "
+            f"{text('ε, private, rdp')} at δ = 1e-3, the paper's 4.13; numerical composition "
+            f"gives {text('ε, private, prv')}. Both hold for Poisson sampling. The released "
             "script would have printed another ε: it passes 2,250 / 1,000 as the number of epochs, "
             "which is 282 steps of 8, and δ = 1/2.",
             f"Final losses, mean ± sample standard deviation of five runs: {losses}.",
@@ -271,24 +263,22 @@ class RareFeatures(Experiment):
         ]
 
 
-def _draw_losses(files: ExperimentFiles) -> Drawing:
-    curves = files.table("curves")
-    panels = list(curves.groupby("panel", sort=False))
-    figure, axes = canvas.sheet(1, len(panels), height=3.3)
-    for ax, (panel, rows) in zip(axes.flat, panels, strict=True):
+def _draw_losses(results: Results) -> Drawing:
+    figure, drawn = panels(results.table("curves"), "panel", height=3.3)
+    for ax, panel, rows in drawn:
         for label, runs in rows.groupby("label", sort=False):
             look = style(str(runs["method"].iloc[0]))
             by_step = runs.groupby("step")["loss"]
             mean, deviation = by_step.mean(), by_step.std().fillna(0)
-            line = {"color": look.colour, "linestyle": look.line, "marker": look.marker}
-            ax.plot(mean.index, mean, **line, markersize=4, markevery=0.2, label=str(label))
+            marks = {"marker": look.marker, "markersize": 4, "markevery": 0.2}
+            draw_line(ax, mean.index, mean, look, label, **marks)
             low = (mean - deviation).clip(lower=mean.min() / 10)
-            band = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
-            ax.fill_between(mean.index, low, mean + deviation, **band)
+            high = mean + deviation
+            ax.fill_between(mean.index, low, high, color=look.colour, alpha=0.15, linewidth=0)
         ax.set(title=panel, xlabel="Step")
         logarithmic(ax, "y")
         legend_below(ax, 0.2, ncols=2)
-    axes[0, 0].set_ylabel("Training loss")
+    drawn[0][0].set_ylabel("Training loss")
     caption = (
         "Mean over five runs; the band is one sample standard deviation. In the paper the panels "
         "show SGD and AdaS, and DP-SGD and AdaDPS; the other methods are additions."
@@ -296,20 +286,19 @@ def _draw_losses(files: ExperimentFiles) -> Drawing:
     return Drawing("Training loss", caption, figure)
 
 
-def _draw_tuning(files: ExperimentFiles) -> Drawing:
-    tuning = files.table("tuning")
+def _draw_tuning(results: Results) -> Drawing:
+    tuning = results.table("tuning")
     tuning["rate"] = tuning["choice"].str.extract(r"learning_rate=([^,]+)").astype(float)
-    methods = files.table("data").groupby(["panel", "label"])["method"].first()
-    panels = list(tuning.groupby("panel", sort=False))
-    figure, axes = canvas.sheet(1, len(panels), height=2.3)
-    for ax, (panel, rows) in zip(axes.flat, panels, strict=True):
+    methods = results.table("data").groupby(["panel", "label"])["method"].first()
+    figure, drawn = panels(tuning, "panel", height=2.3)
+    for ax, panel, rows in drawn:
         for label, tried in rows.groupby("label", sort=False):
             look = style(methods[panel, label])
             best = tried.groupby("rate")["loss"].min()
             ax.plot(best.index, best, color=look.colour, marker=look.marker, linestyle="-")
         ax.set(title=panel, xlabel="Learning rate")
         logarithmic(ax, "x", "y")
-    axes[0, 0].set_ylabel("Final training loss")
+    drawn[0][0].set_ylabel("Final training loss")
     caption = (
         "Final training loss at every learning rate tried, mean over two separate runs; for "
         "stp-adam with the best clip norm and γ1 at each rate. Rates that diverged are not shown. "

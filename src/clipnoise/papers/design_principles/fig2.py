@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
 from clipnoise.methods.base import Method, Public
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
-from clipnoise.papers.report import legend_below, logarithmic
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.report import draw_line, legend_below, logarithmic
 from clipnoise.papers.trials import Trials, build_method
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import decimal
@@ -117,12 +109,10 @@ class SparseAdaGrad(Experiment):
     Source: On Design Principles for Private Adaptive Optimizers, section 5.1 and Figure 2.
     """
 
-    id: ClassVar[str] = "design-principles/fig2"
-    title: ClassVar[str] = "Private AdaGrad on 1-D logistic regression: Figure 2"
-    source: ClassVar[str] = (
-        "On Design Principles for Private Adaptive Optimizers, section 5.1 and Figure 2"
-    )
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "design-principles/fig2"
+    title = "Private AdaGrad on 1-D logistic regression: Figure 2"
+    source = "On Design Principles for Private Adaptive Optimizers, section 5.1 and Figure 2"
+    setup = (
         "1,000 examples, 90% of them zeros, one epoch at batch size 1, C = 1, σ = 0.1; dense "
         "correlated noise, optimal for one participation; 30 noise draws; test loss of the last "
         "parameter on 10,000 dense examples. The paper has one training set and one test set. "
@@ -253,10 +243,10 @@ class SparseAdaGrad(Experiment):
         ]
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
+    def figures(results: Results) -> list[Drawing]:
         figure, axes = canvas.sheet(1, 2, height=2.9)
-        _draw_rates(axes[0, 0], files)
-        _draw_readings(axes[0, 1], files)
+        _draw_rates(axes[0, 0], results)
+        _draw_readings(axes[0, 1], results)
         caption = (
             "Left: mean excess over all experiments at each η. Right: mean excess under three ways "
             "to choose experiments and η; bars are the published values."
@@ -264,17 +254,19 @@ class SparseAdaGrad(Experiment):
         return [Drawing("Excess over the truth", caption, figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
-        def value(reading: str, name: str = "post-processing") -> str:
-            return decimal(files.measured(f"excess, {name}, {reading}"), 4)
+    def remarks(results: Results) -> list[str]:
+        text = results.text
 
-        share = decimal(100 * files.measured("share of lucky experiments"), 0)
+        def value(reading: str, name: str = "post-processing") -> str:
+            return decimal(results.measured(f"excess, {name}, {reading}"), 4)
+
+        share = decimal(100 * results.measured("share of lucky experiments"), 0)
         free, moments = "independent moments for free", "independent moments"
         return [
             "The loss of the true parameter is "
-            f"{files.text('loss of the truth, exact expectation')} in expectation. Over test sets "
+            f"{text('loss of the truth, exact expectation')} in expectation. Over test sets "
             "of 10,000 examples its standard deviation is "
-            f"{files.text('loss of the truth, test sets: standard deviation', 2)}, so the "
+            f"{text('loss of the truth, test sets: standard deviation', 2)}, so the "
             "published 0.5976 is an ordinary draw.",
             "A non-private loss equal to that of the truth is not typical: over all experiments "
             f"the excess is {value(ONE_RATE, REFERENCE)} at one η and "
@@ -316,23 +308,22 @@ def _mean(values: Tensor) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _draw_rates(ax: Axes, files: ExperimentFiles) -> None:
-    tuning = files.table("tuning")
+def _draw_rates(ax: Axes, results: Results) -> None:
+    tuning = results.table("tuning")
     for name, look in LOOKS.items():
         rows = tuning[tuning["variant"] == name]
-        line: dict[str, Any] = {"color": look.colour, "linestyle": look.line}
-        ax.plot(rows["learning_rate"], rows["excess"], marker=look.marker, label=name, **line)
+        draw_line(ax, rows["learning_rate"], rows["excess"], look, name, marker=look.marker)
     ax.set(xlabel="η", ylabel="Excess")
     logarithmic(ax, "x", "y")
     legend_below(ax, 0.22, fontsize=7.5)
 
 
-def _draw_readings(ax: Axes, files: ExperimentFiles) -> None:
+def _draw_readings(ax: Axes, results: Results) -> None:
     places = range(len(LOOKS))
-    published = [files.published(f"excess, {name}, {LUCKY}") for name in LOOKS]
+    published = [results.published(f"excess, {name}, {LUCKY}") for name in LOOKS]
     ax.scatter(published, places, marker="|", s=160, color=canvas.INK, label="published")
     for rank, (reading, marker) in enumerate(MARKERS.items()):
-        values = [files.measured(f"excess, {name}, {reading}") for name in LOOKS]
+        values = [results.measured(f"excess, {name}, {reading}") for name in LOOKS]
         ax.scatter(values, places, marker=marker, s=22, color=COLOURS[rank], label=reading)
     ax.set_yticks(list(places), [name.replace(" ", "\n", 1) for name in LOOKS])
     ax.set_xlabel("Excess")

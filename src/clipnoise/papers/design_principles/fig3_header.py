@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.report.figures import canvas
 from clipnoise.report.styles import BLUE
 
@@ -47,12 +38,10 @@ class NoiseHeader(Experiment):
     Source: On Design Principles for Private Adaptive Optimizers, Figure 3, and section 5.2.
     """
 
-    id: ClassVar[str] = "design-principles/fig3-header"
-    title: ClassVar[str] = "ε and prefix sums of three noises: Figure 3, header"
-    source: ClassVar[str] = (
-        "On Design Principles for Private Adaptive Optimizers, section 5.2 and Figure 3"
-    )
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "design-principles/fig3-header"
+    title = "ε and prefix sums of three noises: Figure 3, header"
+    source = "On Design Principles for Private Adaptive Optimizers, section 5.2 and Figure 3"
+    setup = (
         "2,000 steps with B = 2,048; an example participates three times, at least 128 steps "
         "apart. Without amplification a run is one release of the Gaussian mechanism with "
         "sensitivity √3, whose ε at δ = 1e-7 is exact (Balle and Wang 2018). The strategy is a "
@@ -113,8 +102,8 @@ class NoiseHeader(Experiment):
         return gaussian_epsilon(noise_multiplier / math.sqrt(self.participations), self.delta)
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        table = files.table("data")
+    def figures(results: Results) -> list[Drawing]:
+        table = results.table("data")
         figure, axes = canvas.sheet(1, 2, height=1.6)
         labels = {"epsilon": "ε at δ = 1e-7", "relative_rmse": "RMSE, relative"}
         for ax, (column, label) in zip(axes.flat, labels.items(), strict=True):
@@ -128,19 +117,20 @@ class NoiseHeader(Experiment):
         return [Drawing("The three columns of the header", caption, figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
-        ratio = files.measured(RATIO)
+    def remarks(results: Results) -> list[str]:
+        text = results.text
+        ratio = results.measured(RATIO)
         exact = f"ε of independent noise at σ = {ratio:.4f}"
         return [
-            f"The optimised Toeplitz strategy has {files.text(RATIO)} times the error of "
+            f"The optimised Toeplitz strategy has {text(RATIO)} times the error of "
             f"independent noise; the paper says ≈ 0.134. At σ = {ratio:.4f} independent noise "
-            f"costs ε = {files.text(exact)}, the published 149.1; at σ = 0.134 exactly it costs "
-            f"{files.text('ε, independent, σ = 0.134')}. The published ε therefore belongs to the "
+            f"costs ε = {text(exact)}, the published 149.1; at σ = 0.134 exactly it costs "
+            f"{text('ε, independent, σ = 0.134')}. The published ε therefore belongs to the "
             "unrounded ratio.",
-            f"ε at σ = 1 is {files.text('ε, independent, σ = 1')}, which rounds to the published "
+            f"ε at σ = 1 is {text('ε, independent, σ = 1')}, which rounds to the published "
             "10.0, for independent and banded noise alike.",
             "The published absolute errors are 1.43 to 1.44 times ours divided by B (2.22e-2 "
-            f"against {files.text('RMSE / B, independent, σ = 1')}). The paper does not say how it "
+            f"against {text('RMSE / B, independent, σ = 1')}). The paper does not say how it "
             "normalises them, and no combination of √3, B and T that we tried gives that factor. "
             "Their ratio, 2.97/2.22 = 0.1338 ± 0.0004 by rounding, is just below ours.",
         ]

@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.methods.base import Public
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
-from clipnoise.papers.report import logarithmic, shared_legend
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.report import logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method
 from clipnoise.report.figures import canvas
 from clipnoise.report.styles import COLOURS, MARKERS
@@ -66,12 +58,10 @@ class NegativeCoordinates(Experiment):
     Source: On Design Principles for Private Adaptive Optimizers, section 4.4.1, inequalities 2, 3.
     """
 
-    id: ClassVar[str] = "design-principles/negative-coordinates"
-    title: ClassVar[str] = "Negative second moments: section 4.4"
-    source: ClassVar[str] = (
-        "On Design Principles for Private Adaptive Optimizers, section 4.4.1 and appendix C"
-    )
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "design-principles/negative-coordinates"
+    title = "Negative second moments: section 4.4"
+    source = "On Design Principles for Private Adaptive Optimizers, section 4.4.1 and appendix C"
+    setup = (
         "The mean gradient is the same vector of norm C = 1 in every step, as the section assumes. "
         "Measured is the share of coordinates whose second moment is negative after 3,000 steps "
         "(β2 = 0.999): v̂ − Φ for dp-adambc, v̂ for ime-adam. Both methods run as in training; m is "
@@ -153,10 +143,10 @@ class NegativeCoordinates(Experiment):
         return float((second < bias).double().mean())
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        groups = list(files.table("data").groupby(["method", "gradient"], sort=False))
-        figure, axes = canvas.sheet(1, len(groups), height=2.6, sharey=True)
-        for ax, ((method, gradient), rows) in zip(axes.flat, groups, strict=True):
+    def figures(results: Results) -> list[Drawing]:
+        table = results.table("data")
+        figure, drawn = panels(table, ["method", "gradient"], height=2.6, sharey=True)
+        for ax, (method, gradient), rows in drawn:
             for rank, (dimension, line) in enumerate(rows.groupby("dimension")):
                 ax.plot(
                     line["relative"],
@@ -170,28 +160,29 @@ class NegativeCoordinates(Experiment):
             ax.axvline(0.15, color=canvas.PALE, linewidth=0.8, linestyle=":")
             ax.set(title=f"{method}, {gradient}", xlabel="(B/σ)/√m")
             logarithmic(ax, "x")
-        axes[0, 0].set_ylabel("Negative coordinates (%)")
-        shared_legend(figure, axes[0, 0], columns=4)
+        drawn[0][0].set_ylabel("Negative coordinates (%)")
+        shared_legend(figure, drawn[0][0], columns=4)
         caption = "Dotted lines: the paper's threshold of 0.15 and its share of one quarter."
         return [Drawing("Share of negative coordinates", caption, figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
+    def remarks(results: Results) -> list[str]:
+        text = results.text
         equal = "largest m at B = 2048, σ = 1, equal gradients"
         orthogonal = "largest m at B = 2048, σ = 1, orthogonal gradients"
         return [
             "Inequality 2, B/σ ≳ 0.15·√m, holds as an equality for equal coordinates: a quarter is "
-            f"negative at {files.text(f'{CELL}, coordinates equal')}. For dp-adambc the share "
+            f"negative at {text(f'{CELL}, coordinates equal')}. For dp-adambc the share "
             "depends on (B/σ)/√m alone: the curves of all dimensions coincide. Coordinates of "
             "unequal size need a larger ratio: "
-            f"{files.text(f'{CELL}, coordinates random')}.",
+            f"{text(f'{CELL}, coordinates random')}.",
             "For ime-adam the curves move right as m grows: the noise on the released square has "
             "standard deviation of order σ/B per step against g² = 1/m, so B/σ must grow with m, "
             "not √m. The paper calls its own conclusions optimistic for independent moments.",
             "The paper's examples do not follow from its inequality. B = 2,048 and σ = 1 give "
-            f"m ≤ (2,048/0.15)² = {files.text(equal + ', by the inequality')}, where it prints "
+            f"m ≤ (2,048/0.15)² = {text(equal + ', by the inequality')}, where it prints "
             "10⁶, and with orthogonal gradients "
-            f"m ≤ {files.text(orthogonal + ', by the inequality')}, where it prints 2·10⁴. The "
+            f"m ≤ {text(orthogonal + ', by the inequality')}, where it prints 2·10⁴. The "
             "paper allows for constants hidden in “≳”; the measurement shows that there are none "
             "for equal coordinates.",
             "The variance in the derivation has g²σ²/B² where 4g²σ²/B² is meant (the square's "

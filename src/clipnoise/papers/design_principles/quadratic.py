@@ -6,20 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.methods.base import Public
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
-from clipnoise.papers.report import logarithmic, shared_legend
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method, choice_text, combinations
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import significant
@@ -79,12 +71,10 @@ class Quadratic(Experiment):
     Source: On Design Principles for Private Adaptive Optimizers, sections 4.1 to 4.3.
     """
 
-    id: ClassVar[str] = "design-principles/quadratic"
-    title: ClassVar[str] = "What each variant learns on a quadratic: section 4.1"
-    source: ClassVar[str] = (
-        "On Design Principles for Private Adaptive Optimizers, sections 4.1 to 4.3"
-    )
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "design-principles/quadratic"
+    title = "What each variant learns on a quadratic: section 4.1"
+    source = "On Design Principles for Private Adaptive Optimizers, sections 4.1 to 4.3"
+    setup = (
         "Loss c_x(x − a)²/2 + c_y(y − b)²/2 on one new example (a, b) ~ N(0, I) per step, from "
         "(3, 3), 4,000 steps, 50 trials. The paper gives no numbers; here c_x = 1, c_y = 0.1 or "
         "0.01, and the noise on a gradient has standard deviation s = σC = 0.5, between the two. "
@@ -187,12 +177,12 @@ class Quadratic(Experiment):
         return Trajectory(choice_text(choice), torch.stack(path), rates)
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        return [_draw_paths(files), _draw_rates(files.table("data"))]
+    def figures(results: Results) -> list[Drawing]:
+        return [_draw_paths(results), _draw_rates(results.table("data"))]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
-        rates = files.table("data")
+    def remarks(results: Results) -> list[str]:
+        rates = results.table("data")
         (c_x, c_y), chosen = next(iter(rates.groupby(["c_x", "c_y"], sort=False)))
         choices = "; ".join(f"{row['method']} {row['choice']}" for _, row in chosen.iterrows())
 
@@ -218,15 +208,13 @@ class Quadratic(Experiment):
         ]
 
 
-def _draw_paths(files: ExperimentFiles) -> Drawing:
+def _draw_paths(results: Results) -> Drawing:
     figure, axes = canvas.sheet(2, 2, height=2.6)
     for row, name, x, y in ((0, "trajectories", "x", "y"), (1, "curves", "step", "loss")):
-        groups = files.table(name).groupby(["c_x", "c_y"], sort=False)
+        groups = results.table(name).groupby(["c_x", "c_y"], sort=False)
         for ax, ((c_x, c_y), lines) in zip(axes[row], groups, strict=True):
             for method, line in lines.groupby("method", sort=False):
-                look = style(str(method))
-                drawn = {"color": look.colour, "linestyle": look.line, "label": str(method)}
-                ax.plot(line[x], line[y], **drawn)
+                draw_line(ax, line[x], line[y], style(str(method)), method)
             if row == 0:
                 frame = {"xlim": (-0.6, 3.3), "ylim": (-2, 5)}
                 ax.set(title=f"c = ({c_x:g}, {c_y:g})", xlabel="x", ylabel="y", **frame)
@@ -242,9 +230,8 @@ def _draw_paths(files: ExperimentFiles) -> Drawing:
 
 
 def _draw_rates(table: pd.DataFrame) -> Drawing:
-    groups = list(table.groupby(["c_x", "c_y"], sort=False))
-    figure, axes = canvas.sheet(1, len(groups), height=2.4)
-    for ax, ((c_x, c_y), rows) in zip(axes.flat, groups, strict=True):
+    figure, drawn = panels(table, ["c_x", "c_y"], height=2.4)
+    for ax, (c_x, c_y), rows in drawn:
         places = range(len(rows))
         colours = [style(str(method)).colour for method in rows["method"]]
         ax.scatter(rows["ratio"], places, color=colours, zorder=3, label="measured")
@@ -253,6 +240,6 @@ def _draw_rates(table: pd.DataFrame) -> Drawing:
         ax.set(title=f"c = ({c_x:g}, {c_y:g})", xlabel="r_y / r_x")
         logarithmic(ax, "x")
         ax.invert_yaxis()
-    axes[0, 1].set_yticklabels([])
+    drawn[1][0].set_yticklabels([])
     caption = "Rate of y over rate of x. Dots: measured; bars: the paper's formulas."
     return Drawing("Learned preconditioners", caption, figure)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from clipnoise.fields import Count, Decay, Positive
 from clipnoise.methods.base import Public
 from clipnoise.methods.privatize_then_adapt.dp_sgdm import DPSGDM
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic
 from clipnoise.report.figures import canvas
 from clipnoise.report.styles import style
@@ -49,10 +40,10 @@ class ImpliedSchedule(Experiment):
     Source: DP-AdamBC, equation 3, Figure 2 (left) and the learning rates named in the text.
     """
 
-    id: ClassVar[str] = "dp-adambc/fig2-left"
-    title: ClassVar[str] = "The schedule that DP-Adam implies: Figure 2, left"
-    source: ClassVar[str] = "DP-AdamBC, equation 3 and Figure 2 (left)"
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "dp-adambc/fig2-left"
+    title = "The schedule that DP-Adam implies: Figure 2, left"
+    source = "DP-AdamBC, equation 3 and Figure 2 (left)"
+    setup = (
         "Where the noise dominates the second moment, DP-Adam takes the steps of DP-SGDM with "
         "η_t = η(1 − β)/((1 − β^t)√Φ), Φ = (σC/B)². The values come from dp-sgdm with "
         "schedule: adam-equivalent, the same code that trains.",
@@ -92,14 +83,14 @@ class ImpliedSchedule(Experiment):
         return Findings({"data": rows}, quantities)
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        table = files.table("data")
+    def figures(results: Results) -> list[Drawing]:
+        table = results.table("data")
         figure, axes = canvas.sheet(1, 2, height=2.3)
         for ax, (name, look) in zip(axes.flat, CURVES.items(), strict=True):
             curve = table[table["setting"] == name]
             ax.plot(curve["step"], curve["rate"], color=style(look).colour, label="equation 3")
             line = {"color": canvas.PALE, "linestyle": ":", "label": "published asymptote"}
-            ax.axhline(files.published(name), **line)
+            ax.axhline(results.published(name), **line)
             ax.set(title=name.removeprefix("asymptote, "), xlabel="Step t")
             logarithmic(ax, "y")
             ax.legend()
@@ -108,14 +99,15 @@ class ImpliedSchedule(Experiment):
         return [Drawing("Implied learning rate", caption, figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
+    def remarks(results: Results) -> list[str]:
+        text = results.text
         return [
             "Both published asymptotes follow from the rounded Φ that the paper prints: "
-            f"0.0001/√2.4e-8 = {files.text('asymptote, small Φ, from the printed Φ')}. With Φ "
-            f"unrounded they are {files.text('asymptote, small Φ')} and "
-            f"{files.text('asymptote, large Φ')}.",
+            f"0.0001/√2.4e-8 = {text('asymptote, small Φ, from the printed Φ')}. With Φ "
+            f"unrounded they are {text('asymptote, small Φ')} and "
+            f"{text('asymptote, large Φ')}.",
             "Section 3 names η = 0.001 for the SNLI run and a rate of 6.4 for DP-SGDM, but "
-            f"equation 3 gives {files.text('SNLI in section 3, η = 0.001')} at that η. Appendix D "
+            f"equation 3 gives {text('SNLI in section 3, η = 0.001')} at that η. Appendix D "
             "names η = 0.01 for the same run, and then 6.4 is exact: the η in section 3 is wrong.",
             "Both rates of appendix D for CIFAR-10 are reproduced exactly.",
         ]

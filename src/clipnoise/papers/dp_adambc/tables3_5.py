@@ -6,20 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from clipnoise.fields import Count, Decay, Positive, Probability
 from clipnoise.methods.base import State
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-)
-from clipnoise.papers.report import legend_below, logarithmic
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
+from clipnoise.papers.report import legend_below, logarithmic, panels
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import decimal, significant
 from clipnoise.report.styles import MARKERS, style
@@ -137,10 +130,10 @@ class SecondMomentBounds(Experiment):
     Source: DP-AdamBC, appendix C, Tables 3 to 5.
     """
 
-    id: ClassVar[str] = "dp-adambc/tables3-5"
-    title: ClassVar[str] = "How far noise moves the second moment: Tables 3 to 5"
-    source: ClassVar[str] = "DP-AdamBC, Propositions 3 and 4 and appendix C"
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "dp-adambc/tables3-5"
+    title = "How far noise moves the second moment: Tables 3 to 5"
+    source = "DP-AdamBC, Propositions 3 and 4 and appendix C"
+    setup = (
         "B = 256, σ = 0.4, β2 = 0.999, C = 0.1 and 1; Φ = (σC/B)². Tables 3 and 4 evaluate the "
         "bounds of Propositions 3 and 4. The conference version prints the bounds with ln(1/α), "
         "the long version and the proof with ln(2/α); both are compared with the published cells.",
@@ -233,18 +226,18 @@ class SecondMomentBounds(Experiment):
         return {t: np.concatenate(parts) for t, parts in slices.items()}
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
+    def figures(results: Results) -> list[Drawing]:
         def published(row: pd.Series) -> float:
             cell = f"Table {row['table']}, C = {row['clip_norm']:g}, α = {row['alpha']:.2f}"
-            return files.published(f"{cell}, t = {row['step']}, {row['way']}")
+            return results.published(f"{cell}, t = {row['step']}, {row['way']}")
 
-        table = files.table("data")
+        table = results.table("data")
         table["published"] = [published(row) for _, row in table.iterrows()]
         table["relative"] = 100 * (table["value"] / table["published"] - 1)
         shown = ~table["way"].str.endswith("simulated")
         shown &= table["clip_norm"] == table["clip_norm"].min()
-        figure, axes = canvas.sheet(1, 3, height=2.9)
-        for ax, (number, cells) in zip(axes.flat, table[shown].groupby("table"), strict=True):
+        figure, drawn = panels(table[shown], "table", height=2.9)
+        for ax, number, cells in drawn:
             for rank, (way, points) in enumerate(cells.groupby("way", sort=False)):
                 ax.plot(
                     points["step"],
@@ -259,7 +252,7 @@ class SecondMomentBounds(Experiment):
             logarithmic(ax, "x")
             ax.set(title=f"Table {number}", xlabel="Step t")
             legend_below(ax, 0.25, fontsize=7.5)
-        axes[0, 0].set_ylabel("ours against published (%)")
+        drawn[0][0].set_ylabel("ours against published (%)")
         caption = (
             "Every cell with C = 0.1, with a marker for each of α = 0.01, 0.05 and 0.10. Zero is "
             "agreement with the published number."
@@ -267,23 +260,25 @@ class SecondMomentBounds(Experiment):
         return [Drawing("Difference from the published cells", caption, figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
+    def remarks(results: Results) -> list[str]:
+        text = results.text
+
         def worst(start: str, end: str) -> str:
-            rows = files.comparison
+            rows = results.comparison
             names = rows.index.str.startswith(start) & rows.index.str.endswith(end)
             return decimal(100 * (rows.measured / rows.published - 1)[names].abs().max(), 2)
 
         first = "Table 3, C = 0.1, α = 0.01, t = 10"
-        made = next(str(way) for way in files.comparison.index if "noise over" in str(way))
+        made = next(str(way) for way in results.comparison.index if "noise over" in str(way))
         made = made.split(", ", 4)[4].removesuffix(", simulated").removesuffix(", exact")
         return [
             "Tables 3 and 4 follow ln(2/α). The largest difference over all cells of Table 4 is "
             f"{worst('Table 4', ', ln(2/α)')}% with ln(2/α), and {worst('Table 4', 'ln(1/α)')}% "
             "with the ln(1/α) of the conference version.",
-            f"Two kinds of cell of Table 3 differ. At t = 10 and α = 0.01 the published "
-            f"{significant(files.published(first + ', ln(2/α)'))} is the first branch of the bound "
-            f"({files.text(first + ', ln(2/α), first branch')}), although its condition is not "
-            f"met; the bound is {files.text(first + ', ln(2/α)')}. For C = 1 the same cell is "
+            "Two kinds of cell of Table 3 differ. At t = 10 and α = 0.01 the published "
+            f"{significant(results.published(first + ', ln(2/α)'))} is the first branch of the "
+            f"bound ({text(first + ', ln(2/α), first branch')}), although its condition is not "
+            f"met; the bound is {text(first + ', ln(2/α)')}. For C = 1 the same cell is "
             "printed as 1.005e-06, which is C² times the one for C = 0.1 divided by 10: probably a "
             "misprinted exponent.",
             "Taken as it is described (|v̂ᵖ − v̂ᶜ − Φ| ≥ ξ with probability α), Table 5 differs by "

@@ -6,20 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from clipnoise.fields import Count, Decay, Positive
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    ExperimentFiles,
-    Findings,
-    Quantity,
-    Row,
-    Section,
-)
-from clipnoise.papers.report import shared_legend
-from clipnoise.report.figures import canvas
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.report import draw_line, panels, shared_legend
 from clipnoise.report.formats import significant
 from clipnoise.report.styles import style
 
@@ -54,11 +45,11 @@ class ScheduleTracking(Experiment):
     Source: DP-AdamBC, section 3, Figure 2 (middle) and Figure 7.
     """
 
-    id: ClassVar[str] = "dp-adambc/dp-adam-tracks-dp-sgdm"
-    uses: ClassVar[tuple[str, ...]] = ("dp-adam", "dp-sgdm")
-    title: ClassVar[str] = "DP-Adam tracks DP-SGDM where the noise dominates"
-    source: ClassVar[str] = "DP-AdamBC, section 3, equation 3 and Figure 2 (middle)"
-    setup: ClassVar[tuple[str, ...]] = (
+    id = "dp-adambc/dp-adam-tracks-dp-sgdm"
+    uses = ("dp-adam", "dp-sgdm")
+    title = "DP-Adam tracks DP-SGDM where the noise dominates"
+    source = "DP-AdamBC, section 3, equation 3 and Figure 2 (middle)"
+    setup = (
         "Logistic regression on the 1,300 private digits of scikit-learn, B = 64, C = 0.1, 600 "
         "steps, five seeds, four noise multipliers. DP-SGDM runs three times: with the schedule of "
         "equation 3, at the constant rate that the schedule ends at, and at the rate of DP-Adam. "
@@ -154,22 +145,21 @@ class ScheduleTracking(Experiment):
         return {row.step: row.train_loss for row in outcome.metrics}
 
     @staticmethod
-    def figures(files: ExperimentFiles) -> list[Drawing]:
-        levels = list(files.table("curves").groupby("noise_multiplier"))
-        figure, axes = canvas.sheet(1, len(levels), height=2.5, sharey=True)
-        for ax, (sigma, curves) in zip(axes.flat, levels, strict=True):
-            for label, runs in curves.groupby("label", sort=False):
-                look = style(LOOKS[str(label)])
+    def figures(results: Results) -> list[Drawing]:
+        curves = results.table("curves").sort_values("noise_multiplier", kind="stable")
+        figure, drawn = panels(curves, "noise_multiplier", height=2.5, sharey=True)
+        for ax, sigma, rows in drawn:
+            for label, runs in rows.groupby("label", sort=False):
                 mean = runs.groupby("step")["loss"].mean()
-                ax.plot(mean.index, mean, color=look.colour, linestyle=look.line, label=str(label))
+                draw_line(ax, mean.index, mean, style(LOOKS[str(label)]), label)
             ax.set(title=f"σ = {sigma:g}", xlabel="Step")
-        axes[0, 0].set_ylabel("Training loss")
-        shared_legend(figure, axes[0, 0], columns=2)
+        drawn[0][0].set_ylabel("Training loss")
+        shared_legend(figure, drawn[0][0], columns=2)
         return [Drawing("Training loss", "Mean over five seeds.", figure)]
 
     @staticmethod
-    def remarks(files: ExperimentFiles) -> list[str]:
-        rows = files.table("data").groupby(["label", "noise_multiplier"])["difference"]
+    def remarks(results: Results) -> list[str]:
+        rows = results.table("data").groupby(["label", "noise_multiplier"])["difference"]
         mean, deviation = rows.mean(), rows.std()
 
         def levels(label: str) -> str:
