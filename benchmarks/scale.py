@@ -23,7 +23,6 @@ from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import run_folder, write_run
-from clipnoise.run.target import calibration_target
 from clipnoise.studies.plan import Plan
 
 matplotlib.use("Agg")
@@ -147,7 +146,7 @@ def write_results(folder: Path, planned: Plan) -> None:
     """Give every run the files of a finished one; its numbers are made up."""
     os.fsync = lambda _: None  # these files need not survive a power cut
     specs = {run.spec.hash: run.spec for run in planned.study(planned.configured[0]).runs}
-    target = calibration_target(next(iter(specs.values())))
+    target = next(iter(specs.values())).budget
     assert target is not None
     calibration, provenance = calibrate(target), Provenance("cpu")
     for spec in specs.values():

@@ -1,13 +1,24 @@
-"""The calibration of a run, as its job would have read it."""
+"""Budgets for tests, and the calibration of a run as its job would have read it."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
+from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration, calibrate
+from clipnoise.privacy.participation import Participation
 from clipnoise.run.spec import RunSpec
-from clipnoise.run.target import calibration_target
 
 
 def budget(run: RunSpec) -> Calibration | None:
     """Return σ and the ε spent at each evaluation; None for a run without noise."""
-    target = calibration_target(run)
-    return None if target is None else calibrate(target)
+    return None if run.budget is None else calibrate(run.budget)
+
+
+def flat_budget(**values: Any) -> Budget:
+    """Return a budget from its values and those of its participation; RDP, Poisson by default."""
+    names = [field.name for field in fields(Participation)]
+    participation = {name: values.pop(name) for name in names if name in values}
+    values = {"accountant": "rdp", "sampler": "poisson", **values}
+    return Budget(participation=Participation(**participation), **values)

@@ -18,7 +18,7 @@ from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.models.logistic import Logistic
 from clipnoise.privacy.microbatches import MicroBatches
-from clipnoise.privacy.noise.spec import Noise
+from clipnoise.privacy.noise import NoiseCorrelation
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +87,23 @@ def test_a_method_without_a_clip_claims_nothing() -> None:
     assert result["measured"] is None
 
 
-@pytest.mark.parametrize("noise", [Noise(kind="banded", bands=3), Noise(kind="dense")])
-def test_correlated_noise_is_as_declared_once_whitened(noise: Noise) -> None:
+@pytest.mark.parametrize(
+    "noise", [NoiseCorrelation(kind="banded", bands=3), NoiseCorrelation(kind="dense")]
+)
+def test_correlated_noise_is_as_declared_once_whitened(noise: NoiseCorrelation) -> None:
     assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"))["holds"]
 
 
 def test_correlated_noise_taken_for_independent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def correlated(self: Noise, steps: int, draw: torch.Generator, like: torch.Tensor) -> Any:
+    def correlated(
+        self: NoiseCorrelation, steps: int, draw: torch.Generator, like: torch.Tensor
+    ) -> Any:
         from clipnoise.privacy.noise.correlated import CorrelatedNoise
         from clipnoise.privacy.noise.strategies import optimal_toeplitz
 
         return CorrelatedNoise(draw, like, optimal_toeplitz(steps, 3))
 
-    monkeypatch.setattr(Noise, "source", correlated)
+    monkeypatch.setattr(NoiseCorrelation, "source", correlated)
     assert not check_noise(subject("dp-sgd"))["holds"]
 
 

@@ -14,9 +14,9 @@ from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.runs import check_sampler
 from clipnoise.data.digits import Digits
 from clipnoise.methods.registry import methods
+from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon
-from clipnoise.privacy.participation import gaussian_epsilon
-from clipnoise.privacy.samplers.shuffled import shuffled_epsilon_at_least
 
 EXPECTED = {
     "half-noise": "times the declared variance",

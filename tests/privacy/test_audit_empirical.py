@@ -12,7 +12,7 @@ from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.gradients.engine import VmapEngine
-from clipnoise.privacy.noise.spec import Noise
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.queries import Clipping
 
 QUICK = Settings(runs=10)
@@ -36,10 +36,13 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
 
 @pytest.mark.parametrize(
     ("noise", "sampler"),
-    [(Noise(kind="banded", bands=2), "cyclic-poisson"), (Noise(kind="banded", bands=2), "cyclic")],
+    [
+        (NoiseCorrelation(kind="banded", bands=2), "cyclic-poisson"),
+        (NoiseCorrelation(kind="banded", bands=2), "cyclic"),
+    ],
 )
 def test_correlated_noise_is_whitened_before_scoring(
-    noise: Noise, sampler: str, cache: Path
+    noise: NoiseCorrelation, sampler: str, cache: Path
 ) -> None:
     settings = Settings(runs=10, sampling_rate=0.45, steps=8, noise_multiplier=2.0)
     result = audit(subject("dp-sgd", noise=noise, sampler=sampler), cache, settings)

@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
-from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, epsilon
-from clipnoise.privacy.claim import claim
-from clipnoise.privacy.participation import gaussian_epsilon, participation
-from clipnoise.privacy.samplers.fixed_size import (
-    FixedSizeSampler,
-    TruncatedPoissonSampler,
-    truncation_delta,
+from clipnoise.privacy.accountants.fixed_size import (
+    fixed_size_epsilon,
+    shuffled_epsilon_at_least,
 )
-from clipnoise.privacy.samplers.shuffled import ShuffledSampler, shuffled_epsilon_at_least
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
+from clipnoise.privacy.accountants.truncation import truncation_probability
+from clipnoise.privacy.claim import claim
+from clipnoise.privacy.participation import participation_under
+from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler
+from clipnoise.privacy.samplers.poisson import TruncatedPoissonSampler
+from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 
 
 def draw(seed: int = 0) -> torch.Generator:
@@ -54,11 +56,15 @@ def test_truncated_batches_are_poisson_up_to_their_largest_size() -> None:
     assert (sizes < 10).any()
 
 
+def added_delta(epsilon: float, largest_batch: int, steps: int) -> float:
+    """Return (1 + e^ε)·T·P[Binomial(1000, 0.1) > K], what truncation adds to δ."""
+    return (1 + math.exp(epsilon)) * steps * truncation_probability(1000, 0.1, largest_batch)
+
+
 def test_truncation_that_never_happens_costs_nothing() -> None:
-    loose: dict[str, Any] = {"examples": 1000, "sampling_rate": 0.1, "steps": 100}
-    assert truncation_delta(1.0, largest=1000, **loose) == 0.0
-    assert truncation_delta(1.0, largest=160, **loose) < 1e-5
-    assert truncation_delta(1.0, largest=100, **loose) > 1
+    assert added_delta(1.0, 1000, 100) == 0.0
+    assert added_delta(1.0, 160, 100) < 1e-5
+    assert added_delta(1.0, 100, 100) > 1
 
 
 def test_an_epoch_of_shuffled_batches_is_everyone_once() -> None:
@@ -99,7 +105,7 @@ def test_smaller_batches_of_fixed_size_cost_less() -> None:
     assert values[0] > poisson  # replacing is removing and adding
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("accountant", POISSON_ACCOUNTANTS)
 @pytest.mark.parametrize(
     ("sampler", "expected"),
     [
@@ -115,28 +121,28 @@ def test_only_what_is_analysed_is_a_guarantee(sampler: str, expected: str, accou
 
 
 def test_full_participation_is_every_example_in_every_step() -> None:
-    turns = participation("full", examples=100, expected_batch_size=100, steps=4)
-    found = turns.epsilon("rdp", noise_multiplier=2.0, delta=1e-5)
+    participation = participation_under("full", examples=100, expected_batch_size=100, steps=4)
+    found = participation.epsilon("rdp", noise_multiplier=2.0, delta=1e-5)
     assert found == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     with pytest.raises(UserError, match="must be 100"):
-        participation("full", examples=100, expected_batch_size=99, steps=4)
+        participation_under("full", examples=100, expected_batch_size=99, steps=4)
 
 
 @pytest.mark.parametrize("sampler", ["full", "shuffled", "fixed-size"])
 def test_banded_noise_needs_turns(sampler: str) -> None:
     with pytest.raises(UserError, match="bands"):
-        participation(sampler, examples=100, expected_batch_size=100, steps=4, bands=2)
+        participation_under(sampler, examples=100, expected_batch_size=100, steps=4, bands=2)
 
 
 MECHANISM = {"noise_multiplier": 1.0, "delta": 1e-5}
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("accountant", POISSON_ACCOUNTANTS)
 def test_a_cut_of_batches_is_paid_for(accountant: str) -> None:
     def spent(largest: int) -> float:
         sampler, sizes = "truncated-poisson", {"examples": 1000, "expected_batch_size": 100}
-        turns = participation(sampler, **sizes, steps=20, largest_batch=largest)
-        return turns.epsilon(accountant, **MECHANISM)
+        participation = participation_under(sampler, **sizes, steps=20, largest_batch=largest)
+        return participation.epsilon(accountant, **MECHANISM)
 
     poisson = epsilon(accountant, sampling_rate=0.1, steps=20, **MECHANISM)
     values = [spent(largest) for largest in (500, 175, 170)]
@@ -145,42 +151,42 @@ def test_a_cut_of_batches_is_paid_for(accountant: str) -> None:
 
 
 def test_what_a_cut_costs_leaves_room_for_it_in_delta() -> None:
-    turns = participation(
+    participation = participation_under(
         "truncated-poisson",
         examples=1000,
         expected_batch_size=100,
         steps=20,
         largest_batch=170,
     )
-    found = turns.epsilon("rdp", **MECHANISM)
-    added = truncation_delta(found, examples=1000, sampling_rate=0.1, largest=170, steps=20)
+    found = participation.epsilon("rdp", **MECHANISM)
+    added = added_delta(found, 170, 20)
     without = epsilon("rdp", sampling_rate=0.1, steps=20, noise_multiplier=1.0, delta=1e-5 - added)
     assert without <= found < without * (1 + 1e-6)
 
 
 def test_a_cut_that_costs_more_than_delta_is_refused() -> None:
-    turns = participation(
+    participation = participation_under(
         "truncated-poisson", examples=1000, expected_batch_size=100, steps=20, largest_batch=110
     )
-    with pytest.raises(UserError, match="largest_batch: batches are cut so often"):
-        turns.epsilon("rdp", **MECHANISM)
+    with pytest.raises(UserError, match="largest_batch: batches are truncated so often"):
+        participation.epsilon("rdp", **MECHANISM)
 
 
 @pytest.mark.parametrize(("sampler", "largest"), [("truncated-poisson", None), ("poisson", 200)])
 def test_a_largest_batch_goes_with_its_sampler(sampler: str, largest: int | None) -> None:
-    with pytest.raises(UserError, match="largest_batch: goes with the sampler"):
-        participation(
+    with pytest.raises(UserError, match="largest_batch: required for the sampler"):
+        participation_under(
             sampler, examples=1000, expected_batch_size=100, steps=20, largest_batch=largest
         )
 
 
 def test_shuffled_epochs_have_a_bound_of_their_own() -> None:
-    turns = participation(
+    participation = participation_under(
         "shuffled", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
     )
-    found = turns.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5)
+    found = participation.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5)
     assert found == pytest.approx(gaussian_epsilon(2.0 / 2**0.5, 1e-5))  # two epochs
-    epoch = turns.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5, steps=10)
+    epoch = participation.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5, steps=10)
     assert epoch >= shuffled_epsilon_at_least(2.0, 10, 1e-5)
     assert claim(
         private=True, sampler="shuffled", accountant="per-epoch", adjacency="add-remove"
@@ -188,10 +194,10 @@ def test_shuffled_epochs_have_a_bound_of_their_own() -> None:
 
 
 def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
-    turns = participation(
+    participation = participation_under(
         "fixed-size", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
     )
-    found = turns.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
+    found = participation.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
     assert found == fixed_size_epsilon(
         noise_multiplier=4.0, examples=1000, batch_size=10, steps=20, delta=1e-5
     )
@@ -199,14 +205,17 @@ def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
         private=True, sampler="fixed-size", accountant="rdp-replace", adjacency="replace"
     )
     assert proven == "guarantee"
-    with pytest.raises(UserError, match="'rdp-replace' is for the sampler 'fixed-size'"):
-        participation(
+    with pytest.raises(
+        UserError,
+        match=r"'rdp-replace' assumes batches of a fixed size.*: fixed-size",
+    ):
+        participation_under(
             "poisson", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
         )
 
 
 def test_epochs_are_counted_only_where_there_are_some() -> None:
-    with pytest.raises(UserError, match="'poisson' has no epochs"):
-        participation(
+    with pytest.raises(UserError, match=r"once an epoch.*'poisson'.*: cyclic, full, shuffled"):
+        participation_under(
             "poisson", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
         )

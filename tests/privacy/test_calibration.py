@@ -6,20 +6,23 @@ import json
 import shlex
 import subprocess
 import sys
+from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from budgets import flat_budget
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.privacy.accountants.poisson import epsilon
+from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import (
     TOLERANCE,
     Calibration,
-    Target,
     calibrate,
     read_calibration,
 )
@@ -27,8 +30,8 @@ from clipnoise.privacy.calibration import (
 VALUES: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.05, "steps": 200}
 
 
-def target(**changes: Any) -> Target:
-    return Target(**{**VALUES, **changes})
+def target(**changes: Any) -> Budget:
+    return flat_budget(**{**VALUES, **changes})
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -41,7 +44,7 @@ def target(**changes: Any) -> Target:
 def test_epsilon_is_never_above_the_target_and_within_the_tolerance_below(
     wanted: float, delta: float, rate: float, steps: int
 ) -> None:
-    budget = Target(epsilon=wanted, delta=delta, sampling_rate=rate, steps=steps)
+    budget = flat_budget(epsilon=wanted, delta=delta, sampling_rate=rate, steps=steps)
     found = calibrate(budget)
     assert wanted - TOLERANCE < found.epsilon <= wanted
     assert found.epsilon == epsilon(
@@ -82,7 +85,7 @@ def test_sigma_falls_as_epsilon_grows_and_rises_with_steps_and_rate() -> None:
 
 def test_a_given_sigma_is_accounted_not_changed() -> None:
     found = calibrate(target(epsilon=None, noise_multiplier=1.3))
-    assert (found.epsilon_target, found.noise_multiplier) == (None, 1.3)
+    assert (found.budget.epsilon, found.noise_multiplier) == (None, 1.3)
     assert found.epsilon == epsilon(
         "rdp", noise_multiplier=1.3, sampling_rate=0.05, steps=200, delta=1e-5
     )
@@ -139,8 +142,11 @@ def test_equal_budgets_share_a_key_and_every_part_of_a_budget_changes_it() -> No
 
 def test_the_key_is_the_same_in_another_process_without_heavy_imports() -> None:
     code = (
-        "import sys; from clipnoise.privacy.calibration import Target;"
-        "print(Target(epsilon=2.0, delta=1e-5, sampling_rate=0.05, steps=200).key);"
+        "import sys; from clipnoise.privacy.budget import Budget;"
+        "from clipnoise.privacy.participation import Participation;"
+        "participation = Participation(sampling_rate=0.05, steps=200);"
+        "asked = dict(epsilon=2.0, delta=1e-5, accountant='rdp', sampler='poisson');"
+        "print(Budget(**asked, participation=participation).key);"
         "print([m for m in ('torch', 'opacus', 'scipy', 'numpy') if m in sys.modules])"
     )
     output = subprocess.run(
@@ -153,15 +159,11 @@ def test_options_are_the_command_line_that_gives_the_same_target() -> None:
     import argparse
 
     from clipnoise.cli import calibrate as command
-    from clipnoise.fields import parse
 
     budget = target(sampling_rate=64 / 1437, evaluation_steps=(0, 3, 200), accountant="prv")
     parser = argparse.ArgumentParser()
     command.configure(parser)
-    options = vars(parser.parse_args(shlex.split(budget.options())))
-    for other in ("out", "participations", "microbatch"):
-        del options[other]
-    assert parse(Target, options) == budget
+    assert command.budget_of(parser.parse_args(shlex.split(budget.options()))) == budget
 
 
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
@@ -170,16 +172,8 @@ def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
     found.write(path)
     assert read_calibration(path) == found
     values = json.loads(path.read_text())
-    assert set(values) >= {
-        "epsilon_target",
-        "delta",
-        "sampling_rate",
-        "steps",
-        "accountant",
-        "sampler",
-        "noise_multiplier",
-        "epsilon",
-    }
+    assert set(values) == {"budget", "noise_multiplier", "epsilon", "spent", "adjacency"}
+    assert values["budget"]["participation"]["sampling_rate"] == 0.05
     assert values["adjacency"] == "add-remove"
     assert set(values["spent"]) == {"0", "200"}
 
@@ -197,7 +191,7 @@ def test_the_example_file_is_accepted(tmp_path: Path, values: dict[str, Any]) ->
     assert isinstance(read_calibration(path), Calibration)
 
 
-@pytest.mark.parametrize("key", ["noise_multiplier", "epsilon", "spent", "adjacency"])
+@pytest.mark.parametrize("key", ["budget", "noise_multiplier", "epsilon", "spent", "adjacency"])
 def test_a_missing_key_is_one_clear_error(tmp_path: Path, values: dict[str, Any], key: str) -> None:
     path = tmp_path / "file.json"
     path.write_text(json.dumps({name: value for name, value in values.items() if name != key}))
@@ -212,8 +206,10 @@ def test_a_missing_key_is_one_clear_error(tmp_path: Path, values: dict[str, Any]
         ("noise_multiplier", 0),
         ("noise_multiplier", "NaN"),
         ("epsilon", -1),
-        ("accountant", "gdp"),
-        ("sampler", "shuffle"),
+        ("budget.accountant", "gdp"),
+        ("budget.sampler", "shuffle"),
+        ("budget.participation.steps", -1),
+        ("budget.extra", 1),
         ("adjacency", "swap"),
         ("spent", {"ten": 1.0}),
         ("extra", 1),
@@ -223,7 +219,10 @@ def test_a_wrong_value_names_file_and_key(
     tmp_path: Path, values: dict[str, Any], key: str, value: Any
 ) -> None:
     path = tmp_path / "file.json"
-    path.write_text(json.dumps({**values, key: value}))
+    whole = deepcopy(values)
+    *sections, name = key.split(".")
+    reduce(dict.__getitem__, sections, whole)[name] = value
+    path.write_text(json.dumps(whole))
     with pytest.raises(UserError, match=rf"file\.json: {key}"):
         read_calibration(path)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from clipnoise.privacy.noise import NoiseCorrelation, next_bias_factor
 from clipnoise.privacy.noise.correlated import CorrelatedNoise
 from clipnoise.privacy.noise.independent import IndependentNoise
-from clipnoise.privacy.noise.spec import Noise, next_bias_factor
 from clipnoise.privacy.noise.strategies import Strategy, Toeplitz, optimal_dense, optimal_toeplitz
 
 KINDS = {
@@ -163,17 +163,17 @@ def test_the_bias_factor_is_the_bias_that_noise_leaves_in_a_second_moment() -> N
 def test_one_band_and_one_step_give_independent_noise() -> None:
     like = torch.zeros(3)
     for noise, steps in [
-        (Noise(), 10),
-        (Noise(kind="banded", bands=1), 10),
-        (Noise(kind="banded", bands=8), 1),
-        (Noise(kind="dense"), 1),
+        (NoiseCorrelation(), 10),
+        (NoiseCorrelation(kind="banded", bands=1), 10),
+        (NoiseCorrelation(kind="banded", bands=8), 1),
+        (NoiseCorrelation(kind="dense"), 1),
     ]:
         assert isinstance(noise.source(steps, seeded(), like), IndependentNoise)
 
 
 def test_the_spec_chooses_the_optimised_strategy() -> None:
-    banded = Noise(kind="banded", bands=4).strategy(10)
-    dense = Noise(kind="dense").strategy(10)
+    banded = NoiseCorrelation(kind="banded", bands=4).strategy(10)
+    dense = NoiseCorrelation(kind="dense").strategy(10)
     assert banded is not None
     assert dense is not None
     np.testing.assert_array_equal(banded.matrix(), optimal_toeplitz(10, 4).matrix())

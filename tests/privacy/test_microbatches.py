@@ -14,13 +14,12 @@ from clipnoise.errors import UserError
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.methods.base import State
 from clipnoise.privacy.calibration import Calibration, calibrate
-from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.queries import ClippedMean, Clipping, IndependentMoments, JointMoments
-from clipnoise.privacy.samplers.poisson import MicroBatchAssignment, PoissonSampler
+from clipnoise.privacy.samplers.poisson import PoissonSampler
 from clipnoise.privacy.sensitivity import Changes, largest_changes
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.seeds import generator
 
 D, M = 5, 4
@@ -188,7 +187,7 @@ def spec(method: str = "dp-sgd", **privacy: Any) -> RunSpec:
 
 
 def calibration(run: RunSpec) -> Calibration:
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     return calibrate(target)
 
@@ -219,12 +218,10 @@ def test_the_statement_says_what_noise_is_for_and_what_that_is_worth(
 
 def test_the_budget_does_not_depend_on_micro_batches() -> None:
     """ε follows from σ relative to the sensitivity; only the noise grows with the sensitivity."""
-    assert calibration_target(spec()) == calibration_target(spec(microbatch_size=4))
+    assert spec().budget == spec(microbatch_size=4).budget
 
 
-def test_runs_without_micro_batches_are_written_as_before() -> None:
-    plain = to_mapping(spec())
-    assert not [name for name in plain["privacy"] if "microbatch" in name]
+def test_micro_batches_are_part_of_a_run_s_identity() -> None:
     assert spec().hash == spec(microbatch_size=1).hash != spec(microbatch_size=2).hash
     grouped = spec(microbatch_size=4, microbatch_accounting="as-published")
     assert from_mapping(to_mapping(grouped)) == grouped

@@ -8,20 +8,20 @@ import shlex
 
 import numpy as np
 import pytest
+from budgets import flat_budget
 from scipy.special import logsumexp
 from scipy.stats import hypergeom, norm
 
 from clipnoise.cli import calibrate as command
 from clipnoise.errors import UserError
-from clipnoise.fields import parse
+from clipnoise.privacy.accountants.nodes import node_curve, node_epsilon, sensitivity_factor
 from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, rdp_curve
-from clipnoise.privacy.calibration import Target, calibrate
+from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
-from clipnoise.privacy.nodes import node_curve, node_epsilon, sensitivity_factor
-from clipnoise.privacy.participation import participation
+from clipnoise.privacy.participation import participation_under
 
 ALPHA = np.array(ORDERS)
-ARXIV = {"terms": 8, "sampling_rate": 10_000 / 90_941, "examples": 90_941}  # K = 7
+ARXIV = {"affected_examples": 8, "sampling_rate": 10_000 / 90_941, "examples": 90_941}  # K = 7
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_no_steps_cost_nothing_and_no_noise_has_no_bound() -> None:
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
 def test_a_budget_of_nodes_is_calibrated_and_its_options_repeat_it(sampler: str) -> None:
     counted = 90_941 if sampler == "fixed-size" else None
-    target = Target(
+    target = flat_budget(
         epsilon=6,
         delta=1e-5,
         sampling_rate=10_000 / 90_941,
         steps=300,
-        terms=8,
+        affected_examples=8,
         examples=counted,
-        sampler=sampler,  # type: ignore[arg-type]
+        sampler=sampler,
         evaluation_steps=(0, 150, 300),
     )
     found = calibrate(target)
@@ -132,10 +132,7 @@ def test_a_budget_of_nodes_is_calibrated_and_its_options_repeat_it(sampler: str)
     assert found.spent[0] == 0 < found.spent[150] < found.spent[300] == found.epsilon
     parser = argparse.ArgumentParser()
     command.configure(parser)
-    read = vars(parser.parse_args(shlex.split(target.options())))
-    for name in ("out", "participations", "microbatch"):
-        del read[name]
-    assert parse(Target, read).key == target.key
+    assert command.budget_of(parser.parse_args(shlex.split(target.options()))).key == target.key
 
 
 @pytest.mark.parametrize(
@@ -148,8 +145,10 @@ def test_a_budget_of_nodes_is_calibrated_and_its_options_repeat_it(sampler: str)
     ],
 )
 def test_a_budget_of_nodes_that_nothing_covers_is_an_error(wrong: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"examples|terms"):
-        Target(epsilon=1, delta=1e-5, sampling_rate=0.1, steps=10, terms=3, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"examples|sampler|accountant"):
+        flat_budget(
+            epsilon=1, delta=1e-5, sampling_rate=0.1, steps=10, affected_examples=3, **wrong
+        )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_only_analysed_pairs_may_draw_nodes(sampler: str, accountant: str) -> No
     said = claim(private=True, sampler=sampler, accountant=accountant, adjacency="add-remove-node")
     assert said == "nominal"
     with pytest.raises(UserError, match="no analysis"):
-        participation(
+        participation_under(
             sampler,
             examples=100,
             expected_batch_size=10,
@@ -174,8 +173,10 @@ def test_only_analysed_pairs_may_draw_nodes(sampler: str, accountant: str) -> No
 def test_the_turns_of_nodes_know_how_many_gradients_change(
     sampler: str, counted: int | None
 ) -> None:
-    turns = participation(sampler, examples=100, expected_batch_size=10, steps=5, degree=3)
+    participation = participation_under(
+        sampler, examples=100, expected_batch_size=10, steps=5, degree=3
+    )
 
-    assert (turns.terms, turns.examples) == (4, counted)
+    assert (participation.affected_examples, participation.examples) == (4, counted)
     said = claim(private=True, sampler=sampler, accountant="rdp", adjacency="add-remove-node")
     assert said == "guarantee"

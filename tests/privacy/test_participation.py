@@ -11,8 +11,9 @@ from scipy.stats import norm
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson as accountants
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.noise.strategies import optimal_toeplitz, prefix_sum_rmse
-from clipnoise.privacy.participation import gaussian_epsilon, participation
+from clipnoise.privacy.participation import participation_under
 
 
 @settings(max_examples=200, deadline=None)
@@ -48,19 +49,19 @@ def test_values_out_of_range_are_refused(sigma: float, delta: float) -> None:
 
 def test_three_participations_without_amplification_have_the_published_epsilons() -> None:
     """Published: 149.1, 10.0 and 10.0 at δ = 1e-7 (the first at the exact σ of equal error)."""
-    turns = participation(
+    participation = participation_under(
         "cyclic", examples=1_700_000, expected_batch_size=2048, steps=2000, bands=128
     )
-    assert turns.releases() == 3
+    assert participation.releases() == 3
     independent = prefix_sum_rmse(optimal_toeplitz(2000, 1))
     sigma = prefix_sum_rmse(optimal_toeplitz(2000, 128)) / independent
-    assert round(turns.epsilon("rdp", noise_multiplier=sigma, delta=1e-7), 1) == 149.1
-    assert round(turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-7), 1) == 10.0
+    assert round(participation.epsilon("rdp", noise_multiplier=sigma, delta=1e-7), 1) == 149.1
+    assert round(participation.epsilon("rdp", noise_multiplier=1.0, delta=1e-7), 1) == 10.0
 
 
 def test_the_exact_value_is_below_every_accountant() -> None:
-    turns = participation("cyclic", examples=100, expected_batch_size=10, steps=35)
-    exact = turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-5)
+    participation = participation_under("cyclic", examples=100, expected_batch_size=10, steps=35)
+    exact = participation.epsilon("rdp", noise_multiplier=1.0, delta=1e-5)
     for accountant in accountants.available():
         bound = accountants.epsilon(
             accountant, noise_multiplier=1.0, sampling_rate=1.0, steps=4, delta=1e-5
@@ -69,8 +70,8 @@ def test_the_exact_value_is_below_every_accountant() -> None:
 
 
 def test_one_group_is_poisson_sampling() -> None:
-    poisson = participation("poisson", examples=1000, expected_batch_size=50, steps=30)
-    cyclic = participation("cyclic-poisson", examples=1000, expected_batch_size=50, steps=30)
+    poisson = participation_under("poisson", examples=1000, expected_batch_size=50, steps=30)
+    cyclic = participation_under("cyclic-poisson", examples=1000, expected_batch_size=50, steps=30)
     assert poisson == cyclic
     assert poisson.epsilon("rdp", noise_multiplier=1.0, delta=1e-5) == accountants.epsilon(
         "rdp", noise_multiplier=1.0, sampling_rate=0.05, steps=30, delta=1e-5
@@ -79,11 +80,11 @@ def test_one_group_is_poisson_sampling() -> None:
 
 @pytest.mark.parametrize(("steps", "releases"), [(0, 0), (1, 1), (8, 1), (9, 2), (100, 13)])
 def test_cyclic_poisson_is_one_subsampled_release_per_round(steps: int, releases: int) -> None:
-    turns = participation(
+    participation = participation_under(
         "cyclic-poisson", examples=1000, expected_batch_size=10, steps=100, bands=8
     )
-    assert turns.releases(steps) == releases
-    assert turns.epsilon("rdp", noise_multiplier=1.0, delta=1e-5, steps=steps) == (
+    assert participation.releases(steps) == releases
+    assert participation.epsilon("rdp", noise_multiplier=1.0, delta=1e-5, steps=steps) == (
         accountants.epsilon(
             "rdp", noise_multiplier=1.0, sampling_rate=0.08, steps=releases, delta=1e-5
         )
@@ -92,15 +93,23 @@ def test_cyclic_poisson_is_one_subsampled_release_per_round(steps: int, releases
 
 def test_dense_noise_over_one_epoch_is_one_release() -> None:
     for sampler in ("cyclic", "cyclic-poisson"):
-        turns = participation(sampler, examples=500, expected_batch_size=10, steps=50, bands=50)
-        assert (turns.groups, turns.sampling_rate, turns.releases()) == (50, 1.0, 1)
-        spent = turns.epsilon("prv", noise_multiplier=2.0, delta=1e-5)
+        participation = participation_under(
+            sampler, examples=500, expected_batch_size=10, steps=50, bands=50
+        )
+        assert (participation.groups, participation.sampling_rate, participation.releases()) == (
+            50,
+            1.0,
+            1,
+        )
+        spent = participation.epsilon("prv", noise_multiplier=2.0, delta=1e-5)
         assert spent == gaussian_epsilon(2.0, 1e-5)
 
 
 def test_epsilon_grows_with_the_steps_taken() -> None:
-    turns = participation("cyclic", examples=100, expected_batch_size=30, steps=12)
-    spent = [turns.epsilon("rdp", noise_multiplier=1, delta=1e-5, steps=t) for t in range(13)]
+    participation = participation_under("cyclic", examples=100, expected_batch_size=30, steps=12)
+    spent = [
+        participation.epsilon("rdp", noise_multiplier=1, delta=1e-5, steps=t) for t in range(13)
+    ]
     assert spent[0] == 0
     assert spent == sorted(spent)
     assert len(set(spent)) == 4
@@ -119,4 +128,4 @@ def test_noise_that_does_not_fit_the_turns_is_refused(
     sampler: str, bands: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        participation(sampler, examples=100, expected_batch_size=10, steps=40, bands=bands)
+        participation_under(sampler, examples=100, expected_batch_size=10, steps=40, bands=bands)

@@ -26,7 +26,6 @@ from clipnoise.run.checkpoint import FILE, InterruptedRunError
 from clipnoise.run.job import run_job
 from clipnoise.run.results import privacy_statement, read_run, run_folder
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import Run
 from clipnoise.studies.plan import Plan
 
@@ -110,10 +109,8 @@ def test_a_position_in_a_secure_stream_can_be_neither_kept_nor_gone_back_to() ->
         source.set_state({})
 
 
-def test_only_secure_runs_have_another_identity_than_before() -> None:
+def test_secure_noise_is_part_of_a_run_s_identity() -> None:
     plain, secure = spec(), spec(secure_noise=True)
-    assert plain.privacy is not None
-    assert "secure_noise" not in to_mapping(plain)["privacy"]
     assert plain.hash == spec(secure_noise=False).hash
     assert secure.hash != plain.hash
     assert from_mapping(to_mapping(secure)) == secure
@@ -172,7 +169,7 @@ def test_batches_are_secret_too(cache: Path) -> None:
 
 def test_every_statement_says_which_of_the_two_it_was() -> None:
     for run, said in [(spec(), "seeded"), (spec(secure_noise=True), "secure")]:
-        target = calibration_target(run)
+        target = run.budget
         assert target is not None
         statement = privacy_statement(run, calibrate(target))
         assert statement["randomness"] == said
@@ -184,7 +181,7 @@ def test_a_stopped_run_keeps_nothing_and_starts_anew(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = spec(secure_noise=True)
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     places = {"results": tmp_path, "cache": cache, "weights": tmp_path, "device": "cpu"}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clipnoise.audit.estimator import epsilon_at_least, lower_bound, p_value
-from clipnoise.privacy.participation import gaussian_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 
 
 def transcribed(m: int, r: int, v: int, odds: int, delta: Fraction) -> Fraction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clipnoise.privacy.samplers.cyclic import CyclicPoissonSampler
+from clipnoise.privacy.samplers.poisson import CyclicPoissonSampler
 
 
 def sampler(
@@ -89,5 +89,5 @@ def test_a_state_of_other_examples_is_refused() -> None:
     ("examples", "groups", "rate"), [(10, 0, 0.5), (-1, 2, 0.5), (10, 2, 1.5), (10, 2, -0.1)]
 )
 def test_values_out_of_range_are_refused(examples: int, groups: int, rate: float) -> None:
-    with pytest.raises(ValueError, match=r"groups|sampling_rate"):
+    with pytest.raises(ValueError, match=r"examples|groups|sampling_rate"):
         sampler(examples, groups, rate)

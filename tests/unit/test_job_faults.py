@@ -24,7 +24,6 @@ from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.memory import PhysicalBatch, out_of_memory
 from clipnoise.run.results import read_run, run_folder, set_aside
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import Run
 
 NOBODY = 65534
@@ -64,7 +63,10 @@ def train_here(run: RunSpec, results: Path, cache: Path) -> int:
     [
         ({"delta": 0.1}, "delta 0.1, not 1e-05"),
         ({"steps": 2, "evaluation_steps": (0, 2)}, "steps 2, not 3; no ε at step 1, 3"),
-        ({"epsilon": 2.0, "noise_multiplier": None}, "epsilon 2.0, not None; noise_multiplier 3.4"),
+        (
+            {"epsilon": 2.0, "noise_multiplier": None},
+            "epsilon 2.0, not None; noise_multiplier None, not 1.0",
+        ),
         ({"sampler": "full"}, "sampler full, not poisson"),
     ],
 )
@@ -78,11 +80,12 @@ def test_a_calibration_of_another_budget_is_refused(
     method = {"id": "dp-sgd", "learning_rate": 0.5, "clip_norm": 1}
     privacy = {"noise_multiplier": 1, "delta": 1e-5}
     run = from_mapping(to_mapping(spec()) | {"method": method, "privacy": privacy})
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     file = tmp_path / "calibration.json"
     words = [*command(run, tmp_path / "results", cache), "--calibration", str(file)]
-    calibrate(replace(target, **changes)).write(file)
+    shorter = replace(target.participation, steps=changes.pop("steps", 3))
+    calibrate(replace(target, participation=shorter, **changes)).write(file)
     assert main(words) == 2
     error = capsys.readouterr().err
     assert f"made for another budget: {said}" in error

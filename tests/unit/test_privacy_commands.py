@@ -8,9 +8,9 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.privacy.accountants import poisson
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.calibration import read_calibration
-from clipnoise.privacy.participation import gaussian_epsilon
 
 MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
 Output = pytest.CaptureFixture[str]

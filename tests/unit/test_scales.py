@@ -65,7 +65,7 @@ def load(folder: Path, *, scale: dict[str, Any] | None = None, **changes: Any) -
 def test_a_scale_keeps_methods_and_fewer_budgets_and_seeds(tmp_path: Path) -> None:
     runs = load(tmp_path).runs
     assert {run.label for run in runs} == {"adam", "dp-sgd"}
-    assert {run.spec.budget for run in runs} == {"non-private", "eps=1", "eps=8"}
+    assert {run.spec.budget_label for run in runs} == {"non-private", "eps=1", "eps=8"}
     assert {run.spec.seed for run in runs} == {1}
     assert {run.spec.steps for run in runs} == {3}
     assert {run.spec.training.expected_batch_size for run in runs} == {20}

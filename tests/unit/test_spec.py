@@ -122,5 +122,6 @@ def test_evaluations_begin_at_zero_and_end_at_the_last_step(steps: int, evaluati
 def test_steps_and_delta_follow_from_public_numbers() -> None:
     spec = from_mapping(values())
     assert spec.steps == round(2 * 1300 / 100)
-    assert spec.delta == 1 / 1300
+    assert spec.budget is not None
+    assert spec.budget.delta == 1 / 1300
     assert spec.sampling_rate == 100 / 1300

@@ -65,7 +65,7 @@ def test_the_grid_is_datasets_by_models_by_methods_by_epsilons_by_seeds(tmp_path
 
 def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
     changed = {
-        (run.spec.model.id, run.spec.budget)
+        (run.spec.model.id, run.spec.budget_label)
         for run in load_study(study(tmp_path)).runs
         if getattr(run.spec.method, "learning_rate", None) == 7
     }

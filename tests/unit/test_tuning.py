@@ -54,7 +54,7 @@ def test_each_cell_is_tuned_over_the_whole_grid_with_seeds_of_its_own(tmp_path: 
         assert len(search.configurations) == 4
         assert {spec.seed for spec in search.runs} == {11, 12}
         assert all(spec.tuning is None for spec in search.runs)  # ordinary runs
-        assert len({(spec.model.id, spec.budget) for spec in search.runs}) == 1
+        assert len({(spec.model.id, spec.budget_label) for spec in search.runs}) == 1
 
 
 def test_axes_that_share_a_choice_are_tuned_together(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_axes_that_share_a_choice_are_tuned_together(tmp_path: Path) -> None:
     assert len(study.searches) == 2
     for search in study.searches.values():
         for configuration in search.configurations:
-            assert {spec.budget for spec in configuration} == {"eps=1", "eps=8"}
+            assert {spec.budget_label for spec in configuration} == {"eps=1", "eps=8"}
     assert len({run.spec.tuning.key for run in study.runs if run.spec.tuning}) == 2
 
 
@@ -75,7 +75,7 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         "overrides": [{"epsilon": 8, "tune": other}],
     }
     sizes = {
-        search.runs[0].budget: len(search.configurations)
+        search.runs[0].budget_label: len(search.configurations)
         for search in load(tmp_path, methods=[method]).searches.values()
     }
     assert sizes == {"eps=1": 2, "eps=8": 1}
@@ -271,7 +271,7 @@ def test_charging_a_search_follows_its_runs() -> None:
     assert math.isnan(epsilon_with_tuning("composition", nodes, made))
 
 
-def test_a_spec_without_tuning_says_nothing_about_it() -> None:
+def test_a_spec_without_tuning_has_an_empty_section() -> None:
     values = {
         "dataset": "digits",
         "model": "logistic",
@@ -280,4 +280,4 @@ def test_a_spec_without_tuning_says_nothing_about_it() -> None:
         "training": {"expected_batch_size": 100, "epochs": 2},
         "seed": 1,
     }
-    assert "tuning" not in to_mapping(from_mapping(values))
+    assert to_mapping(from_mapping(values))["tuning"] is None

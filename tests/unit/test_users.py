@@ -20,7 +20,6 @@ from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.queries import Clipping
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import Run
 
 NAME = "shared layer"
@@ -172,10 +171,10 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
 ) -> None:
     """16 users a round: σ per user is 4σ on the sum, in the account and in what is added."""
     run = spec(noise_placement=placement, momentum=0.0)
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     assert target.noise_multiplier == pytest.approx(factor * 0.4)
-    assert target.sampling_rate == pytest.approx(16 / 50)
+    assert target.participation.sampling_rate == pytest.approx(16 / 50)
     assert target.delta == pytest.approx(1 / 50)
     calibration = calibrate(target)
     training = Run.prepare(run, cache, "cpu")
@@ -194,9 +193,7 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
 def test_under_a_target_the_noise_on_the_sum_is_what_is_calibrated() -> None:
     budget = SPEC | {"privacy": {"epsilon": 3.0}}
     targets = [
-        calibration_target(
-            from_mapping(budget | {"method": {**SPEC["method"], "noise_placement": placement}})
-        )
+        from_mapping(budget | {"method": {**SPEC["method"], "noise_placement": placement}}).budget
         for placement in ("central", "per-user")
     ]
     assert targets[0] == targets[1]
@@ -204,7 +201,7 @@ def test_under_a_target_the_noise_on_the_sum_is_what_is_calibrated() -> None:
 
 def test_the_statement_names_the_user_as_what_is_protected() -> None:
     run = spec("dp-fedadam")
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     statement = privacy_statement(run, calibrate(target))
     assert statement["claim"] == "guarantee"

@@ -25,7 +25,6 @@ from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.checkpoint import FILE as CHECKPOINT
 from clipnoise.run.results import read_run, run_folder
 from clipnoise.run.spec import RunSpec, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import Study, load_study
 
@@ -62,14 +61,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     dataset_class("digits")().prepare(folder / "data")
     study = load_study(folder / "killed.yaml")
     for run in study.runs:
-        target = calibration_target(run.spec)
+        target = run.spec.budget
         if target is not None:
             calibrate(target).write(folder / f"{target.key}.json")
     return study
 
 
 def command(study: Study, spec: RunSpec, results: Path) -> list[str]:
-    folder, target = study.path.parent, calibration_target(spec)
+    folder, target = study.path.parent, spec.budget
     words = ["train", "--spec", json.dumps(to_mapping(spec)), "--cache", str(folder / "data")]
     if target is not None:
         words += ["--calibration", str(folder / f"{target.key}.json")]

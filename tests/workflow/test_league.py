@@ -9,9 +9,9 @@ import pytest
 
 from clipnoise.data.base import dataset_class
 from clipnoise.methods.registry import methods
-from clipnoise.privacy.calibration import Calibration, Target, calibrate
+from clipnoise.privacy.budget import Budget
+from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.run.results import privacy_statement
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import train
 from clipnoise.studies.study import PlannedRun, load_study
 
@@ -33,7 +33,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[Target, Calibration]:
+def known() -> dict[Budget, Calibration]:
     return {}
 
 
@@ -43,11 +43,11 @@ def test_the_league_plans_every_method() -> None:
 
 @pytest.mark.parametrize("run", FIRST, ids=lambda run: f"{run.panel}-{run.label}")
 def test_a_setting_of_the_league_trains_with_its_claim(
-    run: PlannedRun, cache: Path, known: dict[Target, Calibration]
+    run: PlannedRun, cache: Path, known: dict[Budget, Calibration]
 ) -> None:
     short = replace(run.spec.training, epochs=None, steps=3, evaluations=1)
     spec = replace(run.spec, training=short)
-    target = calibration_target(spec)
+    target = spec.budget
     if target is not None and target not in known:
         known[target] = calibrate(target)
     calibration = None if target is None else known[target]

@@ -17,7 +17,6 @@ from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import Run
 from clipnoise.studies.collect import collect
 from clipnoise.studies.study import Study, load_study
@@ -50,7 +49,7 @@ STUDY: dict[str, Any] = {
 
 def train(run: RunSpec, folder: Path) -> dict[str, Any]:
     """Calibrate and train one run by the commands of its jobs; return its summary."""
-    target = calibration_target(run)
+    target = run.budget
     assert target is not None
     sigma, results, cache = folder / f"{target.key}.json", folder / "results", folder / "data"
     assert main(["calibrate", *target.options().split(), "--out", str(sigma)]) == 0

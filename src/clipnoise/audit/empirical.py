@@ -14,7 +14,6 @@ from clipnoise.audit.runs import batches, digits_for, run_spec
 from clipnoise.audit.subject import recorded
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
-from clipnoise.run.target import calibration_target
 from clipnoise.run.train import Run
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Recorder, Release, Subject
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.accountants.poisson import Accountant
+    from clipnoise.privacy.accountants.poisson import PoissonAccountant
     from clipnoise.run.spec import RunSpec
 
 SCORE = (
@@ -58,7 +57,7 @@ class Settings:
     sampling_rate: float = 0.9
     steps: int = 4
     delta: float = 1e-5
-    accountant: Accountant = "prv"
+    accountant: PoissonAccountant = "prv"
     confidence: float = 0.95
     seed: int = 0
 
@@ -81,7 +80,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
     chosen = settings or Settings()
     spec = _spec(subject, chosen)
-    target = calibration_target(spec)
+    target = spec.budget
     assert target is not None
     assert spec.privacy is not None
     calibration = calibrate(target)
@@ -182,7 +181,7 @@ def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> T
     With C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is a participation at step t plus noise of
     standard deviation σ/‖C[:, t]‖, for participations at least b steps apart.
     """
-    privacy, turns, m = spec.privacy, spec.participation(), signals.shape[1]
+    privacy, participation, m = spec.privacy, spec.participation, signals.shape[1]
     assert privacy is not None
     strategy = privacy.noise.strategy(spec.steps)
     matrix = np.eye(spec.steps) if strategy is None else strategy.matrix()
@@ -190,19 +189,19 @@ def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> T
     lengths = columns.square().sum(dim=0)
     y = (columns.T @ (columns @ signals)) / lengths[:, None]
     variance = (deviation**2 / lengths)[:, None]
-    evidence = _evidence(y, variance, turns.sampling_rate)
+    evidence = _evidence(y, variance, participation.sampling_rate)
     if spec.method.query.adjacency == "replace":
-        evidence = evidence - _evidence(-y, variance, turns.sampling_rate)
-    if turns.groups == 1:
+        evidence = evidence - _evidence(-y, variance, participation.sampling_rate)
+    if participation.groups == 1:
         return evidence.sum(dim=0)
     steps = torch.arange(spec.steps)
     first = spec.examples - m
     mine = torch.zeros_like(evidence)
-    for group in range(turns.groups):
+    for group in range(participation.groups):
         members = sampler.group(group)
         mask = torch.zeros(m)
         mask[members[members >= first] - first] = 1
-        mine[steps % turns.groups == group] = mask.to(mine)
+        mine[steps % participation.groups == group] = mask.to(mine)
     return (evidence * mine).sum(dim=0)
 
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import yaml
 
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Positive, parse
-from clipnoise.privacy.accountants.poisson import AccountantError, Delta, epsilon
-from clipnoise.privacy.calibration import Target, calibrate
-from clipnoise.privacy.nodes import changed_terms, node_epsilon
-from clipnoise.privacy.participation import gaussian_epsilon
+from clipnoise.fields import STRICT, Count, Positive, Probability, parse
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.nodes import affected_examples, node_epsilon
+from clipnoise.privacy.accountants.poisson import AccountantError, epsilon
+from clipnoise.privacy.budget import Budget
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.participation import Participation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,8 +49,8 @@ class Published:
     result: str
     where: str
     epsilon: Positive
-    delta: Delta | Literal["1/n"]
-    nominal_delta: Delta | Literal["1/n", "1/batches"]
+    delta: Probability | Literal["1/n"]
+    nominal_delta: Probability | Literal["1/n", "1/batches"]
     examples: Count | None = None
     batch_size: Count | None = None
     epochs: Positive | None = None
@@ -137,8 +139,15 @@ def reaccount(result: Published) -> Reaccounted:
         assert result.epochs is not None
         steps = round(result.epochs / rate)
         steps_source = f"{result.epochs:g} epochs"
-        target = Target(epsilon=result.epsilon, delta=nominal, sampling_rate=rate, steps=steps)
-        sigma = calibrate(target).noise_multiplier
+        participation = Participation(sampling_rate=rate, steps=steps)
+        budget = Budget(
+            epsilon=result.epsilon,
+            delta=nominal,
+            accountant="rdp",
+            sampler="poisson",
+            participation=participation,
+        )
+        sigma = calibrate(budget).noise_multiplier
         noise_source = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
     else:
         sigma, noise_source = result.noise_multiplier, result.noise_source
@@ -205,7 +214,7 @@ def _epsilon(
         if result.degree is not None:
             return node_epsilon(
                 noise_multiplier=sigma,
-                terms=changed_terms(result.degree),
+                affected_examples=affected_examples(result.degree),
                 sampling_rate=rate,
                 examples=result.examples,
                 steps=steps,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject
     from clipnoise.data.base import Dataset
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.accountants.poisson import Accountant
+    from clipnoise.privacy.accountants.poisson import PoissonAccountant
     from clipnoise.privacy.samplers.poisson import Sampler
 
 PUBLIC_EXAMPLES = 100
@@ -47,7 +47,7 @@ def run_spec(
     expected_batch_size: int,
     steps: int,
     delta: float = 1e-5,
-    accountant: Accountant = "rdp",
+    accountant: PoissonAccountant = "rdp",
     dataset: Dataset | None = None,
     seed: int = 0,
 ) -> RunSpec:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import physical_batches
 from clipnoise.methods.registry import method_class
-from clipnoise.privacy.microbatches import MicroBatches
-from clipnoise.privacy.nodes import sensitivity_factor
-from clipnoise.privacy.noise.spec import Noise
-from clipnoise.privacy.samplers.poisson import MicroBatchAssignment
+from clipnoise.privacy.accountants.nodes import sensitivity_factor
+from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Subject:
 
     method: Method
     form: Form = physical_batches
-    noise: Noise = field(default_factory=Noise)
+    noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
     sampler: str = "poisson"
     batches: Literal["as declared", "shuffled"] = "as declared"
     microbatches: MicroBatches = field(default_factory=MicroBatches)

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from clipnoise.errors import UserError
-from clipnoise.fields import Count, Natural, adapter
-from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, Delta, Rate, epsilon
+from clipnoise.fields import Count, Natural, Probability, adapter
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate, epsilon
 from clipnoise.studies.comparisons import PUBLISHED
 
 
@@ -53,7 +53,9 @@ def add_planned(parser: argparse.ArgumentParser) -> None:
 
 def add_mechanism(parser: argparse.ArgumentParser) -> None:
     """Add δ, q and T: what every accountant needs besides σ."""
-    parser.add_argument("--delta", type=ranged(Delta), required=True, help="δ, above 0 and below 1")
+    parser.add_argument(
+        "--delta", type=ranged(Probability), required=True, help="δ, above 0 and below 1"
+    )
     parser.add_argument("--sampling-rate", type=ranged(Rate), help="q = B/n, above 0 and at most 1")
     parser.add_argument("--steps", type=ranged(Natural), help="T")
     parser.add_argument(
@@ -104,7 +106,7 @@ def print_epsilons(mechanism: Mapping[str, Any]) -> None:
         mechanism: noise_multiplier, sampling_rate, steps and delta.
     """
     print("accountant  ε")
-    for accountant in ACCOUNTANTS:
+    for accountant in POISSON_ACCOUNTANTS:
         try:
             value = f"{epsilon(accountant, **mechanism):.4f}"
         except UserError as error:

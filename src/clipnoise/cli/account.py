@@ -19,8 +19,8 @@ from clipnoise.cli._options import (
     sensitivity_in_clip_norms,
 )
 from clipnoise.fields import Positive
-from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, epsilon
-from clipnoise.privacy.participation import gaussian_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="σ, above 0: the noise on the clipped sum, in units of the clip norm C",
     )
     add_mechanism(parser)
-    parser.add_argument("--accountant", choices=ACCOUNTANTS, help="only this one")
+    parser.add_argument("--accountant", choices=POISSON_ACCOUNTANTS, help="only this one")
 
 
 def run(arguments: argparse.Namespace) -> int:

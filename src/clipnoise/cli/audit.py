@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.cli._options import ranged
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, Positive, Probability
-from clipnoise.privacy.accountants.poisson import ACCOUNTANTS, Delta, Rate
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate
 
 if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject
@@ -32,7 +32,7 @@ EMPIRICAL = {
     "noise_multiplier": (Positive, "σ (default 4)"),
     "sampling_rate": (Rate, "q (default 0.9)"),
     "steps": (Count, "T (default 4)"),
-    "delta": (Delta, "δ (default 1e-5)"),
+    "delta": (Probability, "δ (default 1e-5)"),
     "confidence": (Probability, "of the lower bound (default 0.95)"),
     "seed": (Natural, "of the first run (default 0)"),
 }
@@ -61,7 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--out", type=Path, help="JSON file to write")
     for name, (kind, words) in EMPIRICAL.items():
         empirical.add_argument(f"--{name.replace('_', '-')}", type=ranged(kind), help=words)
-    empirical.add_argument("--accountant", choices=ACCOUNTANTS, help="of the claim (default prv)")
+    empirical.add_argument(
+        "--accountant", choices=POISSON_ACCOUNTANTS, help="of the claim (default prv)"
+    )
     report.add_argument("--results", type=Path, required=True, help="folder of JSON results")
     report.add_argument("--template", type=Path, default=Path("reports/templates/audit.typ"))
     report.add_argument("--out", type=Path, required=True, help="PDF to write")

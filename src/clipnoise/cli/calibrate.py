@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import fields, replace
 from pathlib import Path
 
 from clipnoise.cli._options import (
@@ -21,15 +22,16 @@ from clipnoise.cli._options import (
     sensitivity_in_clip_norms,
 )
 from clipnoise.errors import UserError
-from clipnoise.fields import Count, Natural, Positive, parse
-from clipnoise.privacy.calibration import Calibration, Target, calibrate
-from clipnoise.privacy.participation import (
-    ANALYSES,
-    SAMPLERS,
-    Overflow,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
-)
+from clipnoise.fields import Count, Fraction, Natural, Positive, parse
+from clipnoise.privacy.accountants import ACCOUNTANTS
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_noise_multiplier
+from clipnoise.privacy.budget import Budget
+from clipnoise.privacy.calibration import Calibration, calibrate
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.samplers import SAMPLERS
+
+PARTICIPATION = [field.name for field in fields(Participation)]
+BUDGET = [field.name for field in fields(Budget) if field.name != "participation"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,24 +39,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     budget.add_argument("--epsilon", type=ranged(Positive), help="the target ε, above 0")
     budget.add_argument("--noise-multiplier", type=ranged(Positive), help="σ itself, above 0")
     add_mechanism(parser)
-    parser.add_argument("--accountant", choices=ANALYSES, default="rdp")
+    parser.add_argument("--accountant", choices=ACCOUNTANTS, default="rdp")
     parser.add_argument(
         "--groups", type=ranged(Count), default=1, help="groups that take turns; 1 is everyone"
     )
     parser.add_argument(
-        "--overflow",
-        type=ranged(Overflow),
+        "--truncation-probability",
+        type=ranged(Fraction),
         default=0.0,
-        help="probability that a step of truncated-poisson leaves examples out",
+        help="probability that a step of truncated-poisson draws too many examples",
     )
     parser.add_argument(
-        "--terms",
+        "--affected-examples",
         type=ranged(Count),
         default=1,
-        help="gradients that one unit can change: K + 1 for a node of a graph",
+        help="per-example gradients that one unit can change: K + 1 for a node of a graph",
     )
     parser.add_argument(
-        "--examples", type=ranged(Count), help="n, for nodes in batches of a fixed size"
+        "--examples",
+        type=ranged(Count),
+        help="n, for batches of a fixed size",
     )
     parser.add_argument("--sampler", choices=SAMPLERS, default="poisson")
     parser.add_argument(
@@ -75,21 +79,31 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.participations is not None:
         return _print_exact(arguments)
-    other = ("out", "participations", "microbatch")
-    options = {name: value for name, value in vars(arguments).items() if name not in other}
+    budget = budget_of(arguments)
     factor = sensitivity_in_clip_norms(arguments)
-    if arguments.noise_multiplier is not None:
-        options["noise_multiplier"] /= factor
-    calibration = calibrate(parse(Target, options))
+    if budget.noise_multiplier is not None:
+        budget = replace(budget, noise_multiplier=budget.noise_multiplier / factor)
+    calibration = calibrate(budget)
     if arguments.out is None:
         _print(calibration, factor)
     else:
         calibration.write(arguments.out)
         print(
             f"{arguments.out}: noise multiplier {calibration.noise_multiplier:.6f}, "
-            f"ε = {calibration.epsilon:.6f} ({calibration.accountant})"
+            f"ε = {calibration.epsilon:.6f} ({budget.accountant})"
         )
     return 0
+
+
+def budget_of(arguments: argparse.Namespace) -> Budget:
+    """Return the budget that the options ask for.
+
+    Raises:
+        UserError: options that do not fit each other.
+    """
+    values = {name: getattr(arguments, name, None) for name in (*BUDGET, *PARTICIPATION)}
+    participation = {name: values.pop(name) for name in PARTICIPATION}
+    return parse(Budget, {**values, "participation": participation})
 
 
 def _print_exact(arguments: argparse.Namespace) -> int:
@@ -104,20 +118,21 @@ def _print_exact(arguments: argparse.Namespace) -> int:
 
 
 def _print(calibration: Calibration, factor: float) -> None:
+    budget, participation = calibration.budget, calibration.budget.participation
     print(f"noise multiplier σ   {factor * calibration.noise_multiplier:.6f}")
-    print(f"ε ({calibration.accountant})              {calibration.epsilon:.6f}")
-    print(f"δ                    {calibration.delta:g}")
-    print(f"adjacency, sampler   {calibration.adjacency}, {calibration.sampler}")
+    print(f"ε ({budget.accountant})              {calibration.epsilon:.6f}")
+    print(f"δ                    {budget.delta:g}")
+    print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
-    if calibration.terms > 1:
+    if participation.affected_examples > 1:
         return  # no other accountant covers nodes
     print()
     print_epsilons(
         {
             "noise_multiplier": calibration.noise_multiplier,
-            "sampling_rate": calibration.sampling_rate,
-            "steps": calibration.steps,
-            "delta": calibration.delta,
+            "sampling_rate": participation.sampling_rate,
+            "steps": participation.steps,
+            "delta": budget.delta,
         }
     )

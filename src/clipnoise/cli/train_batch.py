@@ -43,7 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     from clipnoise.run.gpus import own_gpus
     from clipnoise.run.results import run_folder
     from clipnoise.run.spec import from_mapping
-    from clipnoise.run.target import calibration_target
 
     tasks, specs = {}, {}
     for values in _listed(arguments.specs):
@@ -51,10 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         spec = train.chosen(
             spec, _named(arguments.choice, spec.tuning.key if spec.tuning else None)
         )
-        target = calibration_target(spec)
-        files = _named(arguments.calibration, target.key if target else None)
-        if target is not None and not files:
-            raise UserError(f"--calibration: no file {target.key}.json for run {spec.hash}.")
+        budget = spec.budget
+        files = _named(arguments.calibration, budget.key if budget else None)
+        if budget is not None and not files:
+            raise UserError(f"--calibration: no file {budget.key}.json for run {spec.hash}.")
         log = run_folder(arguments.results, spec) / "run.log"
         specs[log] = spec
         if not is_finished(arguments.results, arguments.cache, spec, *map(read_calibration, files)):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.fields import STRICT, Positive
-from clipnoise.privacy.noise.spec import next_bias_factor
+from clipnoise.privacy.noise import next_bias_factor
 from clipnoise.privacy.queries import Clipping, Query
 
 if TYPE_CHECKING:

@@ -1,32 +1,37 @@
-"""The privacy budget of a run: the section `privacy` of its spec."""
+"""Budgets: the section `privacy` of a run spec, and what follows from it for a run."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from clipnoise.fields import STRICT, Count, Positive, to_plain
+from clipnoise.errors import UserError
+from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
+from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
-from clipnoise.privacy.noise.spec import Noise
-from clipnoise.privacy.participation import Analysis, Sampler
+from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.queries import Adjacency
+from clipnoise.privacy.samplers import SamplerName
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The privacy budget of a run.
+    """The section `privacy` of a run spec: what is asked for.
 
     Attributes:
         epsilon: the target; σ is calibrated to the smallest value that meets it.
         noise_multiplier: σ itself, instead of a target.
         delta: a number, or the rule "1/n".
-        accountant: whose mathematics turns σ, q and T into ε.
+        accountant: whose analysis turns σ, q and T into ε.
         sampler: how batches are drawn.
         largest_batch: most examples in a batch of the sampler truncated-poisson.
-        noise: how noise is correlated across steps; independent unless it says otherwise.
+        noise: how noise is correlated across steps; independent by default.
         microbatch_size: m, how many examples (on average) are averaged before clipping.
         microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
         secure_noise: whether noise and batches come from a cryptographic source instead of the
-            seed. Such a run can be neither repeated nor gone on with.
+            seed. Such a run can be neither reproduced nor resumed.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -34,10 +39,10 @@ class Privacy:
     epsilon: Positive | None = None
     noise_multiplier: Positive | None = None
     delta: Positive | Literal["1/n"] = "1/n"
-    accountant: Analysis = "rdp"
-    sampler: Sampler = "poisson"
+    accountant: AccountantName = "rdp"
+    sampler: SamplerName = "poisson"
     largest_batch: Count | None = None
-    noise: Noise = field(default_factory=Noise)
+    noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
     microbatch_size: Count = 1
     microbatch_accounting: Accounting = "corrected"
     secure_noise: bool = False
@@ -47,24 +52,97 @@ class Privacy:
             raise ValueError("give exactly one of epsilon and noise_multiplier")
         if not isinstance(self.delta, str) and self.delta >= 1:
             raise ValueError("delta must be below 1")
-        _ = self.microbatches
+        _ = self.microbatches  # checks its fields
 
     @property
     def microbatches(self) -> MicroBatches:
         """How examples are averaged before clipping, and what the noise is scaled to."""
         return MicroBatches(self.microbatch_size, self.microbatch_accounting)
 
+    @property
+    def label(self) -> str:
+        """What is asked for, as a path and table label: `eps=1` or `sigma=0.5`."""
+        if self.epsilon is not None:
+            return f"eps={self.epsilon:g}"
+        return f"sigma={self.noise_multiplier:g}"
 
-def privacy_mapping(privacy: Privacy) -> dict[str, Any]:
-    """Return a budget as plain data.
 
-    What came later is left out where it is not used: runs keep the hash they had before.
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The privacy budget of a run: everything that σ, and ε along the way, depend on.
+
+    Attributes:
+        epsilon: the target ε; None if σ is given.
+        noise_multiplier: σ, instead of a target.
+        delta: δ.
+        accountant: whose analysis turns σ and the participation into ε.
+        sampler: how batches are drawn.
+        participation: in which steps an example can take part.
+        evaluation_steps: the steps at which the ε spent so far is wanted.
     """
-    values: dict[str, Any] = to_plain(privacy)
-    if privacy.largest_batch is None:
-        del values["largest_batch"]
-    if privacy.microbatch_size == 1:
-        del values["microbatch_size"], values["microbatch_accounting"]
-    if not privacy.secure_noise:
-        del values["secure_noise"]
-    return values
+
+    __pydantic_config__: ClassVar = STRICT
+
+    epsilon: Positive | None = None
+    noise_multiplier: Positive | None = None
+    delta: Probability
+    accountant: AccountantName
+    sampler: SamplerName
+    participation: Participation
+    evaluation_steps: tuple[Natural, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise UserError("epsilon, noise_multiplier: give exactly one of them.")
+        affected, examples = self.participation.affected_examples, self.participation.examples
+        check_accountant(self.accountant, self.sampler, affected_examples=affected)
+        counted = self.sampler == "fixed-size" and (affected > 1 or self.adjacency == "replace")
+        if counted != (examples is not None):
+            raise UserError(
+                "examples: required for the sampler 'fixed-size' with affected_examples above 1 or "
+                f"the accountant 'rdp-replace', and not allowed otherwise; got {examples} with "
+                f"{self.sampler!r}, {affected} and {self.accountant!r}."
+            )
+        steps, latest = self.participation.steps, max(self.evaluation_steps, default=0)
+        if latest > steps:
+            raise UserError(
+                f"evaluation_steps: must not exceed steps, which is {steps}, got {latest}."
+            )
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The relation between neighbouring datasets under which ε holds.
+
+        Users are accounted as examples are: only the query's sensitivity differs.
+        """
+        if self.participation.affected_examples > 1:
+            return "add-remove-node"
+        return ACCOUNTANTS[self.accountant].adjacency
+
+    def options(self) -> str:
+        """Return the options by which `clipnoise calibrate` computes this budget, for a shell."""
+        given = self.participation
+        numbers = {
+            "epsilon": self.epsilon,
+            "noise-multiplier": self.noise_multiplier,
+            "delta": self.delta,
+            "sampling-rate": given.sampling_rate,
+            "truncation-probability": given.truncation_probability or None,
+        }
+        counts = {"groups": given.groups, "affected-examples": given.affected_examples}
+        words = [f"--{name} {float(x)!r}" for name, x in numbers.items() if x is not None]
+        words += [f"--steps {int(given.steps)}"]
+        words += [f"--{name} {count}" for name, count in counts.items() if count > 1]
+        words += [f"--examples {given.examples}"] if given.examples else []
+        words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
+        if self.evaluation_steps:
+            words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
+        return " ".join(words)
+
+    @property
+    def key(self) -> str:
+        """The content hash: 12 hex digits of SHA-256 over the options. Runs that share it share σ.
+
+        Floats enter by their shortest exact form, so equal budgets have equal keys everywhere.
+        """
+        return hashlib.sha256(self.options().encode()).hexdigest()[:12]

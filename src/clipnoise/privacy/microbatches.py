@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.queries import Query
+
+if TYPE_CHECKING:
+    import torch
 
 Accounting = Literal["corrected", "as-published"]
 
@@ -78,3 +81,47 @@ class MicroBatches:
     def covered(self, query: Query) -> bool:
         """Return whether noise is scaled to what one example can really change."""
         return self.accounting == "corrected" or query.adjacency == "replace"
+
+
+class MicroBatchAssignment:
+    """Each step puts every position into one of K micro-batches, uniformly and independently.
+
+    All n positions are assigned, drawn or not, so that no example's place depends on another's.
+    """
+
+    def __init__(self, examples: int, count: int, generator: torch.Generator) -> None:
+        """Start the stream.
+
+        Args:
+            examples: n.
+            count: K = B/m ≥ 1.
+            generator: a CPU stream of random numbers, used by nothing else.
+        """
+        self.examples = examples
+        self.count = count
+        self._generator = generator
+
+    def arrange(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Assign the next step and bring its batch into the order of the micro-batches.
+
+        Args:
+            batch: the examples drawn in this step, indices of shape (b,).
+
+        Returns:
+            The indices in their new order, and the micro-batch of each; both int64 of shape (b,).
+            Members of a micro-batch are next to each other, and so are micro-batches of one size.
+        """
+        import torch
+
+        assigned = torch.randint(self.count, (self.examples,), generator=self._generator)[batch]
+        sizes = torch.bincount(assigned, minlength=self.count)[assigned]
+        order = (sizes * self.count + assigned).argsort(stable=True)
+        return batch[order], assigned[order]
+
+    def get_state(self) -> dict[str, torch.Tensor]:
+        """Return the position in the stream, for a checkpoint."""
+        return {"generator": self._generator.get_state()}
+
+    def set_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go to a saved position; the assignments that follow are the same bit for bit."""
+        self._generator.set_state(state["generator"])

@@ -16,7 +16,6 @@ from clipnoise.run.batch import data_digests, is_finished
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import read_summary, run_folder, write_run
-from clipnoise.run.target import check_calibration
 from clipnoise.tracking import LiveRun, Mode, open_run
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ def run_job(
     """
     from clipnoise.run.train import train
 
-    check_calibration(spec, calibration)
+    if spec.budget is not None and calibration is not None:
+        calibration.check(spec.budget)
     device = pick_device(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)

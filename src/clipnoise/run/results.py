@@ -101,7 +101,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
         "claim": said,
         "epsilon": None if said == "non-private" else calibration.epsilon,
         "epsilon_target": privacy.epsilon,
-        "delta": spec.delta,
+        "delta": calibration.budget.delta,
         "noise_multiplier": calibration.noise_multiplier,
         "accountant": privacy.accountant,
         "sampler": privacy.sampler,
@@ -114,7 +114,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[st
         "sampling_rate": spec.sampling_rate,
         "noise": to_plain(privacy.noise),
         "randomness": "secure" if spec.secure_noise else "seeded",
-        "groups": calibration.groups,
+        "groups": spec.participation.groups,
         "steps": spec.steps,
         "examples": spec.examples,
     }

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.data.base import Splits
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.noise.secure import secure_generator
-from clipnoise.privacy.noise.spec import Noise
-from clipnoise.privacy.samplers.cyclic import CyclicPoissonSampler
-from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler, TruncatedPoissonSampler
-from clipnoise.privacy.samplers.poisson import PoissonSampler, Sampler
+from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler
+from clipnoise.privacy.samplers.poisson import (
+    CyclicPoissonSampler,
+    PoissonSampler,
+    Sampler,
+    TruncatedPoissonSampler,
+)
 from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 from clipnoise.seeds import derive, generator
 
@@ -45,7 +49,7 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
 
 def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
     """Start the run's stream of noise, independent or correlated across steps."""
-    noise = Noise() if spec.privacy is None else spec.privacy.noise
+    noise = NoiseCorrelation() if spec.privacy is None else spec.privacy.noise
     stream = None if spec.secure_noise else generator("noise", spec.seed, device)
     return noise.source(spec.steps, stream, theta)
 
@@ -55,19 +59,21 @@ def sampler(spec: RunSpec) -> Sampler:
 
     Not with secure noise: ε counts on it that nobody knows who was drawn.
     """
-    turns = spec.participation()
+    participation = spec.participation
     draws = secure_generator() if spec.secure_noise else generator("sampling", spec.seed)
     name = "poisson" if spec.privacy is None else spec.privacy.sampler
     if name == "fixed-size":
         return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)
     if spec.privacy is not None and spec.privacy.largest_batch is not None:
         largest = spec.privacy.largest_batch
-        return TruncatedPoissonSampler(spec.examples, turns.sampling_rate, largest, draws)
+        return TruncatedPoissonSampler(spec.examples, participation.sampling_rate, largest, draws)
     if name == "shuffled":
         return ShuffledSampler(spec.examples, spec.training.expected_batch_size, draws)
-    if turns.groups == 1:
-        return PoissonSampler(spec.examples, turns.sampling_rate, draws)
-    return CyclicPoissonSampler(spec.examples, turns.groups, turns.sampling_rate, draws)
+    if participation.groups == 1:
+        return PoissonSampler(spec.examples, participation.sampling_rate, draws)
+    return CyclicPoissonSampler(
+        spec.examples, participation.groups, participation.sampling_rate, draws
+    )
 
 
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:

@@ -19,10 +19,10 @@ from clipnoise.files import read_yaml
 from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
-from clipnoise.privacy import nodes
-from clipnoise.privacy.budget import Privacy, privacy_mapping
+from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
+from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
-from clipnoise.privacy.participation import Participation, participation
+from clipnoise.privacy.participation import Participation, participation_under
 from clipnoise.privacy.queries import Adjacency
 from clipnoise.run.tuning import Tuning
 
@@ -110,7 +110,7 @@ class RunSpec:
         if self.unit == "node":
             nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
-            self.participation()
+            _ = self.budget  # checks that sampler, accountant and noise fit each other
 
     def _check_public(self, public: Dataset) -> None:
         if not self.method.uses_public_data():
@@ -159,7 +159,8 @@ class RunSpec:
     @property
     def adjacency(self) -> Adjacency:
         """What a neighbouring dataset is."""
-        if self.privacy is not None and self.privacy.accountant == "rdp-replace":
+        privacy = self.privacy
+        if privacy is not None and ACCOUNTANTS[privacy.accountant].adjacency == "replace":
             return "replace"
         return "add-remove-node" if self.unit == "node" else self.method.query.adjacency
 
@@ -202,48 +203,58 @@ class RunSpec:
         """T."""
         return self.training.total_steps(self.examples)
 
-    @property
-    def delta(self) -> float | None:
-        """δ of the guarantee; None for a non-private run."""
-        if self.privacy is None:
-            return None
-        return 1 / self.examples if self.privacy.delta == "1/n" else float(self.privacy.delta)
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """The multiplier of the noise that is on the sum, where one is asked for instead of ε."""
-        if self.privacy is None or self.privacy.noise_multiplier is None:
-            return None
-        return self.method.effective_noise_multiplier(
-            self.privacy.noise_multiplier, self.training.expected_batch_size
-        )
-
+    @cached_property
     def participation(self) -> Participation:
-        """Return whose turn it is when, and with what probability, under the run's sampler.
+        """In which steps a unit can take part, and with what probability.
 
         Raises:
             UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
         """
         privacy = self.privacy
-        return participation(
-            "poisson" if privacy is None else privacy.sampler,
+        degree = self.dataset.degree_bound()
+        batch = self.training.expected_batch_size
+        if privacy is None:
+            return participation_under(
+                "poisson",
+                examples=self.examples,
+                expected_batch_size=batch,
+                steps=self.steps,
+                degree=degree,
+            )
+        return participation_under(
+            privacy.sampler,
             examples=self.examples,
-            expected_batch_size=self.training.expected_batch_size,
+            expected_batch_size=batch,
             steps=self.steps,
-            bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
-            accountant="rdp" if privacy is None else privacy.accountant,
-            largest_batch=None if privacy is None else privacy.largest_batch,
-            degree=self.dataset.degree_bound(),
+            bands=privacy.noise.bands_over(self.steps),
+            accountant=privacy.accountant,
+            largest_batch=privacy.largest_batch,
+            degree=degree,
+        )
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """What σ is calibrated for; None for a non-private run."""
+        privacy = self.privacy
+        if privacy is None:
+            return None
+        sigma, batch = privacy.noise_multiplier, self.training.expected_batch_size
+        return Budget(
+            epsilon=privacy.epsilon,
+            noise_multiplier=None
+            if sigma is None
+            else self.method.effective_noise_multiplier(sigma, batch),
+            delta=1 / self.examples if privacy.delta == "1/n" else float(privacy.delta),
+            accountant=privacy.accountant,
+            sampler=privacy.sampler,
+            participation=self.participation,
+            evaluation_steps=tuple(self.evaluation_steps()),
         )
 
     @property
-    def budget(self) -> str:
-        """The privacy budget as a path and table label: `eps=1`, `sigma=0.5` or `non-private`."""
-        if self.privacy is None:
-            return "non-private"
-        if self.privacy.epsilon is not None:
-            return f"eps={self.privacy.epsilon:g}"
-        return f"sigma={self.privacy.noise_multiplier:g}"
+    def budget_label(self) -> str:
+        """The privacy budget in paths and tables: `eps=1`, `sigma=0.5` or `non-private`."""
+        return "non-private" if self.privacy is None else self.privacy.label
 
     @cached_property
     def hash(self) -> str:
@@ -262,7 +273,7 @@ class RunSpec:
     @property
     def folder(self) -> str:
         """The run's folder below results/runs."""
-        place = (self.dataset.id, self.model.id, self.method.id, self.budget)
+        place = (self.dataset.id, self.model.id, self.method.id, self.budget_label)
         return "/".join((*place, f"seed={self.seed}", self.hash))
 
     def evaluation_steps(self) -> list[int]:
@@ -276,34 +287,21 @@ SECTIONS = (*REQUIRED, "privacy", "public", "tuning")
 
 
 def to_mapping(spec: RunSpec) -> dict[str, Any]:
-    """Turn a spec into plain data, defaults written out, in the order of the sections.
-
-    A section that came later is left out where it is not used: runs keep the hash they had before.
-    """
-    public = {} if spec.public is None else {"public": _with_id(spec.public)}
-    tuning = {} if spec.tuning is None else {"tuning": to_plain(spec.tuning)}
+    """Turn a spec into plain data, defaults written out, in the order of the sections."""
     return {
         "dataset": _with_id(spec.dataset),
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
-        "privacy": None if spec.privacy is None else privacy_mapping(spec.privacy),
-        "training": _training(spec.training),
+        "privacy": to_plain(spec.privacy),
+        "training": to_plain(spec.training),
         "seed": spec.seed,
-        **public,
-        **tuning,
+        "public": None if spec.public is None else _with_id(spec.public),
+        "tuning": to_plain(spec.tuning),
     }
 
 
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
     return {"id": plugin.id, **to_plain(plugin)}
-
-
-def _training(training: Training) -> dict[str, Any]:
-    values: dict[str, Any] = to_plain(training)
-    for name in ("diagnostics", "precision"):
-        if values[name] == getattr(Training, name):
-            del values[name]
-    return values
 
 
 def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSpec:

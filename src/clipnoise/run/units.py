@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clipnoise.gradients.users import UserEngine
-from clipnoise.privacy.samplers.poisson import MicroBatchAssignment
+from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

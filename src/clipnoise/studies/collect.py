@@ -126,7 +126,7 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
         "model": run.model,
         "method": spec.method.id,
         "label": run.label,
-        "budget": spec.budget,
+        "budget": spec.budget_label,
         "epsilon": spec.privacy.epsilon if spec.privacy else None,
         "seed": spec.seed,
         "hash": spec.hash,

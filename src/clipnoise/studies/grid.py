@@ -186,7 +186,7 @@ class Grid:
             )
             for values in tune.configurations(self.scale.configurations)
         )
-        if len({one[0].noise_multiplier for one in configurations}) > 1:
+        if len({one[0].budget for one in configurations}) > 1:
             raise UserError(
                 f"{self.path}: {setting.where}.tune.grid: a hyper-parameter that changes the noise "
                 "cannot be tuned."

@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.plugins import plugins
-from clipnoise.privacy.calibration import Target
+from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, to_mapping
-from clipnoise.run.target import calibration_target
 from clipnoise.studies.audits import audit_of
 from clipnoise.studies.batches import Batch, batches
 from clipnoise.studies.config import Config, Resources, parse_config
@@ -57,7 +56,7 @@ class Plan:
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
     _searches: dict[str, Search] = field(default_factory=dict)
-    _targets: dict[str, Target] = field(default_factory=dict)
+    _budgets: dict[str, Budget] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
     _batch_of: dict[str, str] = field(default_factory=dict)
@@ -103,9 +102,8 @@ class Plan:
         self._runs.update(study.specs)
         for spec in study.specs.values():
             self._datasets.update((one.prepared, one) for one in spec.datasets)
-            target = calibration_target(spec)
-            if target is not None:
-                self._targets[target.key] = target
+            if spec.budget is not None:
+                self._budgets[spec.budget.key] = spec.budget
         self._deal(study)
         return study
 
@@ -157,13 +155,13 @@ class Plan:
         """Write down what batches hold, for their jobs that wait in a queue."""
         note(Path(self.config.results), self._batches)
 
-    def calibration(self, key: str) -> Target:
+    def calibration(self, key: str) -> Budget:
         """Return the budget of a calibration: one job calibrates σ for all runs that share it.
 
         Raises:
             UserError: no study needs the calibration.
         """
-        return self._find(self._targets, key, "calibration")
+        return self._find(self._budgets, key, "calibration")
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
         """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
@@ -197,8 +195,8 @@ class Plan:
 
     def calibration_file(self, run_hash: str) -> list[str]:
         """Return the calibration that a run reads; none for a non-private run."""
-        target = calibration_target(self.run(run_hash))
-        return [] if target is None else [f"{self.config.results}/calibration/{target.key}.json"]
+        budget = self.run(run_hash).budget
+        return [] if budget is None else [f"{self.config.results}/calibration/{budget.key}.json"]
 
     def choice_file(self, run_hash: str) -> list[str]:
         """Return the file that a run's tuned hyper-parameters are read from; none if not tuned."""

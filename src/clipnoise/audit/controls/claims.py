@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
 from clipnoise.privacy.accountants.poisson import epsilon
-from clipnoise.privacy.samplers.shuffled import shuffled_epsilon_at_least
 
 STEPS, SIGMA, DELTA = 1000, 0.5, 1e-6
 EXAMPLES, BATCH, EPOCHS = 104_743, 256, 10

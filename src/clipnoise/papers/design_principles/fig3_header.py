@@ -97,7 +97,7 @@ class NoiseHeader(Experiment):
         return Findings({"data": rows}, quantities)
 
     def _epsilon(self, noise_multiplier: float) -> float:
-        from clipnoise.privacy.participation import gaussian_epsilon
+        from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 
         return gaussian_epsilon(noise_multiplier / math.sqrt(self.participations), self.delta)
 

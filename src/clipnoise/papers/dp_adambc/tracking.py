@@ -115,7 +115,7 @@ class ScheduleTracking(Experiment):
 
     def _train(self, cache: Path, method: dict[str, Any], noise: NoiseLevel, seed: int) -> Curve:
         """Train one run as every run of the suite is trained and return its training losses."""
-        from clipnoise.privacy.calibration import Target, calibrate
+        from clipnoise.privacy.calibration import calibrate
         from clipnoise.run.spec import from_mapping
         from clipnoise.run.train import train
 
@@ -133,15 +133,8 @@ class ScheduleTracking(Experiment):
                 "seed": seed,
             }
         )
-        assert spec.delta is not None
-        budget = Target(
-            noise_multiplier=noise.noise_multiplier,
-            delta=spec.delta,
-            sampling_rate=spec.sampling_rate,
-            steps=self.steps,
-            evaluation_steps=tuple(spec.evaluation_steps()),
-        )
-        outcome = train(spec, cache=cache, calibration=calibrate(budget))
+        assert spec.budget is not None
+        outcome = train(spec, cache=cache, calibration=calibrate(spec.budget))
         return {row.step: row.train_loss for row in outcome.metrics}
 
     @staticmethod

@@ -1,1 +1,147 @@
-"""Accountants: from σ, q and T to ε and δ, one file per analysis."""
+"""Accountants: bounds on ε from σ, sampling rate and steps. One file per analysis.
+
+ACCOUNTANTS lists them, each with the samplers that its analysis covers. To add an accountant, write
+its bound and enter it here with its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, get_args
+
+from clipnoise.errors import UserError, unknown
+from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.nodes import node_epsilon
+from clipnoise.privacy.accountants.poisson import PoissonAccountant, Releases, epsilon
+from clipnoise.privacy.queries import Adjacency
+from clipnoise.privacy.samplers import SamplerName
+
+AccountantName = Literal[PoissonAccountant, "per-epoch", "rdp-replace"]
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """One analysis.
+
+    Attributes:
+        epsilon: its bound on ε, never below the true value.
+        covers: the samplers for which the bound is proven, by adjacency. A user is to
+            add-remove-user what an example is to add-remove.
+        assumes: what it needs of a sampler, if it is refused for those that it does not cover.
+            None if it may be asked for any sampler: its ε is nominal for those.
+    """
+
+    epsilon: Callable[[Releases], float]
+    covers: Mapping[Adjacency, frozenset[SamplerName]]
+    assumes: str | None = None
+
+    def proves(self, sampler: SamplerName, adjacency: Adjacency) -> bool:
+        """Return whether the bound is proven for a sampler and an adjacency."""
+        return sampler in self.covers.get(adjacency, ())
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """What its ε for single examples is about: adding or removing one, or replacing one."""
+        return "replace" if "replace" in self.covers else "add-remove"
+
+
+def _sampled(name: PoissonAccountant, releases: Releases) -> float:
+    """Bound ε by Poisson sampling's accountants; exact if every example is in every batch."""
+    if releases.sampling_rate == 1:
+        return _unsampled(releases)
+    if releases.affected_examples > 1:
+        return node_epsilon(**vars(releases))
+    return epsilon(
+        name,
+        noise_multiplier=releases.noise_multiplier,
+        sampling_rate=releases.sampling_rate,
+        steps=releases.steps,
+        delta=releases.delta,
+    )
+
+
+def _unsampled(releases: Releases) -> float:
+    sigma = releases.noise_multiplier / math.sqrt(releases.steps)
+    return gaussian_epsilon(sigma, releases.delta)
+
+
+def _fixed_size(releases: Releases) -> float:
+    assert releases.examples is not None  # Budget demands it for this accountant
+    return fixed_size_epsilon(
+        noise_multiplier=releases.noise_multiplier,
+        examples=releases.examples,
+        batch_size=round(releases.sampling_rate * releases.examples),
+        steps=releases.steps,
+        delta=releases.delta,
+    )
+
+
+def _adding_or_removing(*samplers: SamplerName) -> dict[Adjacency, frozenset[SamplerName]]:
+    return {"add-remove": frozenset(samplers), "add-remove-user": frozenset(samplers)}
+
+
+# Replacing an example in a Poisson sample moves the mixture of outputs differently from adding or
+# removing one, and no accountant here covers it. In a sample of a fixed size it moves the sum by
+# at most twice as much as removing one.
+_POISSON = _adding_or_removing("poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full")
+_NODES: dict[Adjacency, frozenset[SamplerName]] = {
+    "add-remove-node": frozenset({"poisson", "fixed-size", "full"})
+}
+
+ACCOUNTANTS: dict[AccountantName, Accountant] = {
+    "rdp": Accountant(partial(_sampled, "rdp"), {**_POISSON, **_NODES}),
+    "prv": Accountant(partial(_sampled, "prv"), _POISSON),
+    "pld": Accountant(partial(_sampled, "pld"), _POISSON),
+    "per-epoch": Accountant(
+        _unsampled,
+        _adding_or_removing("cyclic", "full", "shuffled"),
+        assumes="that each example takes part once an epoch",
+    ),
+    "rdp-replace": Accountant(
+        _fixed_size,
+        {"replace": frozenset({"fixed-size"})},
+        assumes="batches of a fixed size",
+    ),
+}
+assert set(ACCOUNTANTS) == set(get_args(AccountantName))
+
+
+def check_accountant(
+    name: AccountantName, sampler: SamplerName, *, affected_examples: int = 1
+) -> None:
+    """Refuse an accountant that cannot be applied to a sampler.
+
+    Args:
+        name: the accountant.
+        sampler: how batches are drawn.
+        affected_examples: how many per-example gradients one unit can change; above 1 for nodes of
+            a graph.
+
+    Raises:
+        UserError: an unknown accountant, or one whose assumptions the sampler does not meet.
+    """
+    accountant = ACCOUNTANTS.get(name)
+    if accountant is None:
+        raise unknown("accountant", name, ACCOUNTANTS, key="accountant")
+    covered = sorted(set().union(*accountant.covers.values()))
+    if accountant.assumes is not None and sampler not in covered:
+        raise UserError(
+            f"accountant: {name!r} assumes {accountant.assumes}, which does not hold for the "
+            f"sampler {sampler!r}. Allowed samplers: {', '.join(covered)}."
+        )
+    if affected_examples > 1:
+        able = [other for other, it in ACCOUNTANTS.items() if "add-remove-node" in it.covers]
+        if name not in able:
+            raise UserError(
+                f"accountant: {name!r} has no analysis for nodes of a graph. "
+                f"Allowed: {', '.join(able)}."
+            )
+        if not accountant.proves(sampler, "add-remove-node"):
+            raise UserError(
+                f"sampler: no analysis covers {sampler!r} for nodes of a graph. "
+                f"Allowed: {', '.join(sorted(accountant.covers['add-remove-node']))}."
+            )

@@ -1,7 +1,8 @@
-"""Accountants: from noise multiplier, sampling rate and steps to an upper bound on ε.
+"""The accountants of Poisson sampling: RDP, PRV and PLD.
 
 Each takes T releases of the Poisson-subsampled Gaussian mechanism under add-remove adjacency and
-returns an ε that is never below the true one. Where the numbers cannot promise that, it raises.
+returns an ε that is never below the true one. Where floating-point numbers cannot promise that, it
+raises.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-from annotated_types import Gt, Le, Lt
+from annotated_types import Gt, Le
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, parse
 
 if TYPE_CHECKING:
     from typing import Any
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Accountant = Literal["rdp", "prv", "pld"]
-ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
+PoissonAccountant = Literal["rdp", "prv", "pld"]
+POISSON_ACCOUNTANTS: tuple[PoissonAccountant, ...] = get_args(PoissonAccountant)
 
 Rate = Annotated[float, Gt(0), Le(1)]
-Delta = Annotated[float, Gt(0), Lt(1)]
 
-# Rényi orders α. Near 1 for large ε (tiny σ), dense where DP training lives, up to 1024 (the last
-# whose binomial coefficients fit a float64) for tiny ε. A superset of Opacus' own list.
+# Rényi orders α: near 1 for large ε (tiny σ), dense at the ε of DP training, and up to 1024 (the
+# last whose binomial coefficients fit a float64) for tiny ε. A superset of Opacus' own list.
 ORDERS: tuple[float, ...] = tuple(
     sorted(
         {1.005}
@@ -49,7 +49,7 @@ ORDERS: tuple[float, ...] = tuple(
 # Opacus' log moments agree with 30-digit quadrature to 2e-13, or relatively to 1e-15 where large.
 LOG_MOMENT_ERROR = 1e-12
 
-SMALLEST_SIGMA = 1e-4  # below, ε is above 10^7 and Opacus' series need not end
+SMALLEST_SIGMA = 1e-4  # below it, ε exceeds 10^7 and Opacus' series may not end
 
 PRV_EPSILON_ERROR = 0.01  # Opacus' default; part of the bound it returns
 PRV_POINTS = 2**24  # about 1.5 GB of working memory
@@ -57,19 +57,30 @@ LARGEST_LOSS = 690.0  # exp() of more leaves the range of float64
 
 
 class AccountantError(UserError):
-    """An accountant cannot bound ε for these values; another accountant or other values may do."""
+    """The accountant cannot bound ε for these values; another accountant may be able to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """T releases of the Poisson-subsampled Gaussian mechanism, and the δ to account them at."""
+    """What ε is computed from: T releases of a Gaussian mechanism on sampled batches.
+
+    Attributes:
+        noise_multiplier: σ, relative to the sensitivity.
+        sampling_rate: q, the probability that an example takes part in a release.
+        steps: T, the number of releases that an example can take part in.
+        delta: δ.
+        affected_examples: how many per-example gradients one unit can change.
+        examples: n, if batches have a fixed size and the analysis depends on n.
+    """
 
     __pydantic_config__: ClassVar = STRICT
 
     noise_multiplier: Positive
     sampling_rate: Rate
     steps: Natural
-    delta: Delta
+    delta: Probability
+    affected_examples: Count = 1
+    examples: Count | None = None
 
     def __str__(self) -> str:
         return (
@@ -104,7 +115,7 @@ def epsilon(
     """
     compute = {"rdp": _rdp, "prv": _prv, "pld": _pld}
     if accountant not in compute:
-        raise unknown("accountant", accountant, ACCOUNTANTS, key="accountant")
+        raise unknown("accountant", accountant, POISSON_ACCOUNTANTS, key="accountant")
     releases = parse(
         Releases,
         {
@@ -124,9 +135,9 @@ def epsilon(
     return max(0.0, value)
 
 
-def available() -> list[Accountant]:
+def available() -> list[PoissonAccountant]:
     """Return the accountants whose libraries are installed."""
-    return [name for name in ACCOUNTANTS if name != "pld" or _has_dp_accounting()]
+    return [name for name in POISSON_ACCOUNTANTS if name != "pld" or _has_dp_accounting()]
 
 
 @lru_cache(maxsize=16)
@@ -170,7 +181,7 @@ def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
     from opacus.accountants.analysis.rdp import get_privacy_spent
 
     with warnings.catch_warnings():
-        # The best order may be the first or the last: the bound holds, it is only less tight.
+        # If the best order is the first or the last, the bound still holds but is less tight.
         warnings.filterwarnings("ignore", message="Optimal order is the")
         value, _ = get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
     return float(value)
@@ -191,7 +202,7 @@ def _prv(releases: Releases) -> float:
         try:
             single = discretize(_truncated_prv(releases, domain), domain)
             composed = compose_heterogeneous([single], [releases.steps])
-            # Where the true density vanishes, what the Fourier transform leaves is rounding error.
+            # Where the true density vanishes, the Fourier transform leaves only rounding errors.
             noise = max(-composed.pmf.min(), composed.pmf.max() * 2**-53)
             rounding = noise * len(composed.pmf)
             if rounding > releases.delta / 2:
@@ -205,7 +216,7 @@ def _prv(releases: Releases) -> float:
 
 
 def _prv_domain(releases: Releases, delta_error: float) -> Any:
-    """Choose the grid of privacy losses (Gopi et al. 2021, Remark 5.6), or say it is too large."""
+    """Choose the grid of privacy losses, or raise if too large (Gopi et al. 2021, Remark 5.6)."""
     from opacus.accountants.analysis.prv import Domain
 
     def tail(steps: int, delta: float) -> float:
@@ -236,9 +247,9 @@ def _prv_domain(releases: Releases, delta_error: float) -> Any:
 def _truncated_prv(releases: Releases, domain: Any) -> Any:
     """Return Opacus' truncated privacy loss with its mean computed to float64 accuracy.
 
-    Opacus' quadrature is off by up to 1e-9, and the error counts once per step: at ten million
-    steps it uses up the margin of the bound. The mean is the divergence of the mixture from the
-    Gaussian, a smooth integral over the line that the trapezoidal rule gets to rounding error.
+    Opacus' quadrature is off by up to 1e-9, and the error counts once per step: ten million steps
+    use up the margin of the bound. The mean is the divergence of the mixture from the Gaussian, a
+    smooth integral over the real line, which the trapezoidal rule computes up to rounding errors.
     """
     import numpy as np
     from opacus.accountants.analysis.prv import (
@@ -285,7 +296,7 @@ def _has_dp_accounting() -> bool:
 
 
 def _beyond(accountant: str, releases: Releases, why: str) -> AccountantError:
-    others = " or ".join(name for name in ACCOUNTANTS if name != accountant)
+    others = " or ".join(name for name in POISSON_ACCOUNTANTS if name != accountant)
     return AccountantError(
         f"accountant: {accountant} cannot bound epsilon for {releases}: {why}. Try {others}."
     )

@@ -1,1 +1,99 @@
-"""Noise: independent, correlated across steps, or from a cryptographic source."""
+"""Noise: sources of standard normals, independent or correlated across steps (DP-MF).
+
+`NoiseCorrelation` is what a run spec says of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clipnoise.fields import STRICT, Count
+
+if TYPE_CHECKING:
+    import torch
+
+    from clipnoise.privacy.noise.independent import NoiseSource
+    from clipnoise.privacy.noise.strategies import Strategy
+
+Kind = Literal["independent", "banded", "dense"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseCorrelation:
+    """How the noise of a run is correlated across its steps.
+
+    Attributes:
+        kind: "independent" (DP-SGD), "banded" (Toeplitz, optimised for prefix sums over T steps) or
+            "dense" (optimal if each example takes part once; memory for T vectors).
+        bands: b of "banded": memory for b vectors, and at least b steps between participations.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    kind: Kind = "independent"
+    bands: Count | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "banded") != (self.bands is not None):
+            raise ValueError("bands is required for kind banded and not allowed otherwise")
+
+    def bands_over(self, steps: int) -> int:
+        """Return the bands of the strategy over T steps: 1 for independent, T for dense."""
+        if self.kind == "dense":
+            return max(1, steps)
+        return min(self.bands or 1, max(1, steps))
+
+    def strategy(self, steps: int) -> Strategy | None:
+        """Compute the strategy matrix over T ≥ 1 steps; None for independent noise."""
+        if self.bands_over(steps) == 1:
+            return None
+        from clipnoise.privacy.noise.strategies import optimal_dense, optimal_toeplitz
+
+        if self.kind == "dense":
+            return optimal_dense(steps)
+        return optimal_toeplitz(steps, self.bands_over(steps))
+
+    def source(
+        self, steps: int, generator: torch.Generator | None, like: torch.Tensor
+    ) -> NoiseSource:
+        """Start the stream of noise.
+
+        Args:
+            steps: T.
+            generator: a stream of random numbers on the device of `like`, used by nothing else;
+                None draws from a cryptographic source.
+            like: a tensor with the shape (d,), dtype and device of the parameters.
+        """
+        from clipnoise.privacy.noise.independent import IndependentNoise
+
+        strategy = self.strategy(steps)
+        if strategy is None:
+            return IndependentNoise(generator, like)
+        from clipnoise.privacy.noise.correlated import CorrelatedNoise
+
+        return CorrelatedNoise(generator, like, strategy)
+
+
+def next_bias_factor(factor: float, row_norm_squared: float, beta: float, step: int) -> float:
+    """Advance Σ_{i≤t} w_i ρ_i, w_i = (1 − β)β^{t−i}/(1 − β^t), by one step.
+
+    Times Φ, this is the bias that noise causes in a bias-corrected running average of squares.
+    For independent noise (ρ = 1) the recursion stays at exactly 1.
+
+    Args:
+        factor: the value at t − 1; any number at t = 1.
+        row_norm_squared: ρ_t = ‖row t of C⁻¹‖².
+        beta: β in [0, 1).
+        step: t, from 1.
+
+    Returns:
+        The value at t.
+
+    Source: On Design Principles for Private Adaptive Optimizers, appendix A (its weights follow
+    from D(β, t) there; the exponent i − 1 printed in the sum above it is a misprint of t − i).
+    """
+    if step == 1:
+        return row_norm_squared
+    share = (1 - beta) / (1 - beta**step)
+    return factor + share * (row_norm_squared - factor)

@@ -1,4 +1,4 @@
-"""Node-level accounting: a node of a graph takes part in the gradients of its neighbours, too."""
+"""The accountant of graph nodes: one node changes its own gradient and those of its neighbours."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
     from clipnoise.privacy.queries import Adjacency
 
-SAMPLERS = ("poisson", "fixed-size", "full")  # whose draws of the K + 1 nodes are accounted
-ACCOUNTANT = "rdp"
 
-
-def changed_terms(degree: int) -> int:
-    """Return K + 1, how many gradients one node can change.
+def affected_examples(degree: int) -> int:
+    """Return K + 1, the number of per-example gradients that one node can change.
 
     Args:
-        degree: K, the bound on the out-degree of a node.
+        degree: K, the out-degree bound: a node is an in-neighbour of at most K others.
     """
     return degree + 1
 
@@ -37,31 +34,31 @@ def changed_terms(degree: int) -> int:
 def sensitivity_factor(degree: int) -> float:
     """Return 2(K+1): how far one node can move the clipped sum, in units of C.
 
-    Removing a node removes its gradient and changes those of at most K out-neighbours: each moves
-    by at most 2C where the node is in the batch.
+    Removing a node removes its own gradient and changes those of the at most K nodes that it is an
+    in-neighbour of. Each of these moves by at most 2C if it is in the batch.
 
     Args:
         degree: K.
 
     Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks".
     """
-    return 2.0 * changed_terms(degree)
+    return 2.0 * affected_examples(degree)
 
 
 def check_release(adjacency: Adjacency, microbatch_size: int) -> None:
-    """Hold what a method releases about nodes to what is accounted.
+    """Refuse releases about nodes that the analysis does not cover.
 
     Args:
         adjacency: that of the method's query, for examples.
         microbatch_size: m.
 
     Raises:
-        UserError: the method replaces examples, or there are micro-batches.
+        UserError: the method's adjacency is replacement, or there are micro-batches.
     """
     if adjacency == "replace":
         raise UserError(
-            "method.id: the method accounts for replacing an example; nodes of a graph are "
-            "accounted for coming and going."
+            "method.id: the method accounts for replacing an example, but nodes of a graph are "
+            "accounted for being added or removed."
         )
     if microbatch_size > 1:
         raise UserError(
@@ -72,11 +69,14 @@ def check_release(adjacency: Adjacency, microbatch_size: int) -> None:
 
 @lru_cache(maxsize=16)
 def node_curve(
-    noise_multiplier: float, terms: int, sampling_rate: float, examples: int | None = None
+    noise_multiplier: float,
+    affected_examples: int,
+    sampling_rate: float,
+    examples: int | None = None,
 ) -> NDArray[np.float64]:
     """Bound the Rényi divergence of one release at each of ORDERS, rounding errors included.
 
-    Both sums are over the same random batch, in which ρ of the K + 1 nodes take part. Given the
+    Both sums are over the same random batch, which holds ρ of the K + 1 affected nodes. Given the
     batch, the divergence at order α is that of a Gaussian mechanism, α(ρ/(K+1))²/(2λ²), and
     e^((α−1)·divergence) is jointly convex, so the divergence is at most
     ln E_ρ[e^(α(α−1)(ρ/(K+1))²/(2λ²))]/(α−1). With noise of standard deviation s = λ·2(K+1)C the
@@ -84,10 +84,10 @@ def node_curve(
 
     Args:
         noise_multiplier: λ, relative to 2(K+1)C.
-        terms: K + 1.
+        affected_examples: K + 1.
         sampling_rate: q.
-        examples: n, where batches have q·n nodes, drawn without replacement: ρ is then
-            hypergeometric. None for Poisson sampling: ρ is then binomial.
+        examples: n, if batches have q·n nodes drawn without replacement: ρ is then hypergeometric.
+            None for Poisson sampling: ρ is then binomial.
 
     Returns:
         One value per order, non-negative. Read-only.
@@ -99,10 +99,10 @@ def node_curve(
     from scipy.special import logsumexp
 
     orders = np.array(ORDERS)[:, None]
-    share = np.arange(1, terms + 1) / terms
+    share = np.arange(1, affected_examples + 1) / affected_examples
     exponent = orders * (orders - 1) / (2 * noise_multiplier**2) * share**2
     # E[e^x] = 1 + E[e^x − 1], so that nothing is lost where x or its probability is tiny.
-    weights = _log_probabilities(terms, sampling_rate, examples)[1:]
+    weights = _log_probabilities(affected_examples, sampling_rate, examples)[1:]
     excess = logsumexp(weights + exponent + np.log(-np.expm1(-exponent)), axis=1)
     bound = np.logaddexp(0.0, excess) / (orders[:, 0] - 1) * (1 + LOG_MOMENT_ERROR)
     curve = np.asarray(bound, dtype=np.float64)
@@ -113,16 +113,16 @@ def node_curve(
 def node_epsilon(
     *,
     noise_multiplier: float,
-    terms: int,
+    affected_examples: int,
     sampling_rate: float,
     examples: int | None,
     steps: int,
     delta: float,
 ) -> float:
-    """Bound the ε of T releases for a node that comes or goes, by Rényi DP.
+    """Bound the ε of T releases for adding or removing one node, by Rényi DP.
 
     Args:
-        noise_multiplier, terms, sampling_rate, examples: as in `node_curve`.
+        noise_multiplier, affected_examples, sampling_rate, examples: as in `node_curve`.
         steps: T.
         delta: δ.
 
@@ -136,21 +136,21 @@ def node_epsilon(
         return 0.0
     if noise_multiplier < SMALLEST_SIGMA:
         raise AccountantError(
-            f"noise_multiplier: {noise_multiplier:g} is below {SMALLEST_SIGMA:g}, too small to be "
-            "accounted."
+            f"noise_multiplier: {noise_multiplier:g} is below {SMALLEST_SIGMA:g}, too small for a "
+            "finite bound on epsilon."
         )
-    curve = node_curve(noise_multiplier, terms, sampling_rate, examples)
+    curve = node_curve(noise_multiplier, affected_examples, sampling_rate, examples)
     return max(0.0, renyi_epsilon(curve * steps, delta))
 
 
-def _log_probabilities(terms: int, rate: float, examples: int | None) -> NDArray[np.float64]:
+def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDArray[np.float64]:
     """Return ln P[ρ] for ρ = 0 … K+1, accurate to rounding also for large n."""
     import numpy as np
     from scipy.stats import binom
 
-    counts = np.arange(terms + 1)
+    counts = np.arange(affected + 1)
     if examples is None:
-        return np.asarray(binom.logpmf(counts, terms, rate), dtype=np.float64)
+        return np.asarray(binom.logpmf(counts, affected, rate), dtype=np.float64)
     batch = round(rate * examples)
 
     def falling(n: int) -> NDArray[np.float64]:
@@ -159,6 +159,6 @@ def _log_probabilities(terms: int, rate: float, examples: int | None) -> NDArray
             factors = np.log(np.maximum(n - counts[:-1], 0).astype(np.float64))
         return np.concatenate([[0.0], np.cumsum(factors)])
 
-    choices = np.log([float(math.comb(terms, int(count))) for count in counts])
-    found = choices + falling(batch) + falling(examples - batch)[::-1] - falling(examples)[-1]
-    return np.asarray(found, dtype=np.float64)
+    choices = np.log([float(math.comb(affected, int(count))) for count in counts])
+    outside = falling(examples - batch)[::-1]
+    return np.asarray(choices + falling(batch) + outside - falling(examples)[-1], dtype=np.float64)
