@@ -67,7 +67,8 @@ def fingerprint_of_names(
         if statement is None or f"{module}.{name}" in code:
             continue
         code[f"{module}.{name}"] = ast.unparse(statement)
-        waiting += [(module, node.id) for node in ast.walk(statement) if isinstance(node, ast.Name)]
+        names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+        waiting += [(module, name.id) for name in names if isinstance(name.ctx, ast.Load)]
         if isinstance(statement, ast.ImportFrom) and f"{statement.module}.".startswith(
             f"{folder}."
         ):
