@@ -144,14 +144,11 @@ def test_an_empty_logical_batch_gives_the_zero_vector() -> None:
     assert not total.any()
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "group"), [(10, 4, 1), (10, 4, 3), (10, 2, 3), (0, 4, 1)]
-)
-def test_pieces_cover_the_batch_and_split_no_group(count: int, size: int, group: int) -> None:
-    cut = list(pieces(count, size, group))
+@pytest.mark.parametrize(("count", "size"), [(10, 4), (10, 1), (3, 10), (0, 4)])
+def test_pieces_cover_the_batch(count: int, size: int) -> None:
+    cut = list(pieces(count, size))
     assert [i for piece in cut for i in range(count)[piece]] == list(range(count))
-    assert all(piece.start % group == 0 for piece in cut)
-    assert all(piece.stop - piece.start <= max(size, group) for piece in cut)
+    assert all(piece.stop - piece.start <= size for piece in cut)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 7, 100])

@@ -30,18 +30,14 @@ def check_model(network: nn.Module, inputs: Tensor) -> None:
         inputs: one or more examples; only their shape, dtype and device are used.
 
     Raises:
-        UserError: names the module that mixes examples and what to use instead.
+        UserError: names the smallest module that mixes examples, and what to use instead.
     """
-    reject_batch_statistics(network)
-    reject_mixing(network, inputs)
+    _reject_batch_statistics(network)
+    _reject_mixing(network, inputs)
 
 
-def reject_batch_statistics(network: nn.Module) -> None:
-    """Reject normalisation layers that use or accumulate statistics of the batch.
-
-    Raises:
-        UserError: names the layer and what to use instead.
-    """
+def _reject_batch_statistics(network: nn.Module) -> None:
+    """Reject normalisation layers that use or accumulate statistics of the batch."""
     for path, module in network.named_modules():
         accumulates = isinstance(module, _InstanceNorm) and module.track_running_stats
         if isinstance(module, _BatchNorm) or accumulates:
@@ -51,18 +47,8 @@ def reject_batch_statistics(network: nn.Module) -> None:
             )
 
 
-def reject_mixing(network: nn.Module, inputs: Tensor) -> None:
-    """Reject a network in which changing one example changes the output of another.
-
-    This is tested on made-up examples.
-
-    Args:
-        network: on its device.
-        inputs: one or more examples; only their shape, dtype and device are used.
-
-    Raises:
-        UserError: names the smallest module that mixes examples.
-    """
+def _reject_mixing(network: nn.Module, inputs: Tensor) -> None:
+    """Reject a network in which changing one made-up example changes the output of another."""
     probe = _Probe(network, inputs)
     path = probe.mixing_module()
     if path is None and inputs.is_floating_point() and probe.gradients_mix():

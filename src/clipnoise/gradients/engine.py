@@ -234,18 +234,12 @@ class VmapEngine(GradientEngine):
         return self.flat.join_rows([gradients[name] for name in self.flat.names])
 
 
-def pieces(count: int, size: int, group_size: int = 1) -> Iterator[slice]:
-    """Cut a batch into pieces of bounded size without splitting groups of equal size.
-
-    Args:
-        count: examples in the batch.
-        size: most examples in a piece; a larger group forms a piece by itself.
-        group_size: examples in a group.
+def pieces(count: int, size: int) -> Iterator[slice]:
+    """Cut a batch into pieces of at most `size` examples.
 
     Yields:
         Slices that cover the batch in order; none for an empty batch.
     """
-    size = max(size - size % group_size, group_size)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 

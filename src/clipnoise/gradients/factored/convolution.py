@@ -140,9 +140,6 @@ class Patches(InProducts):
     def rows(self) -> int:
         return math.prod(self.grad.shape[2:])
 
-    def sample(self) -> Tensor:
-        return self.grad
-
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
         if scaled or self.geometry.groups > 1:
             return False

@@ -61,9 +61,6 @@ class Lookup(InProducts):
     def rows(self) -> int:
         return self.ids.shape[1]
 
-    def sample(self) -> Tensor:
-        return self.right
-
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
         return total**2 < 4 * self.shape[0]
 
@@ -87,12 +84,12 @@ class Lookup(InProducts):
             return piece.size * (right * other.value[ids]).sum(dim=(1, 2), dtype=torch.float64)
         if isinstance(other, Lookup):
             ids_, right_ = other._grouped(piece)
-            equal = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
+            left = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
         else:
             assert isinstance(other, Outer)
             left_, right_ = other.grouped(piece)
-            equal = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
-        return add_pairs(equal, gram(right, right_), same=other is self)
+            left = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
+        return add_pairs(left, gram(right, right_), same=other is self)
 
     def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         return piece.rows(self.ids).flatten(1, 2), piece.rows(self.right).flatten(1, 2)

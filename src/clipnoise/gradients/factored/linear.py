@@ -69,9 +69,6 @@ class Outer(InProducts):
     def rows(self) -> int:
         return self.left.shape[1]
 
-    def sample(self) -> Tensor:
-        return self.left
-
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
         if scaled or total == 1:
             return total <= 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch.nn.functional import group_norm, layer_norm, rms_norm
@@ -30,15 +31,8 @@ def record_layer_norm(
     shape = tuple(normalized_shape)
     recording.examples_of(input)
     output = layer_norm(input, shape, recording.plain(weight), recording.plain(bias), eps)
-    return _record(
-        recording,
-        input,
-        output,
-        (weight, bias),
-        by_example=lambda x: x.reshape(recording.count, -1, *shape),
-        normalise=lambda x: layer_norm(x, shape, eps=eps),
-        add_up=lambda x: x.sum(dim=1),
-    )
+    normalise = partial(layer_norm, normalized_shape=shape, eps=eps)
+    return _record_last_axes(recording, input, output, (weight, bias), shape, normalise)
 
 
 def record_rms_norm(
@@ -51,15 +45,9 @@ def record_rms_norm(
     """Run an RMSNorm and record its factors."""
     shape = tuple(normalized_shape)
     recording.examples_of(input)
-    return _record(
-        recording,
-        input,
-        rms_norm(input, shape, recording.plain(weight), eps),
-        (weight, None),
-        by_example=lambda x: x.reshape(recording.count, -1, *shape),
-        normalise=lambda x: rms_norm(x, shape, eps=eps),
-        add_up=lambda x: x.sum(dim=1),
-    )
+    output = rms_norm(input, shape, recording.plain(weight), eps)
+    normalise = partial(rms_norm, normalized_shape=shape, eps=eps)
+    return _record_last_axes(recording, input, output, (weight, None), shape, normalise)
 
 
 def record_group_norm(
@@ -81,6 +69,26 @@ def record_group_norm(
         by_example=lambda x: x,
         normalise=lambda x: group_norm(x, num_groups, eps=eps),
         add_up=lambda x: x.flatten(2).sum(dim=2) if x.ndim > 2 else x,
+    )
+
+
+def _record_last_axes(
+    recording: Recording,
+    input: Tensor,
+    output: Tensor,
+    parameters: tuple[Tensor | None, Tensor | None],
+    shape: tuple[int, ...],
+    normalise: Map,
+) -> Tensor:
+    """Record a normalisation over the last axes, which have a given shape."""
+    return _record(
+        recording,
+        input,
+        output,
+        parameters,
+        by_example=lambda x: x.reshape(recording.count, -1, *shape),
+        normalise=normalise,
+        add_up=lambda x: x.sum(dim=1),
     )
 
 
@@ -110,9 +118,6 @@ class Gain(Use):
         self.inputs, self.grad, self.normalise, self.add_up = inputs, grad, normalise, add_up
         self.shape = add_up(grad[:1]).shape[1:]
         self.elements = self.workspace = 2 * grad[0].numel()
-
-    def sample(self) -> Tensor:
-        return self.grad
 
     def instantiate(self, piece: Piece) -> Tensor:
         products = self.normalise(self.inputs[piece.examples]).mul_(self.grad[piece.examples])

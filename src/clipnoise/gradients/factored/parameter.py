@@ -95,21 +95,20 @@ class ParameterGradient:
         return torch.cat(parts)
 
     def _by_instantiating(self, scale: Tensor | None) -> Tensor:
-        if _worth_keeping(self.uses, self.groups):
-            like = self.uses[0].sample()
-            self.kept = like.new_empty(self.groups.count, *self.uses[0].shape)
+        keeps = _worth_keeping(self.uses, self.groups)
         elements = sum(use.gradient_elements + use.workspace for use in self.uses)
         done, parts = 0, []
         for piece in self.groups.pieces(elements):
             gradients = self.instantiate(piece)
-            if self.kept is not None:
-                kept = self.kept[done : done + piece.count]
-                gradients = kept.copy_(gradients)
+            if keeps:
+                if self.kept is None:
+                    self.kept = gradients.new_empty(self.groups.count, *gradients.shape[1:])
+                gradients = self.kept[done : done + piece.count].copy_(gradients)
             if scale is not None:
                 gradients.mul_(scale)
             parts.append(row_norms(gradients.view(piece.count, -1)).double().square())
             done += piece.count
-        if self.kept is not None:
+        if keeps:
             self.uses = []
         return torch.cat(parts)
 

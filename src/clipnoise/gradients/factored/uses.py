@@ -155,10 +155,6 @@ class Use(ABC):
         """How many numbers one example's gradient holds."""
         return math.prod(self.shape)
 
-    @abstractmethod
-    def sample(self) -> Tensor:
-        """Return a tensor of the gradients' dtype and device."""
-
 
 class InProducts(Use):
     """A use whose gradients have inner products that follow from the factors alone."""
@@ -209,9 +205,6 @@ class ExplicitGradients(Use):
         self.shape = gradients.shape[1:]
         self.elements = self.gradient_elements
 
-    def sample(self) -> Tensor:
-        return self.gradients
-
     def instantiate(self, piece: Piece) -> Tensor:
         return add_up(piece.rows(self.gradients))
 
@@ -228,9 +221,6 @@ class Constant(InProducts):
     def __init__(self, value: Tensor) -> None:
         """Take the gradient, shape of the parameter."""
         self.value, self.shape = value, value.shape
-
-    def sample(self) -> Tensor:
-        return self.value
 
     def instantiate(self, piece: Piece) -> Tensor:
         return (piece.size * self.value).expand(piece.count, *self.shape)
