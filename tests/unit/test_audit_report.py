@@ -76,7 +76,7 @@ def test_the_report_says_what_was_found(tmp_path: Path) -> None:
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
     assert "not refuted" in lines["good"]
     assert "0.90" in lines["good"]
-    assert "refuted: more is betrayed than claimed" in lines["bad"]
+    assert "refuted: the empirical lower bound exceeds the claimed ε" in lines["bad"]
     assert "no claim" in lines["plain"]
     assert "NOT REFUTED" in text
     assert "It can never prove one" in text

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clipnoise.methods.catalogue import catalogue
+from clipnoise.methods.catalogue import catalogue, method_page
 from clipnoise.methods.registry import methods
-from clipnoise.report.method_page import method_page
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = [name for name, kind in methods().items() if kind.query.private]
@@ -26,7 +25,7 @@ def evaluate(formula: str, c: float, b: float) -> float:
 def test_the_formula_shown_is_the_sensitivity_declared(name: str, c: float, b: float) -> None:
     query = methods()[name].query
     shown = [evaluate(formula, c, b) for formula in query.formulas]
-    assert shown == pytest.approx([part.sensitivity for part in query.parts(c, b)], rel=1e-12)
+    assert shown == pytest.approx([part.sensitivity for part in query.components(c, b)], rel=1e-12)
 
 
 def test_every_method_is_listed_with_its_source() -> None:

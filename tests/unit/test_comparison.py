@@ -103,9 +103,9 @@ def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
         "": ("comparison", "0.8"),
     }
     notes = " ".join(comparison_data(one)["notes"])
-    assert "1 published cell is not among the runs" in notes
-    assert "1 more published cell: of datasets or models" in notes
-    assert "1 configuration of this panel without a published number" in notes
+    assert "1 published cell has no run in this panel" in notes
+    assert "1 further published cell is for datasets or models" in notes
+    assert "1 configuration of this panel has no published number" in notes
 
 
 def test_a_variant_is_the_label_of_a_configuration(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from real_files import DATASETS
 
 from clipnoise.cli import main
+from clipnoise.data.page import COLUMNS, dataset_page
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
-from clipnoise.report.dataset_page import COLUMNS, dataset_page
 
 ROOT = Path(__file__).parents[2]
 

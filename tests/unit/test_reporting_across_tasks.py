@@ -11,7 +11,9 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.report.across import (
+from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.records import read_runs
+from clipnoise.report.statistics import (
     bootstrap,
     datasets_needed,
     interquartile_mean,
@@ -19,9 +21,7 @@ from clipnoise.report.across import (
     ranking,
     wilcoxon,
 )
-from clipnoise.report.costs import cost_lines, costs_of
-from clipnoise.report.figures.draw import draw_figure
-from clipnoise.report.records import read_runs
+from clipnoise.report.tables.costs import cost_table
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 
@@ -132,8 +132,8 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=1, passes_per_step=2, audit="not refuted: ε ≥ 0.90 of 1.00")
-    lines = cost_lines(costs_of(runs, "comparison"))
+    lines = cost_table(runs, "comparison").lines
     assert lines[0][-1] == "audit"
-    assert lines[1] == ["dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00"]
+    assert lines[1] == ("dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
     assert lines[-1][0] == "sgd"
     assert lines[-1][-1] == "not audited"

@@ -17,10 +17,11 @@ from scipy import signal
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
-from clipnoise.report.figures.draw import draw_figure
-from clipnoise.report.filters import frequency_response, momentum_reduction, noise_gain
+from clipnoise.report.figures.filters import frequency_response, noise_gain
+from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.figures.styles import COLOURS, LOOKS, style
+from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.report.styles import COLOURS, LOOKS, style
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 
@@ -89,9 +90,12 @@ def test_methods_that_a_study_compares_differ_in_colour_while_colours_last():
                 assert len({look.colour for look in looks}) == len(looks), path
 
 
-def test_the_look_of_a_method_does_not_depend_on_which_methods_there_are():
-    assert style("dp-sgd") == style("dp-sgd")
-    assert (style("a-new-method").colour, style("a-new-method").marker) == ("#56B4E9", "v")
+def test_giving_one_method_a_look_changes_no_other_look(monkeypatch):
+    names = [*LOOKS, "a-new-method"]
+    before = {name: style(name) for name in names}
+    assert (before["a-new-method"].colour, before["a-new-method"].marker) == ("#56B4E9", "v")
+    monkeypatch.setitem(LOOKS, "another-new-method", (COLOURS[0], "o", ()))
+    assert {name: style(name) for name in names} == before
 
 
 def test_variants_of_a_method_differ_in_colour_and_in_marker():

@@ -12,12 +12,12 @@ from matplotlib.colors import to_hex
 from reporting_data import run_row, write_csv
 
 from clipnoise.report.comparison import compare, comparison_data
-from clipnoise.report.figures import canvas, moments, noise_bias
-from clipnoise.report.figures.draw import draw_figure
+from clipnoise.report.figures import canvas, moments
+from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import ACCURACY
-from clipnoise.report.moments import moments_data
 from clipnoise.report.records import read_runs
-from clipnoise.report.styles import style
+from clipnoise.report.tables.moments import moments_data
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.study import ReportItem
 
@@ -63,8 +63,8 @@ def runs(folder: Path, **changes: Any) -> Any:
 
 def axes(draw: Any, table: Any) -> list[Any]:
     with canvas.look():
-        found: list[Any] = draw(table, table, ACCURACY).axes
-    return found
+        data = canvas.FigureData(runs=table, curves=table, metric=ACCURACY)
+        return list(draw(data).axes)
 
 
 def test_statistics_become_columns_and_stay_empty_without_diagnostics(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_no_glyph_of_a_figure_is_missing_from_its_fonts(
 
 
 def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path) -> None:
-    negative, norm, ranked = axes(noise_bias.draw, runs(tmp_path))
+    negative, norm, ranked = axes(moments.draw_noise_bias, runs(tmp_path))
     assert negative.lines[0].get_ydata().tolist() == [50, 46, 45]
     assert norm.lines[0].get_ydata()[:2].tolist() == [0.3, 0.27]
     curve, phi = ranked.lines
@@ -152,4 +152,4 @@ def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_
         "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
     )
     found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
-    assert found.extra == (), "dp-sgd completed and was not watched"
+    assert found.unpublished == (), "dp-sgd completed and was not watched"

@@ -71,7 +71,7 @@ def test_the_pdf_states_what_the_privacy_claim_rests_on(full):
     assert "0.9996" in said
     assert "7.9996" in said
     assert "7.955 × 10⁻⁴" in said.replace("10−4", "10⁻⁴")
-    assert "12 runs (sgd) train without protection" in said
+    assert "12 runs (sgd) trained without protecting" in said
     assert "nominal" not in said
 
 
@@ -124,7 +124,7 @@ def test_a_report_without_a_completed_run_builds(tmp_path, status):
 def test_a_report_of_an_empty_study_builds(tmp_path):
     said = text(make(tmp_path, []))
     assert "No run is planned." in said
-    assert "No run, no claim." in said
+    assert "No run has a result, so nothing is claimed." in said
 
 
 def test_a_figure_that_was_not_drawn_is_named(tmp_path):

@@ -13,9 +13,9 @@ import pytest
 from reporting_data import curve_rows, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.report.figures import canvas, curves, sweep
-from clipnoise.report.figures.draw import KINDS, draw_figure
-from clipnoise.report.filters import momentum_reduction
+from clipnoise.report.figures import canvas, sweep
+from clipnoise.report.figures.kinds import KINDS, draw_figure
+from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
@@ -50,9 +50,10 @@ def over(name: str, values: Iterable[Any], budgets: tuple[str, ...] = ("eps=2", 
     ]
 
 
-def drawn(draw: Any, runs: Any, points: Any, **options: Any) -> Any:
+def drawn(draw: Any, runs: Any, points: Any, over: str = "") -> Any:
+    data = canvas.FigureData(runs=runs, curves=points, metric=ACCURACY, over=over)
     with canvas.look():
-        return draw(runs, points, ACCURACY, **options).axes[0]
+        return draw(data)
 
 
 def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
@@ -62,7 +63,8 @@ def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
 
 
 def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path: Path) -> None:
-    ax = drawn(sweep.draw, *tables(tmp_path, over("beta", [0.9, 0.1, 0.5])), over="beta")
+    points = tables(tmp_path, over("beta", [0.9, 0.1, 0.5]))
+    ax = drawn(sweep.draw, *points, over="beta").axes[0]
     found = lines(ax)
     assert len(found) == 2
     for x, y in found:
@@ -73,11 +75,13 @@ def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path
 
 def test_values_of_many_sizes_stand_on_a_logarithmic_axis(tmp_path: Path) -> None:
     rows = over("gamma_prime", [1e-12, 1e-10, 1e-8])
-    assert drawn(sweep.draw, *tables(tmp_path, rows), over="gamma_prime").get_xscale() == "log"
+    ax = drawn(sweep.draw, *tables(tmp_path, rows), over="gamma_prime").axes[0]
+    assert ax.get_xscale() == "log"
 
 
 def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: Path) -> None:
-    ax = drawn(sweep.draw, *tables(tmp_path, over("phi", [1e-9, None, [0.5, 0.75]])), over="phi")
+    points = tables(tmp_path, over("phi", [1e-9, None, [0.5, 0.75]]))
+    ax = drawn(sweep.draw, *points, over="phi").axes[0]
     assert lines(ax)[0][0] == [0, 1, 2]
     said = [tick.get_text() for tick in ax.get_xticklabels()]
     assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]
@@ -95,9 +99,7 @@ def test_beside_a_sweep_over_momentum_stands_what_it_does_to_sampling_noise(tmp_
         for seed in (1, 2)
     ]
     runs, points = tables(tmp_path, rows)
-    with canvas.look():
-        figure = KINDS["momentum-sweep"](runs, points, ACCURACY, over="history")
-    accuracy, reduction = figure.axes
+    accuracy, reduction = drawn(KINDS["momentum-sweep"], runs, points, over="history").axes
     (line,) = reduction.lines
     assert list(line.get_xdata()) == [2, 3, 4]
     assert list(line.get_ydata()) == pytest.approx([momentum_reduction(0.5, k) for k in (2, 3, 4)])
@@ -151,7 +153,7 @@ def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> 
     rows = [run_row(seed=seed) for seed in (1, 2)]
     rows += [run_row(method="sgd", budget="non-private", seed=seed) for seed in (1, 2)]
     runs, points = tables(tmp_path, rows)
-    ax = drawn(curves.draw, runs, points, along="epsilon_spent")
+    ax = drawn(KINDS["accuracy-along-epsilon"], runs, points).axes[0]
     (line,) = (one for one in ax.lines if len(one.get_xdata()))
     assert list(line.get_xdata()) == list(SPENT.values())
     assert ax.get_xlabel() == "Privacy spent ε"

@@ -12,10 +12,9 @@ from reporting_data import quickstart, run_row, write_csv
 
 from clipnoise.errors import UserError
 from clipnoise.report.formats import budget, duration, ranges, significant
-from clipnoise.report.notes import table_notes
 from clipnoise.report.records import read_runs
-from clipnoise.report.render import latex, to_csv, to_latex, to_markdown
-from clipnoise.report.tables import build_table
+from clipnoise.report.tables.export import latex, to_csv, to_latex, to_markdown
+from clipnoise.report.tables.results import build_table, table_notes
 from clipnoise.studies.collect import RUN_COLUMNS
 
 
@@ -156,7 +155,7 @@ def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
     table = tabulate(rows)
     assert not cell(table, "dp-sgd", *ONE).leads
     assert cell(table, "dp-sgd", *EIGHT).leads
-    assert any("until its missing runs are there" in note for note in table_notes(table))
+    assert any("missing runs have no bold yet" in note for note in table_notes(table))
 
 
 def test_without_any_completed_run_every_cell_is_a_dash_with_its_count(tabulate):
@@ -199,7 +198,7 @@ def test_two_configurations_under_one_label_are_refused(tabulate):
         tabulate([*seeds(), *seeds()])
 
 
-def test_wide_tables_are_split_into_panels_without_losing_a_column(tabulate):
+def test_wide_tables_are_split_into_blocks_without_losing_a_column(tabulate):
     rows = [
         run_row(seed=i, dataset=dataset, budget=f"eps={epsilon}")
         for dataset in ("a", "b", "c")
@@ -207,7 +206,7 @@ def test_wide_tables_are_split_into_panels_without_losing_a_column(tabulate):
         for i in (1, 2)
     ]
     table = tabulate(rows)
-    panels = table.panels()
+    panels = table.blocks()
     columns = [(g.dataset, text) for panel in panels for g in panel for text in g.budgets]
     assert columns == [(d, f"eps={e}") for d in "abc" for e in (1, 2, 4, 8)]
     assert all(sum(len(g.budgets) for g in panel) <= 6 for panel in panels)

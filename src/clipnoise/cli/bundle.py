@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
     from clipnoise.papers.base import experiment_class
-    from clipnoise.report.bundle import bundle
+    from clipnoise.report.pdf import bundle
     from clipnoise.studies.scale import read_scale
     from clipnoise.studies.study import load_study
 

@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(cache: Path, page: Path | None) -> None:
+    from clipnoise.data.page import dataset_page
     from clipnoise.files import write_atomically
-    from clipnoise.report.dataset_page import dataset_page
 
     if page is None:
         show(cache)

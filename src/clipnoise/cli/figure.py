@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.report.figures.draw import draw_figure
+    from clipnoise.report.figures.kinds import draw_figure
     from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.study import load_study
 

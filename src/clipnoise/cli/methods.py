@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.report.method_page import method_page
+    from clipnoise.methods.catalogue import method_page
 
     if arguments.markdown is not None:
         write_atomically(arguments.markdown, method_page())

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     import tempfile
 
     from clipnoise.files import write_atomically
-    from clipnoise.report.figures.draw import draw_figure
+    from clipnoise.report.figures.kinds import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.collect import collect

@@ -26,10 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from clipnoise.files import write_atomically
-    from clipnoise.report.costs import costs_of
     from clipnoise.report.records import read_runs
-    from clipnoise.report.render import to_csv, to_latex, to_markdown
-    from clipnoise.report.tables import build_table
+    from clipnoise.report.tables.costs import cost_table
+    from clipnoise.report.tables.export import to_csv, to_latex, to_markdown
+    from clipnoise.report.tables.results import build_table
     from clipnoise.studies.study import load_study
 
     study = load_study(arguments.study, arguments.scale)
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
     runs = read_runs(arguments.runs)
     table = build_table(runs, arguments.panel, title=title, caption=caption)
-    costs = costs_of(runs, arguments.panel) if any(item.costs for item in shown) else None
+    costs = cost_table(runs, arguments.panel) if any(item.costs for item in shown) else None
     table = replace(table, watermark=study.watermark, costs=costs)
     for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_atomically(arguments.out.with_name(arguments.out.name + ending), text(table))

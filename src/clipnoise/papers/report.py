@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.papers.base import Experiment, Results
 from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import duration, significant
 from clipnoise.report.pdf import typeset
-from clipnoise.report.styles import Style
 
 SMALLER = (
     "This run is smaller than what is described below: the first settings at the end replace those "

@@ -15,21 +15,22 @@ from clipnoise.report.pdf import typeset
 
 COLUMNS = (
     "An audit can refute a guarantee. It can never prove one: a better attack may find more.",
-    "Declared: how far one example may move what a step releases, in units of C/B, the clip norm "
-    "over the expected batch size. A second number is for a second released value. The noise is "
-    "σ times this, so everything rests on it.",
-    "Measured: the largest move that any attack caused, as a multiple of the declared one, all "
-    "released values together. Up to 1 the promise is kept; above 1 the noise is too small.",
-    "Noise: the variance of the noise that was added, as a multiple of what σ asks for.",
-    "Claimed ε: what the accountant says that the mechanism costs. Smaller is more private.",
-    "Betrayed ε: what an attacker who guesses which planted examples (canaries) took part was "
-    "right often enough to show, at 95% confidence. Above the claim, the claim is false. It is far "
-    "below even for the exact mechanism, because an attack from single runs is not perfect.",
+    "Declared: the largest change that one example can cause in a released value, in units of C/B, "
+    "the clip norm over the expected batch size. A second number is for a second released value. "
+    "The noise has standard deviation σ times this sensitivity.",
+    "Measured: the largest change that any attack caused, as a multiple of the declared one, all "
+    "released values together. Above 1 the noise is too small.",
+    "Noise: the variance of the noise that was added, as a multiple of what σ requires.",
+    "Claimed ε: what the accountant gives for the mechanism. Smaller is more private.",
+    "Empirical lower bound on ε: what an attacker showed at 95% confidence by guessing which "
+    "planted examples (canaries) took part. If it exceeds the claimed ε, the claim is false. It is "
+    "far below even for the exact mechanism, because attacks on single runs are not optimal.",
     "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
 )
+EXCEEDED = "the empirical lower bound exceeds the claimed ε"
 READING = (
     "Published: ε as printed. Text: what the algorithm in the text costs at the δ beside it, under "
-    "the accountant that the paper names (RDP). Code: what the released code runs.",
+    "the accountant that the paper names (RDP). Code: the same for the released code.",
     "Tight: the same under numerical composition (PRV), which is closer to the true value.",
     "What a paper does not print is solved for: the noise multiplier or the number of steps at "
     "which its accountant gives the published ε at the δ that its code used.",
@@ -57,14 +58,14 @@ def build_audit_report(folder: Path, template: Path) -> bytes:
     if not contracts and not controls:
         raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
     methods = [_method(contract, bounds.get(name)) for name, contract in contracts.items()]
-    heads = "method, adjacency, declared, measured, noise, claimed ε, betrayed ε, verdict"
+    heads = "method, adjacency, declared, measured, noise, claimed ε, lower bound on ε, verdict"
     blocks = [
         _text("What the columns mean", COLUMNS),
         _table("Methods", heads.split(", "), "ll" + "r" * 5 + "l", methods),
-        _text("How it was done", _setup(contracts.values(), bounds.values())),
+        _text("Setup", _setup(contracts.values(), bounds.values())),
         _table(
-            "Controls: mistakes put in on purpose",
-            ["mistake", "refuted by", "what was found"],
+            "Controls: deliberate mistakes",
+            ["mistake", "refuted by", "evidence"],
             "lll",
             [_control(control) for control in controls.values()],
         ),
@@ -121,7 +122,7 @@ def _table(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -
 def _method(contract: dict[str, Any], bound: dict[str, Any] | None) -> list[str]:
     at = contract["declared_at"]
     unit = (at["clip_norm"] or math.nan) / at["expected_batch_size"]
-    declared = [significant(part["sensitivity"] / unit, 3) for part in contract["declared"]]
+    declared = [significant(panel["sensitivity"] / unit, 3) for panel in contract["declared"]]
     measured, noise = contract["measured"], contract["noise"]
     return [
         contract["method"],
@@ -139,43 +140,42 @@ def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None) -> str:
     if not contract["private"]:
         return "no claim (non-private)"
     if contract["verdict"] == "broken" or (bound and bound["verdict"] == "refuted"):
-        return "refuted: " + "; ".join(contract["broken"] or ["more is betrayed than claimed"])
+        return "refuted: " + "; ".join(contract["broken"] or [EXCEEDED])
     if bound is None:
         return "contract kept; not audited"
     return "not refuted" + (" (ε is nominal)" if bound["claim"] == "nominal" else "")
 
 
 def _control(control: dict[str, Any]) -> list[str]:
-    found = ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken"
-    return [control["mistake"], found, "; ".join(control["said"])]
+    refuted_by = ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken"
+    return [control["mistake"], refuted_by, "; ".join(control["said"])]
 
 
 def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
-    """Return what was run, with its numbers."""
-    said = []
+    """Return the settings of the audits as paragraphs."""
+    paragraphs = []
     pairs = [row["measured"]["pairs"] for row in contracts if row["measured"]]
     if pairs:
-        said.append(
-            f"Contract check: {sum(pairs):,} comparisons of neighbouring datasets, made to hurt "
-            "and from real digits, with empty and oversized batches, at several steps and "
+        paragraphs.append(
+            f"Contract check: {sum(pairs):,} comparisons of neighbouring datasets, adversarial "
+            "ones and real digits, with empty and oversized batches, at several steps and "
             "iterates, through both gradient engines with several physical batch sizes."
         )
-    settings = {json.dumps(row["settings"], sort_keys=True) for row in bounds}
-    for text in sorted(settings):
-        one = json.loads(text)
-        said.append(
-            f"Empirical audit: m = {one['canaries'] * one['runs']:,} gradient canaries, each in by "
-            f"a fair coin, in {one['runs']} independent runs of logistic regression on digits; "
-            f"σ {one['noise_multiplier']:g}, q {one['sampling_rate']:g}, {one['steps']} steps, "
-            f"δ {one['delta']:g}, confidence {one['confidence']:g}. A canary is in one run only, "
-            "so all runs together are one mechanism."
+    for text in sorted({json.dumps(row["settings"], sort_keys=True) for row in bounds}):
+        values = json.loads(text)
+        paragraphs.append(
+            f"Empirical audit: m = {values['canaries'] * values['runs']:,} gradient canaries, each "
+            f"included with probability 1/2, in {values['runs']} independent runs of logistic "
+            f"regression on digits; σ {values['noise_multiplier']:g}, q "
+            f"{values['sampling_rate']:g}, {values['steps']} steps, δ {values['delta']:g}, "
+            f"confidence {values['confidence']:g}. Each canary belongs to a single run, so all "
+            "runs together are one mechanism."
         )
-    scores = {row["score"] for row in bounds}
-    said += [f"Score: {score}." for score in sorted(scores)]
-    said.append(
+    paragraphs += [f"Score: {score}." for score in sorted({row["score"] for row in bounds})]
+    paragraphs.append(
         "The bound is that of Steinke, Nasr and Jagielski 2023, Theorem 5.2, with abstentions."
     )
-    return said
+    return paragraphs
 
 
 def _costs(row: dict[str, str]) -> list[str]:
@@ -204,5 +204,5 @@ def _number(text: str, digits: int) -> str:
 
 
 def _infinite(value: float | None, digits: int) -> str:
-    """Return a number; files hold infinity as null."""
+    """Return a number; null in a file stands for infinity."""
     return significant(math.inf if value is None else value, digits)

@@ -13,11 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, power
-from clipnoise.report.notes import mark_notes
+from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
 from clipnoise.report.published import PublishedCell, read_published
 from clipnoise.report.records import PLACE
-from clipnoise.report.tables import Cell, cell_of
+from clipnoise.report.tables.results import Cell, cell_of, mark_notes
 from clipnoise.studies.study import ReportItem
 
 COLUMNS = (
@@ -32,8 +31,8 @@ Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One number as published and as found here; either may not be there.
+class ComparedCell:
+    """One number as published and as measured here; either may be missing.
 
     Attributes:
         panel: the panel of the study; empty where no panel has the dataset and model.
@@ -51,23 +50,23 @@ class Pair:
 
     @property
     def difference(self) -> float:
-        """Ours minus published; NaN where one of them has no number."""
+        """Ours minus published; NaN where either has no number."""
         if self.published is None or self.ours is None:
             return math.nan
         return self.ours.sample.mean - float(self.published.value)
 
     @property
     def standard_error(self) -> float:
-        """The standard error of the difference of two means; NaN where a deviation is not known.
+        """The standard error of the difference of two means; NaN where a deviation is unknown.
 
         Source: Welch 1947, for samples of unequal variance.
         """
         if self.published is None or self.ours is None:
             return math.nan
-        theirs, runs, one = self.published.deviation, self.published.n, self.ours.sample
-        if theirs is None or runs is None or one.n < 2:
+        theirs, runs, ours = self.published.deviation, self.published.n, self.ours.sample
+        if theirs is None or runs is None or ours.n < 2:
             return math.nan
-        return math.sqrt(float(theirs) ** 2 / runs + one.deviation**2 / one.n)
+        return math.sqrt(float(theirs) ** 2 / runs + ours.deviation**2 / ours.n)
 
 
 @dataclass(frozen=True)
@@ -78,23 +77,23 @@ class Comparison:
         item: the report item.
         table: where the published numbers were read.
         pairs: the published cells at the panel's datasets and models, in the order of the table.
-        extra: what the panel has and the table has not.
+        unpublished: what the panel has and the table lacks.
         elsewhere: the published cells at other datasets and models.
     """
 
     item: ReportItem
     table: Path
-    pairs: tuple[Pair, ...]
-    extra: tuple[Pair, ...]
-    elsewhere: tuple[Pair, ...]
+    pairs: tuple[ComparedCell, ...]
+    unpublished: tuple[ComparedCell, ...]
+    elsewhere: tuple[ComparedCell, ...]
 
 
 def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     """Set the runs of one panel beside the cells of a published table.
 
-    A published cell belongs to the configuration with its dataset, model, budget and method. Where
-    the cell has a variant, the configuration's label is that variant. Where it has none, there is
-    one such configuration, and its label is no other cell's variant.
+    A published cell is matched with the configuration of the same dataset, model, budget and
+    method whose label is the cell's variant. A cell without a variant is matched if there is only
+    one such configuration and its label is no other cell's variant.
 
     Args:
         runs: runs.csv.
@@ -107,8 +106,8 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     own = runs[runs["panel"] == item.panel]
     found = {tuple(map(str, place)): rows for place, rows in own.groupby(PLACE, sort=False)}
     sites = {place[:2] for place in found}
-    pairs: list[Pair] = []
-    elsewhere: list[Pair] = []
+    pairs: list[ComparedCell] = []
+    elsewhere: list[ComparedCell] = []
     used = set()
     cells = read_published(table)
     named = {(*_head(cell), cell.variant) for cell in cells}
@@ -118,24 +117,24 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
             ours = cell_of(found[match], metric)
-            pairs.append(Pair(item.panel, match, metric, cell, ours))
+            pairs.append(ComparedCell(item.panel, match, metric, cell, ours))
             continue
         place = (*_head(cell), cell.variant or cell.method)
         here = place[:2] in sites
-        pair = Pair(item.panel if here else "", place, metric, cell)
+        pair = ComparedCell(item.panel if here else "", place, metric, cell)
         (pairs if here else elsewhere).append(pair)
     metrics = dict.fromkeys(pair.metric for pair in pairs if pair.metric.column in runs.columns)
     extra = [
-        Pair(item.panel, place, metric, None, cell_of(rows, metric))
+        ComparedCell(item.panel, place, metric, None, cell_of(rows, metric))
         for metric in metrics
         for place, rows in found.items()
-        if (place, metric.column) not in used and not _has_none(rows, metric)
+        if (place, metric.column) not in used and not _never_records(rows, metric)
     ]
     return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere))
 
 
-def _has_none(runs: pd.DataFrame, metric: Metric) -> bool:
-    """Return whether all runs completed, and such runs have no such number."""
+def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
+    """Return whether all runs completed, but runs of this kind do not record the metric."""
     done = (runs["status"] == "completed").all()
     return bool(done and runs[metric.column].isna().all())
 
@@ -145,74 +144,65 @@ def _head(cell: PublishedCell) -> Place:
 
 
 def _match(cell: PublishedCell, found: Collection[Place], named: Container[Place]) -> Place | None:
-    """Return the place of a published cell among those of a panel, if there is one for sure."""
+    """Return the place of a published cell among those of a panel, if exactly one fits."""
     head = _head(cell)
-    own = (*head, cell.variant or cell.method)
-    if own in found:
-        return own
+    exact_place = (*head, cell.variant or cell.method)
+    if exact_place in found:
+        return exact_place
     places = [place for place in found if place[:4] == head]
-    sure = len(places) == 1 and places[0] not in named and not cell.variant
-    return places[0] if sure else None
+    unambiguous = len(places) == 1 and places[0] not in named and not cell.variant
+    return places[0] if unambiguous else None
 
 
 def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     """Return one line per pair, every number in the metric's own unit.
 
-    Published cells that no panel has are there once, without a panel; so is what was run here
-    without a published number. A watermark is a column of its own.
+    Published cells that no panel has appear once, without a panel; results without a published
+    number appear too. A watermark is a column of its own.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     mark = (watermark,) if watermark else ()
     writer.writerow([*COLUMNS, *("warning" for _ in mark)])
-    every = list(compared)
-    rows = [_line(pair) for one in every for pair in (*one.pairs, *one.extra)]
-    placed = {pair.published for one in every for pair in one.pairs}
-    left = (pair for one in every for pair in one.elsewhere if pair.published not in placed)
-    writer.writerows((*line, *mark) for line in [*rows, *dict.fromkeys(map(_line, left))])
+    comparisons = list(compared)
+    rows = [_line(pair) for each in comparisons for pair in (*each.pairs, *each.unpublished)]
+    placed = {pair.published for each in comparisons for pair in each.pairs}
+    rest = (pair for each in comparisons for pair in each.elsewhere if pair.published not in placed)
+    writer.writerows((*line, *mark) for line in [*rows, *dict.fromkeys(map(_line, rest))])
     return stream.getvalue()
 
 
-def _line(pair: Pair) -> tuple[Any, ...]:
+def _line(pair: ComparedCell) -> tuple[Any, ...]:
+    """Return a line of the CSV file; None is written as an empty field."""
+    line: list[Any] = [pair.panel, *pair.place, pair.metric.column]
     theirs, ours = pair.published, pair.ours
-    printed = (theirs.value, theirs.deviation, theirs.n) if theirs else (None, None, None)
-    one = ours.sample if ours else None
-    counts = (one.n, one.planned) if one else (None, None)
-    return (
-        *(pair.panel, *pair.place, pair.metric.column),
-        *(_blank(value) for value in printed),
-        *(_number(value) for value in ((one.mean, one.deviation) if one else (math.nan,) * 2)),
-        *(_blank(value) for value in (*counts, ours.claim if ours else None)),
-        *(_number(value) for value in (pair.difference, pair.standard_error)),
-        *((theirs.source, theirs.note) if theirs else ("", "")),
-    )
+    line += [theirs.value, theirs.deviation, theirs.n] if theirs else [None] * 3
+    if ours:
+        runs = ours.sample
+        line += [exact(runs.mean), exact(runs.deviation), runs.n, runs.planned, ours.claim]
+    else:
+        line += [None] * 5
+    line += [exact(pair.difference), exact(pair.standard_error)]
+    return (*line, *((theirs.source, theirs.note) if theirs else (None, None)))
 
 
-def _blank(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)
-
-
-def comparison_data(one: Comparison) -> dict[str, Any]:
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data for the PDF template, which lays it out."""
-    metrics = dict.fromkeys(pair.metric.heading for pair in one.pairs)
+    metrics = dict.fromkeys(pair.metric.heading for pair in comparison.pairs)
     several = len(metrics) > 1
-    rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in one.pairs]
+    rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in comparison.pairs]
     return {
         "kind": "rows",
-        "title": one.item.title or one.item.panel,
-        "caption": one.item.caption,
+        "title": comparison.item.title or comparison.item.panel,
+        "caption": comparison.item.caption,
         "heads": (["metric"] if several else []) + HEADS,
         "numbers": 4,
         "rows": rows,
-        "notes": _notes(one, list(metrics)),
+        "notes": _notes(comparison, list(metrics)),
     }
 
 
-def _row(pair: Pair) -> list[str]:
+def _row(pair: ComparedCell) -> list[str]:
     dataset, model, text, _, label = pair.place
     ours = pair.ours
     return [
@@ -223,7 +213,7 @@ def _row(pair: Pair) -> list[str]:
     ]
 
 
-def _printed(pair: Pair) -> str:
+def _printed(pair: ComparedCell) -> str:
     """Return the published number with the digits that the paper prints."""
     if pair.published is None:
         return DASH
@@ -242,7 +232,7 @@ def _shown(value: Decimal | None, metric: Metric) -> str:
     return power(*f"{scaled:.{digits - 1}e}".split("e"))
 
 
-def _difference(pair: Pair) -> str:
+def _difference(pair: ComparedCell) -> str:
     if math.isnan(pair.difference):
         return DASH
     sign = "+" if pair.difference >= 0 else ""
@@ -251,27 +241,33 @@ def _difference(pair: Pair) -> str:
     return sign + pair.metric.show(pair.difference) + spread
 
 
-def _notes(one: Comparison, metrics: Sequence[str]) -> list[str]:
-    """Return how to read a comparison, and everything that it has no pair for."""
-    cells = [pair.ours for pair in one.pairs if pair.ours is not None]
-    lost = len(one.pairs) - len(cells)
-    verb = "is" if lost == 1 else "are"
-    more = len({pair.place for pair in one.extra})
-    remarks = dict.fromkeys(pair.published.note for pair in one.pairs if pair.published)
+def _notes(comparison: Comparison, metrics: Sequence[str]) -> list[str]:
+    """Return how to read a comparison, and what it has no pair for."""
+    cells = [pair.ours for pair in comparison.pairs if pair.ours is not None]
+    lost = len(comparison.pairs) - len(cells)
+    unpublished = len({pair.place for pair in comparison.unpublished})
+    elsewhere = len(comparison.elsewhere)
+    remarks = dict.fromkeys(pair.published.note for pair in comparison.pairs if pair.published)
     named = ", ".join(metrics) if len(metrics) <= FEW else "Every number"
     notes = [
-        f"{named}: mean ± standard deviation. Difference: ours minus published; its ± "
-        "is the standard error, known where both sides say their deviation and number of runs."
+        f"{named}: mean ± standard deviation. Difference: ours minus published; its ± is the "
+        "standard error, given where both sides report a deviation and a number of runs."
         if metrics
-        else "No published number is at a dataset and model of this panel.",
-        f"Published numbers: {one.table.as_posix().rpartition('published/')[2]}. Their ε is what "
-        "the paper says; nothing here vouches for it.",
-        f"{count(lost, 'published cell')} {verb} not among the runs of this panel." if lost else "",
-        f"{count(len(one.elsewhere), 'more published cell')}: of datasets or models that this "
-        "panel does not have."
-        if one.elsewhere
+        else "No published number has a dataset and model of this panel.",
+        f"Published numbers: {comparison.table.as_posix().rpartition('published/')[2]}. Their ε "
+        "is as the paper states it and was not verified here.",
+        f"{count(lost, 'published cell')} {'has' if lost == 1 else 'have'} no run in this panel."
+        if lost
         else "",
-        f"{count(more, 'configuration')} of this panel without a published number." if more else "",
+        f"{count(elsewhere, 'further published cell')} {'is' if elsewhere == 1 else 'are'} for "
+        "datasets or models that this panel does not have."
+        if elsewhere
+        else "",
+        f"{count(unpublished, 'configuration')} of this panel "
+        f"{'has' if unpublished == 1 else 'have'} no published number."
+        if unpublished
+        else "",
         *(f"The paper: {remark}" for remark in remarks if remark),
+        *mark_notes(cells),
     ]
-    return [note for note in [*notes, *mark_notes(cells)] if note]
+    return [note for note in notes if note]

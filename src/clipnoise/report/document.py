@@ -1,4 +1,4 @@
-"""The content of a report as plain data: what the PDF template lays out, and nothing it decides."""
+"""The content of a study's report as plain data, which the PDF template lays out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.report.comparison import compare, comparison_data
-from clipnoise.report.costs import NOTE, costs_of
-from clipnoise.report.formats import budget, count, duration, ranges, shown, significant
-from clipnoise.report.moments import moments_data
-from clipnoise.report.notes import TEST, table_notes
+from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
 from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.records import STATUSES
-from clipnoise.report.render import panel_data
-from clipnoise.report.tables import build_table
+from clipnoise.report.tables.bold import TEST
+from clipnoise.report.tables.costs import NOTE, cost_table
+from clipnoise.report.tables.export import table_blocks
+from clipnoise.report.tables.moments import moments_data
+from clipnoise.report.tables.results import build_table, table_notes
 from clipnoise.report.tuning import tuned
 from clipnoise.studies.comparisons import PUBLISHED, comparisons
 from clipnoise.studies.study import ReportItem, Study
@@ -25,31 +25,31 @@ from clipnoise.studies.study import ReportItem, Study
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
 READING = (
-    "± is the sample standard deviation over seeds. It says how much a single run varies, not how "
-    "well the mean is known; divide by √n for the standard error of the mean.",
+    "± is the sample standard deviation over seeds: how much single runs vary, not how precisely "
+    "the mean is known. Divide by √n for the standard error of the mean.",
     "The same seed gives every method the same initial weights and the same batches, so methods "
-    f"are compared in pairs. Bold rests on a {TEST}. The best method is chosen from the same runs "
-    "that it is tested on. With few seeds the test sees only large differences: bold beside the "
-    "best means “not shown to be worse”, not “equal”.",
+    f"are compared in pairs. Bold is decided by a {TEST}. The best method is chosen from the same "
+    "runs that it is tested on. With few seeds the test detects only large differences: bold "
+    "beside the best means “not shown to be worse”, not “equal”.",
     "A Wilcoxon signed-rank test is not used: with n seeds its exact two-sided p-value cannot go "
     "below 2 to the power 1 − n (0.0625 for five), before any correction.",
-    "A method that diverged in some runs is shown by the mean of the others with n/N beside it. "
-    "That mean flatters it, so it cannot be bold.",
-    "ε is the cost of one training run with the hyper-parameters given. Choosing them, repeating "
-    "runs over seeds and publishing several models cost more, and that is not charged here.",
+    "For a method that diverged in some runs, the mean is over the other runs, with n/N beside it. "
+    "This mean flatters the method, so it cannot be bold.",
+    "ε is the cost of one training run with fixed hyper-parameters. Choosing them, repeating runs "
+    "over seeds and publishing several models cost more; that is not included here.",
 )
 
 
 def document(
     study: Study, runs: pd.DataFrame, figures: Mapping[int, str], published: Path = PUBLISHED
 ) -> dict[str, Any]:
-    """Return everything a report says.
+    """Return the whole content of a report.
 
     Args:
         study: title, description and the items to show.
         runs: runs.csv.
-        figures: path of the image of a report item, by its number; one that is not there is
-            reported as not drawn.
+        figures: path of the image of a report item, by its number; a missing one is reported as
+            not drawn.
         published: the folder of published tables.
 
     Raises:
@@ -84,16 +84,19 @@ def document(
 
 def _paragraphs(text: str) -> list[str]:
     """Cut a text at its empty lines; other line ends are only those of the file."""
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    return [" ".join(panel.split()) for panel in text.split("\n\n") if panel.strip()]
 
 
 def _summary(runs: pd.DataFrame) -> str:
     if runs.empty:
         return "No run is planned."
     status = runs["status"].value_counts()
-    words = {"corrupt": "damaged"}
-    said = [f"{status[name]:,} {words.get(name, name)}" for name in STATUSES if name in status]
-    return f"{count(len(runs), 'planned run')}: {', '.join(said)}."
+    counts = [f"{status[name]:,} {_outcome(name)}" for name in STATUSES if name in status]
+    return f"{count(len(runs), 'planned run')}: {', '.join(counts)}."
+
+
+def _outcome(status: str) -> str:
+    return "damaged" if status == "corrupt" else status
 
 
 def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -117,7 +120,7 @@ def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
-    """Return the datasets of a panel, each with the data loaded for it if that has another name."""
+    """Return the datasets of a panel, each with the data that was loaded where the names differ."""
     pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
     return [str(name) if data in ("", name) else f"{name} (data: {data})" for name, data in pairs]
 
@@ -129,12 +132,12 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
     if item.kind == "moments-table":
         return moments_data(item, runs)
     table = build_table(runs, item.panel, title=title, caption=item.caption)
-    costs = [costs_of(runs, item.panel)] if item.costs else []
+    costs = [cost_table(runs, item.panel).to_block()] if item.costs else []
     return {
         "kind": "table",
         "title": title,
         "caption": item.caption,
-        "panels": [*panel_data(table), *costs],
+        "blocks": [*table_blocks(table), *costs],
         "notes": [*table_notes(table), *([NOTE] if costs else [])],
     }
 
@@ -150,7 +153,7 @@ def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
                 "panel": panel,
                 "configuration": ", ".join([label, dataset, model, budget(text)]),
                 "seeds": ranges([int(seed) for seed in own["seed"]]),
-                "status": "damaged" if status == "corrupt" else status,
+                "status": _outcome(status),
                 "reason": reason,
             }
         )
@@ -160,27 +163,28 @@ def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
 def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Return the hyper-parameters of every method and label, once each.
 
-    Where they depend on the place, the label says where they hold.
+    Where they differ between datasets, models or budgets, the label names those they hold for.
     """
     rows = []
     for (panel, label, method), every in runs.groupby(["panel", "label", "method"], sort=False):
         for text, own in every.groupby("hyperparameters", sort=False):
             values = json.loads(str(text)) if text else {}
-            said = [f"{name} {shown(value)}" for name, value in values.items() if name != "id"]
             where = _where(own, every)
             rows.append(
                 {
                     "panel": str(panel),
                     "label": f"{label} ({where})" if where else str(label),
                     "method": str(method),
-                    "hyperparameters": ", ".join(said),
+                    "hyperparameters": settings(
+                        {name: value for name, value in values.items() if name != "id"}
+                    ),
                 }
             )
     return rows
 
 
 def _where(own: pd.DataFrame, every: pd.DataFrame) -> str:
-    """Return the datasets, models and budgets in which some rows differ from all."""
+    """Return the datasets, models and budgets of some rows, where all rows have more."""
     places = []
     for column in ("dataset", "model", "budget"):
         if set(own[column]) != set(every[column]):
@@ -189,7 +193,7 @@ def _where(own: pd.DataFrame, every: pd.DataFrame) -> str:
 
 
 def _provenance(runs: pd.DataFrame) -> list[list[str]]:
-    """Return what the finished runs say about code, machines and time, as name and value."""
+    """Return the code, machines and time of the finished runs, as name and value."""
     done = runs[runs["status"].isin(["completed", "diverged"])]
     if done.empty:
         return []

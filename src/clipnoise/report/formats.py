@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,12 @@ ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
 LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
 TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", "%", 100.0, 2, True)
 TRAINING_LOSS = Metric("train_loss", "Training loss", "", 1.0, 4, False)
-METRICS = {one.column: one for one in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS)}
+METRICS = {metric.column: metric for metric in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS)}
+
+
+def exact(value: float) -> str:
+    """Return a number for a CSV file with all its digits; nothing for NaN."""
+    return "" if math.isnan(value) else repr(value)
 
 
 def decimal(value: float, decimals: int) -> str:
@@ -56,11 +62,11 @@ def decimal(value: float, decimals: int) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with so many significant digits, as powers of ten where it is small or big.
+    """Return a number with significant digits; very small and large ones as powers of ten.
 
     Args:
         value: any number; NaN gives a dash.
-        digits: significant digits; trailing zeros are left out.
+        digits: significant digits; trailing zeros are dropped.
     """
     if math.isnan(value):
         return DASH
@@ -88,6 +94,11 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def settings(values: Mapping[str, Any]) -> str:
+    """Return hyper-parameters as text: `learning_rate 0.1, betas [0.9, 0.999]`."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun: `1 run`, `6 runs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -113,7 +124,7 @@ def duration(seconds: float) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Return whole numbers with runs of them joined: `1–3, 5`."""
+    """Return whole numbers with consecutive ones joined: `1–3, 5`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][-1] + 1:

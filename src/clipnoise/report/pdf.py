@@ -1,11 +1,13 @@
-"""Typesetting: a report's content and its template in, a PDF out."""
+"""PDFs: a report's content and its template in, a PDF out; and many reports in one PDF."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,13 @@ from clipnoise.errors import UserError
 from clipnoise.report.document import document
 from clipnoise.studies.comparisons import PUBLISHED
 from clipnoise.studies.study import Study
+
+PAPERS = {
+    "adadps": "Private Adaptive Optimization with Side Information (AdaDPS)",
+    "design-principles": "On Design Principles for Private Adaptive Optimizers",
+    "dp-adambc": "DP-AdamBC: Your DP-Adam Is Actually DP-SGD",
+    "dp-pmlf": "Enhancing DPSGD via Per-Sample Momentum and Low-Pass Filtering (DP-PMLF)",
+}
 
 
 def build_report(
@@ -31,7 +40,7 @@ def build_report(
         study: what to show.
         runs: runs.csv.
         figures: folder of the drawn figures, each named by the number of its report item,
-            `<number>.svg`; one that is not there is reported as not drawn.
+            `<number>.svg`; a missing one is reported as not drawn.
         template: the Typst file.
         published: the folder of published tables.
 
@@ -39,7 +48,7 @@ def build_report(
         The PDF; the same bytes for the same input.
 
     Raises:
-        UserError: the template is missing or does not compile, or two configurations of a table
+        UserError: the template is missing or does not compile, two configurations of a table
             share a label, or a published table is missing or wrong.
     """
     names = {number: f"{number}.svg" for number, _ in enumerate(study.report)}
@@ -51,9 +60,9 @@ def build_report(
 def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Path]) -> bytes:
     """Lay out a report.
 
-    The template reads the content as JSON beside it, so no text of a study is ever markup. Fonts
-    are those inside Typst and no packages are fetched: the same input gives the same bytes on
-    every machine.
+    The template reads the content from a JSON file, so no text of a study is ever interpreted as
+    markup. Only the fonts inside Typst are used and no packages are fetched, so that the same
+    input gives the same bytes on every machine.
 
     Args:
         content: what `document` returned.
@@ -78,3 +87,56 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
             return typst.compile(main, root=root, ignore_system_fonts=True, timestamp=0)
         except typst.TypstError as error:
             raise UserError(f"{template}: {error}") from None
+
+
+def bundle(
+    artefacts: Mapping[str, Path], titles: Mapping[str, str], template: Path, watermark: str = ""
+) -> bytes:
+    """Put the reports of several artefacts into one PDF, a chapter per paper.
+
+    Args:
+        artefacts: their PDFs by name, `<paper>/<artefact>`.
+        titles: their titles by name.
+        template: the Typst file.
+        watermark: printed on the first page, too; empty for none.
+
+    Returns:
+        The PDF; the same bytes for the same input. Pages are taken over unchanged, watermarks
+        included.
+
+    Raises:
+        UserError: a PDF is missing or was not made by this suite.
+    """
+    files = {name: f"{number}.pdf" for number, name in enumerate(artefacts)}
+    chapters = [
+        {
+            "title": PAPERS.get(paper, paper),
+            "artefacts": [
+                {
+                    "name": name,
+                    "title": titles[name],
+                    "file": files[name],
+                    "pages": pages(artefacts[name]),
+                }
+                for name in names
+            ],
+        }
+        for paper, names in groupby(sorted(artefacts), key=lambda name: name.split("/")[0])
+    ]
+    title = chapters[0]["title"] if len(chapters) == 1 else "Tables and figures of the papers"
+    content = {"title": title, "watermark": watermark, "chapters": chapters}
+    return typeset(content, template, {files[name]: path for name, path in artefacts.items()})
+
+
+def pages(pdf: Path) -> int:
+    """Return how many pages a report has.
+
+    Raises:
+        UserError: it is missing or was not made by this suite.
+    """
+    if not pdf.is_file():
+        raise UserError(f"{pdf}: no such file.")
+    found = re.search(rb"/Type\s*/Pages\s*/Count (\d+)", pdf.read_bytes())
+    if found is None:
+        raise UserError(f"{pdf}: not a report of this suite.")
+    return int(found[1])

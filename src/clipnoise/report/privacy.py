@@ -1,4 +1,4 @@
-"""The privacy statement of a report: what is guaranteed, what is nominal, what is not private."""
+"""The privacy section of a report: what is guaranteed, what is nominal, what is not private."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import pandas as pd
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import NON_PRIVATE
 
-TERMS = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
+GROUPING = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
 SEEDED = (
-    "Noise and batches follow from the seed, and runs at one seed share them: the guarantee does "
-    "not hold against who knows it, nor for several such runs published together."
+    "Noise and batches are derived from the seed, and runs with the same seed share them. The "
+    "guarantee holds neither against anyone who knows the seed nor for several such runs published "
+    "together."
 )
-SECURE = "Noise and batches came from a cryptographic source and cannot be repeated."
+SECURE = "Noise and batches came from a cryptographic source and cannot be reproduced."
+HEADS = {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}
 NAMES = {
     "rdp": "RDP",
     "prv": "PRV",
@@ -51,30 +53,26 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
     finished = runs[runs["claim"] != ""]
     private = finished[finished["claim"] != NON_PRIVATE]
     blocks = [
-        {"head": _head(key[0]), "text": _sentence(*key, number=len(own)), "rows": _rows(own)}
-        for key, own in _terms(private)
+        {
+            "head": HEADS[str(key[0])],
+            "text": _sentence(*map(str, key), number=len(own)),
+            "rows": _rows(own),
+        }
+        for key, own in private.groupby(GROUPING, sort=True)
     ]
-    open_runs = finished[finished["claim"] == NON_PRIVATE]
-    if len(open_runs):
-        methods = ", ".join(open_runs["method"].drop_duplicates())
+    references = finished[finished["claim"] == NON_PRIVATE]
+    if len(references):
+        methods = ", ".join(references["method"].drop_duplicates())
         text = (
-            f"{count(len(open_runs), 'run')} ({methods}) train without protection of the examples. "
+            f"{count(len(references), 'run')} ({methods}) trained without protecting the examples. "
             "They have no ε and serve as references."
         )
         blocks.append({"head": "Non-private", "text": text, "rows": []})
-    silent = len(runs) - len(finished)
-    if silent:
-        text = f"{count(silent, 'planned run')} without a result: nothing is claimed for them."
+    unfinished = len(runs) - len(finished)
+    if unfinished:
+        text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
         blocks.append({"head": "No claim", "text": text, "rows": []})
     return blocks
-
-
-def _terms(runs: pd.DataFrame) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
-    return [(tuple(map(str, key)), own) for key, own in runs.groupby(TERMS, sort=True)]
-
-
-def _head(claim: str) -> str:
-    return {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}.get(claim, claim)
 
 
 def _sentence(*terms: str, number: int) -> str:
@@ -85,20 +83,20 @@ def _sentence(*terms: str, number: int) -> str:
     if claim == "guarantee":
         return (
             f"{runs}. The trained model and every iterate before it are (ε, δ)-differentially "
-            f"private under {adjacency} adjacency. ε is an upper bound by the {used} for {drawn}, "
-            f"which is how the batches were drawn. {source}"
+            f"private under {adjacency} adjacency. ε is an upper bound from the {used} for "
+            f"{drawn}, which is how the batches were drawn. {source}"
         )
-    doubt = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
+    gap = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
     if caveat:
-        doubt = f"does not hold for these runs: {caveat}"
+        gap = f"does not hold for these runs: {caveat}"
     return (
-        f"{runs}. ε was computed by the {used}, whose analysis {doubt}. These ε are nominal: they "
+        f"{runs}. ε was computed by the {used}, whose analysis {gap}. These ε are nominal: they "
         f"order runs by noise and guarantee nothing. {source}"
     )
 
 
 def _rows(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Return one row per distinct setting; the largest ε where several were achieved."""
+    """Return one row per setting, with the largest ε that any of its runs reached."""
     rows = []
     for _, own in runs.groupby(NUMBERS, sort=False, dropna=False):
         first = own.iloc[0]

@@ -1,20 +1,23 @@
-"""The study tables that reports are made from: runs.csv and curves.csv."""
+"""Reading the tables that reports are made from: runs.csv and curves.csv of a study."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.report.formats import budget
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 
 NON_PRIVATE = "non-private"
-ADJACENCY = "add-remove"  # the one under which ε of different methods can be compared
-PLACE = ["dataset", "model", "budget", "method", "label"]  # what makes a configuration
+ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
+PLACE = ["dataset", "model", "budget", "method", "label"]  # identifies a configuration
 STATUSES = ("completed", "diverged", "missing", "corrupt")
 
 TEXT = frozenset(
@@ -40,7 +43,8 @@ def read_runs(path: Path) -> pd.DataFrame:
         Statistics of diagnostics are columns of their own, such as `v_private.median`.
 
     Raises:
-        UserError: the file is missing, lacks a column, or holds a status or number of no meaning.
+        UserError: the file is missing, lacks a column, or holds an unknown status or a malformed
+            number.
     """
     runs = _with_statistics(_read(path, RUN_COLUMNS))
     for status in set(runs["status"]) - set(STATUSES):
@@ -58,7 +62,7 @@ def read_curves(path: Path) -> pd.DataFrame:
         The columns of curves.csv; numbers as float64 with NaN where there is none.
 
     Raises:
-        UserError: the file is missing, lacks a column, or holds a number of no meaning.
+        UserError: the file is missing, lacks a column, or holds a malformed number.
     """
     return _read(path, CURVE_COLUMNS)
 
@@ -73,7 +77,7 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         raise UserError(f"{path}: not a CSV table: {error}") from None
     for column in columns:
         if column not in frame.columns:
-            raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it anew.")
+            raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it again.")
         if column in TEXT:
             continue
         try:
@@ -92,3 +96,41 @@ def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
 def is_private(runs: pd.DataFrame) -> pd.Series:
     """Return which rows have a privacy budget, missing runs included."""
     return runs["budget"] != NON_PRIVATE
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """What diagnostics recorded of one configuration.
+
+    Attributes:
+        method: its id.
+        label: its label.
+        title: the configuration in words.
+        values: the diagnostics of the first seed that has some.
+        seed: that seed.
+        runs: rows of runs.csv with diagnostics, of every seed.
+    """
+
+    method: str
+    label: str
+    title: str
+    values: dict[str, Any]
+    seed: int
+    runs: pd.DataFrame
+
+
+def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
+    """Return what diagnostics recorded, by configuration in study order.
+
+    Args:
+        runs: rows of runs.csv.
+    """
+    places = runs[["dataset", "model"]].drop_duplicates()
+    found = []
+    for key, own in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
+        dataset, model, text, method, label = map(str, key)
+        values = json.loads(own["diagnostics"].iloc[0])
+        place = [dataset, model] if len(places) > 1 else []
+        title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
+        found.append(Diagnosed(method, label, title, values, int(own["seed"].iloc[0]), own))
+    return found

@@ -1,27 +1,28 @@
-"""Statistics over seeds: mean, spread, and which methods may be called best."""
+"""Statistics over seeds and across tasks: means, tests, intervals, profiles and ranks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from clipnoise.report.formats import Metric
 
-K = TypeVar("K", bound=Hashable)
-
 ALPHA = 0.05
-Withheld = Literal["", "unfinished", "alone", "failed", "one seed"]
+
+# ---- Over the seeds of one configuration
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The planned runs of one configuration: their values and what became of the others.
+    """The planned runs of one configuration: the values, and how many runs have none and why.
 
     Attributes:
         values: metric by seed, of the completed runs whose value is finite.
@@ -70,7 +71,7 @@ def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
     """Gather the runs of one configuration.
 
     Args:
-        runs: rows of runs.csv that differ in their seed alone.
+        runs: rows of runs.csv that differ only in their seed.
         metric: the column to read.
     """
     done = runs[(runs["status"] == "completed") & np.isfinite(runs[metric.column])]
@@ -102,7 +103,8 @@ def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> f
     differences = np.array([first[seed] - second[seed] for seed in seeds])
     if len(seeds) < 2:
         return math.nan
-    rounding = 1e-12 * max(abs(value) for one in (first, second) for value in one.values())
+    # Differences that are constant up to rounding leave no variance to test with.
+    rounding = 1e-12 * max(abs(value) for values in (first, second) for value in values.values())
     if np.ptp(differences) <= rounding:
         return 1.0 if np.max(np.abs(differences)) <= rounding else 0.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
@@ -127,44 +129,152 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@dataclass(frozen=True)
-class Verdict(Generic[K]):
-    """Who leads a column.
+# ---- Across tasks: a task is a dataset and a model at one budget
 
-    Attributes:
-        leaders: the best and all that are not significantly worse.
-        p_values: Holm-adjusted p-value against the best; the best itself is not in it.
-        withheld: why nobody leads; empty when somebody does.
-    """
+Scores = Sequence[NDArray[np.float64]]  # one array over seeds per task; higher is better
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
-    leaders: frozenset[K] = frozenset()
-    p_values: Mapping[K, float] = field(default_factory=dict)
-    withheld: Withheld = ""
+RESAMPLES = 2000
+LEVEL = 0.95
 
 
-def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
-    """Find the best competitor and all that are not significantly worse.
+def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of the middle half, along the last axis.
 
-    The mean over the runs that survived flatters a method that diverges, so only methods whose
-    planned runs all completed can lead; and a column in which runs are missing or damaged has no
-    leader until they are there.
+    A run without a score counts as −∞: either it falls in the lowest quarter, or the mean is −∞.
 
     Args:
-        samples: the competitors of one column.
-        higher_is_better: the direction of the metric.
+        scores: shape (…, n).
     """
-    if any(one.missing or one.corrupt for one in samples.values()):
-        return Verdict(withheld="unfinished")
-    if len(samples) < 2:
-        return Verdict(withheld="alone")
-    able = {key: one for key, one in samples.items() if one.complete}
-    if not able:
-        return Verdict(withheld="failed")
-    if min(one.n for one in able.values()) < 2:
-        return Verdict(withheld="one seed")
-    sign = 1.0 if higher_is_better else -1.0
-    best = max(able, key=lambda key: sign * able[key].mean)
-    others = [key for key in able if key != best]
-    raw = [paired_p_value(able[best].values, able[key].values) for key in others]
-    p_values = dict(zip(others, holm(raw), strict=True))
-    return Verdict(frozenset({best, *(k for k in others if p_values[k] >= ALPHA)}), p_values)
+    ordered = np.sort(scores, axis=-1)
+    cut = int(0.25 * ordered.shape[-1])
+    middle = ordered[..., cut : ordered.shape[-1] - cut]
+    return np.asarray(middle.mean(axis=-1))
+
+
+def bootstrap(
+    tasks: Scores, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a percentile interval of a statistic over the runs of several tasks together.
+
+    Seeds are resampled with replacement within each task (a stratified bootstrap); the tasks
+    themselves are fixed.
+
+    Args:
+        tasks: scores over seeds, one array per task.
+        statistic: of scores of shape (…, n), along the last axis; may add axes at the end.
+        resamples: number of bootstrap samples.
+        seed: of the resampling: the same scores give the same interval.
+
+    Returns:
+        Lower and upper end at 95%, each of the statistic's shape.
+
+    Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+    Precipice", section 4.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = [task[generator.integers(len(task), size=(resamples, len(task)))] for task in tasks]
+    values = statistic(np.concatenate(drawn, axis=1))
+    tail = (1 - LEVEL) / 2
+    # The nearest rank, because nothing can be interpolated between −∞ and a number.
+    low, high = np.quantile(values, [tail, 1 - tail], axis=0, method="nearest")
+    return low, high
+
+
+def profile(thresholds: NDArray[np.float64]) -> Statistic:
+    """Return the statistic that gives the share of runs that reach each threshold.
+
+    Args:
+        thresholds: shape (k,).
+
+    Source: Agarwal et al. 2021, section 4.2 (score distributions).
+    """
+
+    def share(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((scores[..., None, :] >= thresholds[:, None]).mean(axis=-1))
+
+    return share
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Average ranks over datasets, and the groups of methods that are not significantly different.
+
+    Attributes:
+        datasets: the number of datasets.
+        ranks: average rank by method, the best first.
+        cliques: the longest stretches of neighbouring ranks, of two or more methods each, without
+            a significant difference.
+        needed: the number of datasets below which no difference can be significant.
+    """
+
+    datasets: int
+    ranks: Mapping[str, float]
+    cliques: tuple[tuple[str, ...], ...]
+    needed: int
+
+
+def ranking(scores: Mapping[str, Sequence[float]]) -> Ranking:
+    """Rank methods on each dataset, and find the cliques of a critical-difference diagram.
+
+    Two methods are compared by a Wilcoxon signed-rank test over datasets, Holm-corrected over all
+    pairs.
+
+    Args:
+        scores: by method, one score per dataset in the same order; higher is better.
+
+    Source: Demšar 2006; Benavoli, Corani, Mangili 2016 for Wilcoxon and Holm instead of Nemenyi.
+    """
+    names = list(scores)
+    table = np.array([scores[name] for name in names], dtype=float)
+    average = stats.rankdata(-table, axis=0).mean(axis=1)
+    order = sorted(range(len(names)), key=lambda index: average[index])
+    pairs = list(combinations(range(len(names)), 2))
+    adjusted = holm([wilcoxon(table[i], table[j]) for i, j in pairs])
+    different = {pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < ALPHA}
+    return Ranking(
+        datasets=table.shape[1],
+        ranks={names[index]: float(average[index]) for index in order},
+        cliques=tuple(tuple(names[i] for i in clique) for clique in _cliques(order, different)),
+        needed=datasets_needed(len(names)),
+    )
+
+
+def wilcoxon(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Return the two-sided p-value of a signed-rank test over datasets.
+
+    It is exact without ties. With ties it is the normal approximation, but never below 2^(1−n),
+    the smallest p-value that n datasets can give.
+    """
+    both_lost = np.isneginf(first) & np.isneginf(second)
+    differences = np.where(both_lost, 0.0, np.nan_to_num(first) - np.nan_to_num(second))
+    if not np.any(differences):
+        return 1.0
+    sizes = np.abs(differences)
+    exact = bool(sizes.all()) and len(np.unique(sizes)) == len(sizes)
+    method: Literal["exact", "approx"] = "exact" if exact else "approx"
+    test = stats.wilcoxon(differences, zero_method="zsplit", method=method)
+    return max(float(test.pvalue), 2.0 ** (1 - len(differences)))
+
+
+def datasets_needed(methods: int) -> int:
+    """Return how many datasets it takes before the smallest exact p-value survives Holm.
+
+    The two-sided p-value on n datasets is at least 2^(1−n); the smallest of m is multiplied by m.
+    """
+    comparisons = max(1, math.comb(methods, 2))
+    return 1 + math.floor(math.log2(comparisons / ALPHA)) + 1
+
+
+def _cliques(order: Sequence[int], different: set[tuple[int, int]]) -> list[Sequence[int]]:
+    """Return the longest stretches of an order without a pair that differs significantly."""
+    spans: list[tuple[int, int]] = []
+    for start in range(len(order)):
+        end = start + 1
+        while end < len(order) and not any(
+            tuple(sorted((order[end], other))) in different for other in order[start:end]
+        ):
+            end += 1
+        if end - start > 1 and not any(a <= start and end <= b for a, b in spans):
+            spans.append((start, end))
+    return [order[a:b] for a, b in spans]

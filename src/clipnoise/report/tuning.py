@@ -1,4 +1,4 @@
-"""What a report says about tuning: the choice, how many were tried, and what that costs."""
+"""The tuning section: what was chosen, how many configurations were tried, and what that costs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.formats import DASH, budget, shown, significant
+from clipnoise.report.formats import DASH, budget, settings, significant
 
 CELL = ["panel", "label", "dataset", "model", "budget"]
 NOMINAL = "†"
 
 SECURE = "secure"
 SHARED = (
-    f"{NOMINAL} Runs at one seed share their noise and batches, so that together they say more "
-    "than composition counts: nominal. With secure noise each has its own."
+    f"{NOMINAL} Runs with the same seed share noise and batches, so together they reveal more than "
+    "composition accounts for: nominal. With secure noise every run draws its own."
 )
-UNCHARGED = "ε is that of one run: the search is not charged, so choosing costs more than is said."
+UNCHARGED = "ε is that of one run. The search is not charged, so its true cost is higher."
 CHARGED = {
     "composition": "With tuning: ε of publishing every private run of the search and one reported "
     "run, composed in RDP.",
@@ -51,17 +51,13 @@ def tuned(runs: pd.DataFrame) -> dict[str, Any]:
 def _row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
     first = cell.iloc[0]
     chosen = [text for text in cell["tuned"].drop_duplicates() if text]
-    said = "; ".join(
-        ", ".join(f"{name} {shown(one)}" for name, one in json.loads(text).items())
-        for text in chosen
-    )
     nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
     doubtful = (nominal | (cell["randomness"] != SECURE)).any()
     with_tuning = significant(cell["epsilon_with_tuning"].max())
     return {
         **place,
         "budget": budget(place["budget"]),
-        "chosen": said or "not chosen yet",
+        "chosen": "; ".join(settings(json.loads(text)) for text in chosen) or "not chosen yet",
         "tried": f"{first['configurations']:.0f} in {first['tuning_runs']:.0f} runs",
         "with": with_tuning + (NOMINAL if doubtful and with_tuning != DASH else ""),
     }

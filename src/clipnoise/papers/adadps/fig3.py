@@ -11,8 +11,8 @@ from clipnoise.methods.base import Method, Public, State
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, legend_below, logarithmic, panels
 from clipnoise.papers.trials import build_method, change, choice_text, combinations
+from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
-from clipnoise.report.styles import style
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Resul
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
 from clipnoise.papers.trials import Trials, build_method
 from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import COLOURS, style
 from clipnoise.report.formats import decimal
-from clipnoise.report.styles import COLOURS, style
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

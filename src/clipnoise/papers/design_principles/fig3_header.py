@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.report.figures import canvas
-from clipnoise.report.styles import BLUE
+from clipnoise.report.figures.styles import BLUE
 
 RATIO = "RMSE of BandMF relative to independent noise at the same σ"
 

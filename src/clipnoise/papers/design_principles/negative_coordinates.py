@@ -13,7 +13,7 @@ from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Resul
 from clipnoise.papers.report import logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method
 from clipnoise.report.figures import canvas
-from clipnoise.report.styles import COLOURS, MARKERS
+from clipnoise.report.figures.styles import COLOURS, MARKERS
 from clipnoise.seeds import generator
 
 CELL = "(B/σ)/√m at which a share of 0.25 is negative"

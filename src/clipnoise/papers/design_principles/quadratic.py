@@ -14,8 +14,8 @@ from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Resul
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method, choice_text, combinations
 from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
-from clipnoise.report.styles import style
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

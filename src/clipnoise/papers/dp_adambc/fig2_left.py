@@ -11,7 +11,7 @@ from clipnoise.methods.privatize_then_adapt.dp_sgdm import DPSGDM
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic
 from clipnoise.report.figures import canvas
-from clipnoise.report.styles import style
+from clipnoise.report.figures.styles import style
 
 CURVES = {"asymptote, small Φ": "dp-adambc", "asymptote, large Φ": "dp-adam"}
 

@@ -14,8 +14,8 @@ from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
 from clipnoise.papers.report import legend_below, logarithmic, panels
 from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import MARKERS, style
 from clipnoise.report.formats import decimal, significant
-from clipnoise.report.styles import MARKERS, style
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:

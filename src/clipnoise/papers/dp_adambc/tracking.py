@@ -11,8 +11,8 @@ from typing import Any
 from clipnoise.fields import Count, Decay, Positive
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, panels, shared_legend
+from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
-from clipnoise.report.styles import style
 
 Curve = dict[int, float]  # training loss by step
 REFERENCE = "dp-adam"

@@ -8,7 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from clipnoise.report.across import (
+from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import Style
+from clipnoise.report.formats import Metric, budget, count
+from clipnoise.report.records import is_private
+from clipnoise.report.statistics import (
     Ranking,
     Scores,
     bootstrap,
@@ -16,41 +20,27 @@ from clipnoise.report.across import (
     profile,
     ranking,
 )
-from clipnoise.report.figures import canvas
-from clipnoise.report.formats import Metric, budget, count
-from clipnoise.report.records import is_private
 
 COLUMNS = 3
 THRESHOLDS = 101
 
 
-def draw_means(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
-    """Draw the interquartile mean over the runs of all tasks with its interval, per budget.
-
-    Args:
-        runs: the panel's rows of runs.csv.
-        curves: not used.
-        metric: what the horizontal axis shows.
-    """
-    every, panels = _panels(runs)
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
+def draw_means(data: canvas.FigureData) -> Figure:
+    """Draw the interquartile mean over the runs of all tasks with its interval, per budget."""
+    every, subplots = _subplots(data.runs)
+    metric = data.metric
     tall = 0.9 + 0.22 * len(every)
-    figure, axes = canvas.sheet(rows, columns, height=tall, sharey=True)
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    for ax, (text, own) in zip(axes.flat, panels, strict=False):
-        for height, one in enumerate(every):
-            _mean(ax, height, one, _scores(one.of(own), metric), metric)
-        ax.set_title(f"{budget(text)}, {count(len(canvas.groups(own)), 'task')}")
-        ax.set(xlabel=f"IQM of {metric.heading[0].lower()}{metric.heading[1:]}")
-        ax.set_ylim(len(every) - 0.4, -0.6)
-        ax.set_yticks(range(len(every)), [one.title for one in every])
-        ax.tick_params(axis="y", length=0)
+    figure, axes = canvas.grid(len(subplots), COLUMNS, height=tall, sharey=True)
+    for ax, (title, runs) in zip(axes, subplots, strict=True):
+        for height, series in enumerate(every):
+            _mean(ax, height, series, _scores(series.of(runs), metric), metric)
+        ax.set_title(title)
+        ax.set_xlabel(f"IQM of {metric.heading[0].lower()}{metric.heading[1:]}")
+        canvas.label_rows(ax, [series.title for series in every])
     return figure
 
 
-def _mean(ax: Axes, height: int, one: canvas.Series, scores: Scores, metric: Metric) -> None:
+def _mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: Metric) -> None:
     if not scores:
         return
     sign = 1 if metric.higher_is_better else -1
@@ -62,125 +52,108 @@ def _mean(ax: Axes, height: int, one: canvas.Series, scores: Scores, metric: Met
         return
     ends = [end for end in (low, high) if np.isfinite(end)]
     span = [metric.factor * end for end in (ends if len(ends) == 2 else [value, *ends])]
-    ax.plot(span, [height] * len(span), color=one.style.colour, linewidth=2.2)
-    ax.plot(
-        [metric.factor * value], [height], one.style.marker, color=one.style.colour, markersize=5
-    )
+    look = series.style
+    ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
+    ax.plot([metric.factor * value], [height], look.marker, color=look.colour, markersize=5)
 
 
-def draw_profiles(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
-    """Draw the share of runs, over all tasks, that reach each score, with its interval, per budget.
-
-    Args:
-        runs: the panel's rows of runs.csv.
-        curves: not used.
-        metric: what the horizontal axis shows.
-    """
-    every, panels = _panels(runs)
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure, axes = canvas.sheet(rows, columns, height=2.6, sharey=True)
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    for ax, (text, own) in zip(axes.flat, panels, strict=False):
-        found = {one: _scores(one.of(own), metric) for one in every}
-        values = [task for scores in found.values() for task in scores]
+def draw_profiles(data: canvas.FigureData) -> Figure:
+    """Draw the share of runs, over all tasks, that reach each score, with its interval."""
+    every, subplots = _subplots(data.runs)
+    metric = data.metric
+    figure, axes = canvas.grid(len(subplots), 2, height=2.6, sharey=True)
+    for ax, (title, runs) in zip(axes, subplots, strict=True):
+        scored = {series: _scores(series.of(runs), metric) for series in every}
+        values = [task for scores in scored.values() for task in scores]
         finite = [score for task in values for score in task[np.isfinite(task)]]
         if not finite:
             canvas.say(ax, "no completed run")
             continue
         at = np.linspace(min(finite), max(finite), THRESHOLDS)
-        for one, scores in found.items():
+        for series, scores in scored.items():
             if scores:
-                _profile(ax, one, scores, at, metric)
-        ax.set(
-            title=f"{budget(text)}, {count(len(canvas.groups(own)), 'task')}", ylim=(-0.02, 1.02)
-        )
+                _profile(ax, series, scores, at, metric)
         better = "at least" if metric.higher_is_better else "at most"
+        ax.set(title=title, ylim=(-0.02, 1.02))
         ax.set(xlabel=f"{metric.heading}: {better}", ylabel="Share of runs")
     canvas.legend(figure, every)
     return figure
 
 
 def _profile(
-    ax: Axes, one: canvas.Series, scores: Scores, at: NDArray[np.float64], metric: Metric
+    ax: Axes, series: canvas.Series, scores: Scores, at: NDArray[np.float64], metric: Metric
 ) -> None:
     share = profile(at)
     low, high = bootstrap(scores, share, resamples=500)
     x = at * metric.factor * (1 if metric.higher_is_better else -1)
-    colour, line = one.style.colour, one.style.line
+    colour, line = series.style.colour, series.style.line
     ax.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
     ax.plot(
         x,
         share(np.concatenate(scores)),
         color=colour,
         linestyle=line,
-        marker=one.style.marker,
+        marker=series.style.marker,
         markevery=20,
         markersize=4,
     )
 
 
-def draw_differences(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
+def draw_differences(data: canvas.FigureData) -> Figure:
     """Draw the critical-difference diagram: average ranks over datasets, bars over cliques.
 
     Budgets and models of one dataset are not independent, so a method has one score per dataset:
     its mean over them and over seeds.
-
-    Args:
-        runs: the panel's rows of runs.csv.
-        curves: not used.
-        metric: what methods are ranked by.
     """
-    every, _ = _panels(runs)
-    names = {one.title: one for one in every}
-    private = runs[is_private(runs)]
+    every, _ = _subplots(data.runs)
+    private = data.runs[is_private(data.runs)]
     datasets = list(private["dataset"].drop_duplicates())
     scores = {
-        one.title: [_level(one.of(private), dataset, metric) for dataset in datasets]
-        for one in every
+        series.title: [_level(series.of(private), dataset, data.metric) for dataset in datasets]
+        for series in every
     }
-    whole = {name: found for name, found in scores.items() if not np.isnan(found).any()}
+    whole = {title: levels for title, levels in scores.items() if not np.isnan(levels).any()}
     if len(whole) < 2:
         return canvas.blank("fewer than two methods have runs on every dataset")
-    found = ranking(whole)
     figure, axes = canvas.sheet(1, 1, height=1.1 + 0.2 * len(whole))
-    _diagram(axes[0, 0], found, {name: names[name] for name in found.ranks})
+    _diagram(axes[0, 0], ranking(whole), {series.title: series.style for series in every})
     return figure
 
 
-def _diagram(ax: Axes, found: Ranking, series: dict[str, canvas.Series]) -> None:
-    last = len(found.ranks)
-    for height, (name, rank) in enumerate(found.ranks.items()):
-        look = series[name].style
+def _diagram(ax: Axes, result: Ranking, styles: dict[str, Style]) -> None:
+    last = len(result.ranks)
+    for height, (name, rank) in enumerate(result.ranks.items()):
+        look = styles[name]
         ax.plot([rank, last + 0.4], [height, height], color="#DDDDDD", linewidth=0.6, zorder=1)
         ax.plot([rank], [height], look.marker, color=look.colour, markersize=5, zorder=3)
         ax.text(last + 0.5, height, name, va="center", fontsize=8)
-    heights = {name: height for height, name in enumerate(found.ranks)}
-    for members in found.cliques:
-        x = min(found.ranks[name] for name in members) - 0.25
+    heights = {name: height for height, name in enumerate(result.ranks)}
+    for members in result.cliques:
+        x = min(result.ranks[name] for name in members) - 0.25
         span = [heights[members[0]] - 0.3, heights[members[-1]] + 0.3]
         ax.plot([x, x], span, color=canvas.INK, linewidth=2.5, solid_capstyle="butt")
-    few = found.datasets < found.needed
     ax.set(xlim=(0.4, last + 0.4), ylim=(last - 0.4, -0.8), xlabel="Average rank (1 is best)")
-    said = f"{count(found.datasets, 'dataset')}, {last} methods"
-    if few:
-        said += f": no difference can be significant below {found.needed} datasets"
-    ax.set_title(said, loc="left")
+    title = f"{count(result.datasets, 'dataset')}, {last} methods"
+    if result.datasets < result.needed:
+        title += f": no difference can be significant below {result.needed} datasets"
+    ax.set_title(title, loc="left")
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
 
 
-def _panels(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
-    """Return the private series, and the private runs of each budget."""
+def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
+    """Return the private series, and the private runs of each budget with a title."""
     own = runs[is_private(runs)]
     own = own if len(own) else runs
-    panels = [(str(text), rows) for text, rows in own.groupby("budget", sort=False)]
-    return canvas.series(own), panels
+    subplots = [
+        (f"{budget(str(text))}, {count(len(canvas.groups(rows)), 'task')}", rows)
+        for text, rows in own.groupby("budget", sort=False)
+    ]
+    return canvas.series(own), subplots
 
 
 def _scores(runs: pd.DataFrame, metric: Metric) -> list[NDArray[np.float64]]:
-    """Return the scores over seeds of each task; a diverged run has −∞, a missing one none."""
+    """Return the scores over seeds of each task: −∞ for diverged runs, none for missing ones."""
     sign = 1 if metric.higher_is_better else -1
     tasks = []
     for _, own in runs.groupby(["dataset", "model"], sort=False):
@@ -196,7 +169,7 @@ def _scores(runs: pd.DataFrame, metric: Metric) -> list[NDArray[np.float64]]:
 
 
 def _level(runs: pd.DataFrame, dataset: str, metric: Metric) -> float:
-    """Return the mean score on a dataset, over models, budgets and seeds; NaN where one lacks."""
+    """Return the mean score on a dataset over models, budgets and seeds; NaN if any has no run."""
     own = runs[runs["dataset"] == dataset]
     found = [_scores(rows, metric) for _, rows in own.groupby(["model", "budget"], sort=False)]
     if not found or not all(found):

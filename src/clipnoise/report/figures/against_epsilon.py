@@ -11,40 +11,35 @@ from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, significant
 from clipnoise.report.statistics import sample
 
-DODGE = 0.03  # width of the fan of error bars at one ε, as a share of the axis in decades
+DODGE = 0.03  # decades between the error bars of neighbouring methods at the same ε
 
 
-def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
-    """Draw one panel per dataset and model.
-
-    Args:
-        runs: the panel's rows of runs.csv.
-        curves: not used.
-        metric: what the vertical axis shows.
-    """
-    every = canvas.series(runs)
-    found = canvas.groups(runs)
-    columns = min(2, len(found))
-    rows = -(-len(found) // columns)
-    figure, axes = canvas.sheet(rows, columns, height=2.4)
-    for ax in axes.flat[len(found) :]:
-        ax.set_axis_off()
-    for ax, ((dataset, model), own) in zip(axes.flat, found, strict=False):
+def draw(data: canvas.FigureData) -> Figure:
+    """Draw one subplot per dataset and model."""
+    every = canvas.series(data.runs)
+    subplots = canvas.groups(data.runs)
+    figure, axes = canvas.grid(len(subplots), 2, height=2.4)
+    for ax, ((dataset, model), runs) in zip(axes, subplots, strict=True):
         ax.set_title(f"{dataset}, {model}")
-        _panel(ax, own, every, metric)
+        _subplot(ax, runs, every, data.metric)
     canvas.legend(figure, every)
     return figure
 
 
-def _panel(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: Metric) -> None:
+def _subplot(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: Metric) -> None:
     runs = runs.assign(at=runs["epsilon"].fillna(runs["epsilon_achieved"]))
     ax.set(xscale="log", xlabel="Privacy budget ε", ylabel=metric.heading)
-    private = [one for one in every if one.private]
-    for rank, one in enumerate(private):
-        _line(ax, one.of(runs), one, _dodge(rank, len(private)), metric)
-    for one in every:
-        if not one.private:
-            _reference(ax, one.of(runs), one, metric)
+    private = [series for series in every if series.private]
+    for rank, series in enumerate(private):
+        shift = 10 ** (DODGE * (rank - (len(private) - 1) / 2))
+        points = [
+            (float(str(at)) * shift, sample(own, metric))
+            for at, own in series.of(runs).groupby("at")
+        ]
+        canvas.line_with_deviations(ax, points, series.style, metric)
+    for series in every:
+        if not series.private:
+            _reference(ax, series.of(runs), series, metric)
     ticks = sorted(runs["at"].dropna().unique())
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(NullLocator())
@@ -57,22 +52,12 @@ def _panel(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: Met
     canvas.remark(ax, canvas.incomplete(runs, every, metric))
 
 
-def _dodge(rank: int, methods: int) -> float:
-    """Return the factor that sets a method's error bars beside those of the others."""
-    return float(10 ** (DODGE * (rank - (methods - 1) / 2)))
-
-
-def _line(ax: Axes, runs: pd.DataFrame, one: canvas.Series, shift: float, metric: Metric) -> None:
-    points = [(float(str(at)) * shift, sample(own, metric)) for at, own in runs.groupby("at")]
-    canvas.line_with_deviations(ax, points, one.style, metric)
-
-
-def _reference(ax: Axes, runs: pd.DataFrame, one: canvas.Series, metric: Metric) -> None:
+def _reference(ax: Axes, runs: pd.DataFrame, series: canvas.Series, metric: Metric) -> None:
     values = sample(runs, metric)
     if not values.n:
         return
     mean, deviation = values.mean * metric.factor, values.deviation * metric.factor
-    ax.axhline(mean, color=one.style.colour, linestyle=one.style.line, zorder=1)
+    ax.axhline(mean, color=series.style.colour, linestyle=series.style.line, zorder=1)
     if values.n > 1:
         band = (mean - deviation, mean + deviation)
-        ax.axhspan(*band, color=one.style.colour, alpha=0.12, linewidth=0, zorder=0)
+        ax.axhspan(*band, color=series.style.colour, alpha=0.12, linewidth=0, zorder=0)

@@ -1,4 +1,4 @@
-"""What all figures share: fonts and lines, the sheet, legends, honest gaps, and SVG output."""
+"""What all figures share: fonts and lines, axes, legends, remarks on missing runs, SVG output."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from clipnoise.report.figures.styles import Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import Sample, sample
-from clipnoise.report.styles import Style, style
 
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
@@ -61,14 +61,33 @@ LOOK: dict[str, Any] = {
 }
 
 HANDLE, LETTER, ROW = 0.62, 0.058, 0.19  # inches that an entry of a legend takes
-ROWS_WITHIN = 2  # rows of a legend that the height of a figure allows for
+ROWS_WITHIN = 2  # rows of a legend that a figure's height already leaves room for
 
 REMARKS = 3  # more lines than this would cover the curves
 
 
+@dataclass(frozen=True, kw_only=True)
+class FigureData:
+    """What one figure is drawn from.
+
+    Attributes:
+        runs: the panel's rows of runs.csv.
+        curves: the panel's rows of curves.csv.
+        metric: what runs are compared by.
+        over: the hyper-parameter of a sweep; empty for other kinds.
+        shown: what curves show; None takes the metric.
+    """
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    metric: Metric
+    over: str = ""
+    shown: Metric | None = None
+
+
 @contextmanager
 def look() -> Iterator[None]:
-    """Draw in the suite's visual language inside this context, and in nobody else's."""
+    """Apply the suite's look inside this context, and leave other users of matplotlib alone."""
     with sns.axes_style("ticks"), mpl.rc_context(cast("Any", LOOK)):
         yield
 
@@ -89,12 +108,30 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
     return figure, axes
 
 
+def grid(
+    subplots: int, columns: int, *, height: float, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its subplots row by row; the rest of the last row stays empty.
+
+    Args:
+        subplots: number of subplots.
+        columns: at most.
+        height: of one row, inches.
+        options: for `Figure.subplots`.
+    """
+    columns = min(columns, subplots)
+    figure, axes = sheet(-(-subplots // columns), columns, height=height, **options)
+    for ax in axes.flat[subplots:]:
+        ax.set_axis_off()
+    return figure, list(axes.flat[:subplots])
+
+
 def to_svg(figure: Figure, watermark: str = "") -> bytes:
     """Return a figure as SVG: the same bytes for the same figure.
 
     Args:
         figure: what was drawn.
-        watermark: what stands across it, and in its title for a program to read; empty for none.
+        watermark: printed across it, and put into its title for programs to read; empty for none.
     """
     metadata: dict[str, Any] = {"Date": None}
     if watermark:
@@ -131,7 +168,10 @@ def say(ax: Axes, message: str) -> None:
 
 @dataclass(frozen=True)
 class Series:
-    """One method under one label, and how it is drawn."""
+    """One method under one label, and how it is drawn.
+
+    The remark says what a reader must know about its ε.
+    """
 
     method: str
     label: str
@@ -141,7 +181,7 @@ class Series:
 
     @property
     def title(self) -> str:
-        """The label with what a reader must know about its ε."""
+        """The label, with the remark in brackets."""
         return f"{self.label} ({self.remark})" if self.remark else self.label
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -151,13 +191,13 @@ class Series:
 
 def series(runs: pd.DataFrame) -> list[Series]:
     """Return the methods and labels of a panel in the order of the study, each with its look."""
-    found: list[Series] = []
+    every: list[Series] = []
     for (method, label), own in runs.groupby(["method", "label"], sort=False):
-        variant = sum(one.method == method for one in found)
+        variant = sum(previous.method == method for previous in every)
         private = bool(is_private(own).any())
         look = style(str(method), variant)
-        found.append(Series(str(method), str(label), private, look, _remark(own, private)))
-    return found
+        every.append(Series(str(method), str(label), private, look, _remark(own, private)))
+    return every
 
 
 def _remark(runs: pd.DataFrame, private: bool) -> str:
@@ -174,6 +214,15 @@ def groups(runs: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     return [((str(dataset), str(model)), own) for (dataset, model), own in by_pair]
 
 
+def by_budget(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split a study table by dataset, model and budget, each with its title."""
+    return [
+        (f"{dataset}, {model}, {budget(str(text))}", own)
+        for (dataset, model), pair in groups(runs)
+        for text, own in pair.groupby("budget", sort=False)
+    ]
+
+
 def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return the completed runs that have a value."""
     return runs[(runs["status"] == "completed") & runs[metric.column].notna()]
@@ -182,15 +231,22 @@ def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> str:
     """Return `label: n/N runs` for each series and budget that lacks runs, a line each."""
     lines = []
-    for one in every:
-        for text, own in one.of(runs).groupby("budget", sort=False):
+    for line in every:
+        for text, own in line.of(runs).groupby("budget", sort=False):
             values = sample(own, metric)
             if not values.complete:
-                where = f" at {budget(str(text))}" if one.private else ""
-                lines.append(f"{one.label}{where}: {values.n}/{values.planned} runs")
+                place = f" at {budget(str(text))}" if line.private else ""
+                lines.append(f"{line.label}{place}: {values.n}/{values.planned} runs")
     if len(lines) > REMARKS:
         return f"{len(lines)} settings are incomplete: see the table"
     return "\n".join(lines)
+
+
+def label_rows(ax: Axes, labels: Sequence[str]) -> None:
+    """Give each series a row of its own, from top to bottom, labelled on the left."""
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+    ax.set_yticks(range(len(labels)), list(labels))
+    ax.tick_params(axis="y", length=0)
 
 
 def line_with_deviations(
@@ -239,21 +295,21 @@ def remark(ax: Axes, text: str) -> None:
 
 
 def legend(figure: Figure, every: Sequence[Series]) -> None:
-    """Put one legend for all axes below a figure, references last; a long one makes it higher."""
+    """Put one legend below a figure, references last; a long legend makes the figure taller."""
     handles = [
         Line2D(
             [],
             [],
-            color=one.style.colour,
-            linestyle=cast("Any", one.style.line),
-            marker=one.style.marker if one.private else "",
-            label=one.title,
+            color=line.style.colour,
+            linestyle=cast("Any", line.style.line),
+            marker=line.style.marker if line.private else "",
+            label=line.title,
         )
-        for one in sorted(every, key=lambda one: not one.private)
+        for line in sorted(every, key=lambda line: not line.private)
     ]
     if not handles:
         return
-    widest = HANDLE + LETTER * max(len(one.title) for one in every)
+    widest = HANDLE + LETTER * max(len(line.title) for line in every)
     columns = max(1, min(4, len(handles), int(WIDTH / widest)))
     rows = math.ceil(len(handles) / columns)
     figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - ROWS_WITHIN))

@@ -15,28 +15,20 @@ from clipnoise.report.formats import Metric, budget
 from clipnoise.report.records import NON_PRIVATE, is_private
 
 COLUMNS = 4
-SETTLED = 0.2  # share of training whose low accuracies do not stretch the vertical axis
+SETTLED = 0.2  # the first share of training, which does not set the vertical axis
 AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
 
 
-def draw(
-    runs: pd.DataFrame,
-    curves: pd.DataFrame,
-    metric: Metric,
-    along: str = "step",
-    shown: Metric | None = None,
-) -> Figure:
-    """Draw one panel per dataset, model and budget; those of one dataset and model share axes.
+def draw(data: canvas.FigureData, along: str = "step") -> Figure:
+    """Draw one subplot per dataset, model and budget; those of one dataset and model share axes.
 
     Args:
-        runs: the panel's rows of runs.csv.
-        curves: the panel's rows of curves.csv.
-        metric: what a run has at its end; one without it is counted as incomplete.
-        along: the column of curves.csv on the horizontal axis, step or epsilon_spent; what spends
-            no ε is left out of the latter.
-        shown: what the vertical axis shows; None takes the metric.
+        data: runs without a final value of the metric are counted as incomplete.
+        along: the column of curves.csv on the horizontal axis, step or epsilon_spent; methods
+            that spend no ε are left out of the latter.
     """
-    shown = shown or metric
+    runs, curves, metric = data.runs, data.curves, data.metric
+    shown = data.shown or metric
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
     pairs = [(pair, _budgets(own)) for pair, own in canvas.groups(runs)]
@@ -54,7 +46,7 @@ def draw(
             ax.set_axis_off()
         for ax, text in zip(row, texts, strict=False):
             ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
-            _panel(ax, _at(_of(done, pair), text), every, shown, along)
+            _subplot(ax, _at(_of(done, pair), text), every, shown, along)
             canvas.remark(ax, canvas.incomplete(_at(_of(runs, pair), text), every, metric))
             ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits)
             ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
@@ -64,7 +56,7 @@ def draw(
 
 
 def _limits(curves: pd.DataFrame, metric: Metric) -> tuple[float, float] | None:
-    """Return one range for all panels of a dataset and model, the first steps left out."""
+    """Return one range for all subplots of a dataset and model, the first steps left out."""
     late = curves[curves["step"] >= SETTLED * curves["step"].max()]
     values = late[metric.column].dropna() * metric.factor
     if values.empty:
@@ -83,19 +75,15 @@ def _of(frame: pd.DataFrame, pair: tuple[str, str]) -> pd.DataFrame:
 
 
 def _at(frame: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Return the rows of one panel; non-private references appear at every budget."""
+    """Return the rows of one subplot; non-private references appear at every budget."""
     return frame[frame["budget"].isin([text, NON_PRIVATE])]
 
 
-def _panel(
-    ax: Axes,
-    curves: pd.DataFrame,
-    every: list[canvas.Series],
-    metric: Metric,
-    along: str,
+def _subplot(
+    ax: Axes, curves: pd.DataFrame, every: list[canvas.Series], metric: Metric, along: str
 ) -> None:
-    for rank, one in enumerate(every):
-        own = one.of(curves).dropna(subset=[along])
+    for rank, series in enumerate(every):
+        own = series.of(curves).dropna(subset=[along])
         if own.empty:
             continue
         sns.lineplot(
@@ -104,11 +92,11 @@ def _panel(
             ax=ax,
             estimator="mean",
             errorbar="sd",
-            color=one.style.colour,
-            linestyle=one.style.line,
-            marker=one.style.marker if one.private else "",
+            color=series.style.colour,
+            linestyle=series.style.line,
+            marker=series.style.marker if series.private else "",
             markersize=4.5,
-            markeredgecolor=one.style.colour,
+            markeredgecolor=series.style.colour,
             markevery=(rank % 2, 2),
             err_kws={"alpha": 0.15, "linewidth": 0},
         )

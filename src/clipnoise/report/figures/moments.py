@@ -1,4 +1,4 @@
-"""Moments: histograms of Adam's moments and updates with noise, without, and corrected."""
+"""Moments: histograms of Adam's moments with and without noise, and the bias that noise adds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from clipnoise.report.figures import canvas
-from clipnoise.report.formats import Metric
-from clipnoise.report.moments import Seen, seen
-from clipnoise.report.styles import BLUE, GREEN, ORANGE
+from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE, style
+from clipnoise.report.records import Diagnosed, diagnosed
 
-KINDS = {  # colour and line of what a reader compares
+NOTHING = "no completed run with diagnostics"
+LINES = {  # name in the legend, colour and line
     "clipped": ("without noise", GREEN, "-"),
     "private": ("with noise", BLUE, "--"),
     "corrected": ("corrected", ORANGE, "-."),
@@ -28,50 +27,95 @@ PANELS = {
 }
 
 
-def draw(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Figure:
+def draw(data: canvas.FigureData) -> Figure:
     """Draw one row per configuration: first moments, second moments with Φ, updates.
 
-    Args:
-        runs: the panel's rows of runs.csv; of each configuration the first seed with diagnostics.
-        curves: not used.
-        metric: not used.
+    Of each configuration the first seed with diagnostics is drawn.
     """
-    found = seen(runs)
+    found = diagnosed(data.runs)
     if not found:
-        return canvas.blank("no completed run with diagnostics")
+        return canvas.blank(NOTHING)
     figure, axes = canvas.sheet(len(found), len(PANELS), height=2.3)
-    for row, one in zip(axes, found, strict=True):
-        _row(row, one)
+    for row, configuration in zip(axes, found, strict=True):
+        _row(row, configuration)
     handles = [
-        Line2D([], [], color=colour, linestyle=cast("Any", line), label=said)
-        for said, colour, line in KINDS.values()
+        Line2D([], [], color=colour, linestyle=cast("Any", line), label=name)
+        for name, colour, line in LINES.values()
     ]
     handles.append(Line2D([], [], color=canvas.INK, linestyle=":", label="Φ"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
-def _row(row: Any, one: Seen) -> None:
+def _row(row: Any, configuration: Diagnosed) -> None:
+    values = configuration.values
     for ax, (name, (heading, axis)) in zip(row, PANELS.items(), strict=True):
-        _histogram(ax, one.values["histograms"][name])
+        _histogram(ax, values["histograms"][name])
         ax.set(title=heading, xlabel=axis)
-    step = f"step {one.values['step']:,}, seed {one.seed}"
-    row[0].set_ylabel(f"{one.title}\n{step}\n\nCoordinates (%)")
-    if one.values["phi"] > 0:
-        row[1].axvline(one.values["phi"], color=canvas.INK, linewidth=1.0, linestyle=":")
+    step = f"step {values['step']:,}, seed {configuration.seed}"
+    row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
+    if values["phi"] > 0:
+        row[1].axvline(values["phi"], color=canvas.INK, linewidth=1.0, linestyle=":")
 
 
-def _histogram(ax: Axes, shown: Mapping[str, Any]) -> None:
-    for name, counts in shown["counts"].items():
-        _, colour, line = KINDS[name.partition("_")[2]]
-        edges = np.linspace(shown["low"], shown["high"], len(counts) + 1)
-        edges = 10**edges if shown["log10"] else edges
+def _histogram(ax: Axes, histogram: Mapping[str, Any]) -> None:
+    for name, counts in histogram["counts"].items():
+        _, colour, line = LINES[name.partition("_")[2]]
+        edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
+        edges = 10**edges if histogram["log10"] else edges
         share = 100 * np.asarray(counts) / max(1, sum(counts))
         ax.stairs(share, edges, color=colour, fill=True, alpha=0.15, linewidth=0)
         ax.stairs(share, edges, color=colour, linestyle=line, linewidth=1.1)
     ax.set_ylim(bottom=0)
-    if shown["log10"]:
+    if histogram["log10"]:
         ax.set_xscale("log")
         canvas.powers(ax.xaxis)
     else:
         ax.locator_params(axis="x", nbins=5)
+
+
+def draw_noise_bias(data: canvas.FigureData) -> Figure:
+    """Draw three subplots, a line per configuration.
+
+    Left: the share of coordinates whose second moment is below Φ, so that a correction would be
+    negative. Middle: the norm of the mean clipped gradient, in units of C. Right: the second
+    moments without noise in ascending order, and Φ. A method without noise appears only on
+    the right.
+    """
+    found = diagnosed(data.runs)
+    if not found:
+        return canvas.blank(NOTHING)
+    figure, axes = canvas.sheet(1, 3, height=2.7)
+    negative, norm, ranked = axes[0]
+    variants: dict[str, int] = {}
+    for configuration in found:
+        variant = variants[configuration.method] = variants.get(configuration.method, -1) + 1
+        style_of = style(configuration.method, variant)
+        look = {"color": style_of.colour, "linestyle": style_of.line}
+        _lines(negative, norm, configuration, look)
+        _ranked(ranked, configuration, look)
+    negative.set(title="Second moment below Φ", xlabel="Step", ylabel="Coordinates (%)")
+    norm.set(title="Mean clipped gradient", xlabel="Step", ylabel="Norm / C")
+    norm.set_ylim(bottom=0)
+    ranked.set(title="Second moments, sorted", xlabel="Coordinates (%)", ylabel="v̂", yscale="log")
+    canvas.powers(ranked.yaxis)
+    figure.legend(loc="outside lower center", ncols=min(3, len(found)))
+    return figure
+
+
+def _lines(negative: Axes, norm: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
+    series = configuration.values["series"]
+    if configuration.values["phi"] > 0:
+        negative.plot(series["step"], 100 * np.asarray(series["negative_fraction"]), **look)
+    lengths = np.asarray(series["clipped_gradient_norm"], dtype=float)
+    if np.isfinite(lengths).any():
+        norm.plot(series["step"], lengths, **look)
+
+
+def _ranked(ax: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
+    heights = np.asarray(configuration.values["sorted"]["v_clipped"], dtype=float)
+    ax.plot(np.linspace(0, 100, len(heights)), heights, label=configuration.title, **look)
+    phi = configuration.values["phi"]
+    if phi > 0:
+        ax.axhline(phi, color=look["color"], linewidth=0.9, linestyle=":")
+        ax.annotate("Φ", (0, phi), xytext=(2, 2), textcoords="offset points", color=look["color"])

@@ -1,79 +1,67 @@
-"""Sweep: accuracy over the values of one hyper-parameter, one line per budget."""
+"""Sweep: accuracy over the values of one hyper-parameter, one line per budget.
+
+A momentum sweep adds a subplot: by how much per-sample momentum reduces sampling noise.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from clipnoise.errors import unknown
+from clipnoise.errors import UserError, unknown
 from clipnoise.report.figures import canvas
+from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import Metric, budget, significant
 from clipnoise.report.statistics import sample
-from clipnoise.report.styles import style
 
 COLUMNS = 2
 WIDE = 50  # values that span more than this factor stand on a logarithmic axis
-DEFAULT = "as computed"  # what a hyper-parameter without a value is called
-
+DEFAULT = "as computed"  # label of a hyper-parameter without a value
+SYMBOLS = {"beta": "β", "history": "k"}
 
 Beside = Callable[[Axes, pd.DataFrame, str], None]
 
 
-def draw(
-    runs: pd.DataFrame,
-    curves: pd.DataFrame,
-    metric: Metric,
-    over: str = "",
-    beside: Beside | None = None,
-) -> Figure:
-    """Draw one panel per dataset, model and method, a line per budget.
+def draw(data: canvas.FigureData, beside: Beside | None = None) -> Figure:
+    """Draw one subplot per dataset, model and method, a line per budget.
 
     Args:
-        runs: the panel's rows of runs.csv.
-        curves: not used.
-        metric: what the vertical axis shows.
-        over: the hyper-parameter of the horizontal axis.
-        beside: draws one more panel, from the rows whose method has the hyper-parameter.
+        data: `over` names the hyper-parameter of the horizontal axis.
+        beside: draws one more subplot, from the rows whose method has the hyper-parameter.
 
     Raises:
         UserError: no method of the panel has the hyper-parameter.
     """
-    runs = runs.assign(value=[_value(text, over) for text in runs["hyperparameters"]])
-    known = {name for text in runs["hyperparameters"] if text for name in json.loads(str(text))}
+    over = data.over
+    values = [json.loads(text) if text else {} for text in data.runs["hyperparameters"]]
+    known = {name for options in values for name in options}
     if over not in known:
         raise unknown("hyper-parameter", over, known, key="report.over")
-    swept = runs[runs["value"] != ""]
-    panels = list(swept.groupby(["dataset", "model", "method"], sort=False))
-    wanted = len(panels) + (beside is not None)
-    columns = min(COLUMNS, wanted)
-    figure, axes = canvas.sheet(-(-wanted // columns), columns, height=2.4)
+    texts = [json.dumps(options[over]) if over in options else "" for options in values]
+    swept = data.runs.assign(value=texts)
+    swept = swept[swept["value"] != ""]
+    subplots = list(swept.groupby(["dataset", "model", "method"], sort=False))
+    figure, axes = canvas.grid(len(subplots) + (beside is not None), COLUMNS, height=2.4)
     every = _series(swept)
-    for ax in axes.flat[wanted:]:
-        ax.set_axis_off()
     if beside is not None:
-        beside(axes.flat[len(panels)], swept, over)
-    for ax, (key, own) in zip(axes.flat, panels, strict=False):
+        beside(axes[-1], swept, over)
+    for ax, (key, runs) in zip(axes, subplots, strict=False):
         ax.set_title(", ".join(map(str, key)))
-        _panel(ax, own, every, metric)
-        ax.set(xlabel=over, ylabel=metric.heading)
+        _subplot(ax, runs, every, data.metric)
+        ax.set(xlabel=over, ylabel=data.metric.heading)
     canvas.legend(figure, every)
     return figure
 
 
-def _value(text: Any, over: str) -> str:
-    """Return the value of a hyper-parameter as JSON; empty where the method has none."""
-    values: Mapping[str, Any] = json.loads(text) if text else {}
-    return json.dumps(values[over]) if over in values else ""
-
-
 def _series(runs: pd.DataFrame) -> list[canvas.Series]:
-    """Return one series per budget; they differ in their look as variants of a method do."""
+    """Return one series per budget; their looks differ as those of variants of a method do."""
     budgets = runs["budget"].drop_duplicates()
     return [
         canvas.Series(str(text), budget(str(text)), True, style(str(runs["method"].iloc[0]), rank))
@@ -81,12 +69,12 @@ def _series(runs: pd.DataFrame) -> list[canvas.Series]:
     ]
 
 
-def _panel(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> None:
+def _subplot(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> None:
     at_places = places(ax, list(dict.fromkeys(runs["value"])))
-    for one in every:
-        at = runs[runs["budget"] == one.method]
-        found = [(x, sample(at[at["value"] == text], metric)) for text, x in at_places.items()]
-        canvas.line_with_deviations(ax, found, one.style, metric)
+    for series in every:
+        own = runs[runs["budget"] == series.method]
+        points = [(x, sample(own[own["value"] == text], metric)) for text, x in at_places.items()]
+        canvas.line_with_deviations(ax, points, series.style, metric)
     ax.grid(visible=False, axis="x")
     if canvas.completed(runs, metric).empty:
         canvas.say(ax, "no completed run")
@@ -94,9 +82,9 @@ def _panel(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric:
 
 
 def places(ax: Axes, texts: list[str]) -> dict[str, float]:
-    """Set the horizontal axis and return where each value stands, from left to right.
+    """Set the horizontal axis and return the place of each value, from left to right.
 
-    Numbers stand where they belong; anything else is evenly spaced in the order of the study.
+    Numbers are placed by value; anything else is evenly spaced in the order of the study.
     """
     values = [json.loads(text) for text in texts]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
@@ -106,14 +94,75 @@ def places(ax: Axes, texts: list[str]) -> dict[str, float]:
         found = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
         if min(numbers) > 0 and max(numbers) > WIDE * min(numbers):
             ax.set_xscale("log")
-    ax.set_xticks(list(found.values()), [_said(json.loads(text)) for text in found])
+    ax.set_xticks(list(found.values()), [_tick(json.loads(text)) for text in found])
     ax.xaxis.set_minor_locator(NullLocator())
     return found
 
 
-def _said(value: Any) -> str:
+def _tick(value: Any) -> str:
     if value is None:
         return DEFAULT
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
+        return ", ".join(map(_tick, value))
     return significant(float(value)) if isinstance(value, int | float) else str(value)
+
+
+def momentum_reduction(beta: float, history: int) -> float:
+    """Return ρ, by which normalised per-sample momentum divides the deviation of sampling noise.
+
+    ρ² = (1+β)(1−β^k) / ((1−β)(1+β^k)) = (Σ_j β^j)² / Σ_j β^{2j} for k independent gradients. It is
+    computed as the ratio of sums, which also holds at β = 1, where it is k.
+
+    Args:
+        beta: β in [0, 1].
+        history: k, at least 1.
+
+    Source: DP-PMLF, Lemma 3.
+    """
+    powers = beta ** np.arange(history, dtype=float)
+    return float(powers.sum() / np.sqrt(np.square(powers).sum()))
+
+
+def draw_momentum(ax: Axes, runs: pd.DataFrame, over: str) -> None:
+    """Draw ρ over β or k, a line per value of the other.
+
+    Args:
+        ax: the axes to draw into.
+        runs: rows of runs.csv with their value of the hyper-parameter, of any seed and budget.
+        over: `beta` or `history`.
+
+    Raises:
+        UserError: the sweep is over something else, or none of its methods has both.
+    """
+    if over not in SYMBOLS:
+        allowed = ", ".join(SYMBOLS)
+        raise UserError(f"report.over: {over!r} in a momentum-sweep. Allowed: {allowed}.")
+    (other,) = SYMBOLS.keys() - {over}
+    lines: dict[float, dict[str, float]] = {}
+    for value, text in zip(runs["value"], runs["hyperparameters"], strict=True):
+        options = json.loads(text)
+        if SYMBOLS.keys() <= options.keys():
+            rho = momentum_reduction(options["beta"], options["history"])
+            lines.setdefault(options[other], {})[value] = rho
+    if not lines:
+        raise UserError(
+            "report: a momentum-sweep of a panel without a method with beta and history."
+        )
+    at = places(ax, list(dict.fromkeys(runs["value"])))
+    for rank, (fixed, reductions) in enumerate(sorted(lines.items())):
+        points = sorted((at[value], reduction) for value, reduction in reductions.items())
+        look = style(str(runs["method"].iloc[0]), rank)
+        x, y = zip(*points, strict=True)
+        ax.plot(x, y, color=look.colour, linestyle=look.line, marker=look.marker)
+        ax.annotate(
+            f"{SYMBOLS[other]} = {fixed:g}",
+            points[-1],
+            xytext=(-4, 6),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+        )
+    ax.grid(visible=False, axis="x")
+    highest = max(max(reductions.values()) for reductions in lines.values())
+    ax.set_ylim(1, 1 + 1.25 * max(highest - 1, 0.1))  # 1 is no momentum
+    ax.set(title="Sampling noise is divided by ρ", xlabel=over, ylabel="ρ")

@@ -1,4 +1,4 @@
-"""The table model: methods down, datasets × models × budgets across, one verdict per column."""
+"""The table of results: methods down, datasets × models × budgets across, and its footnotes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.costs import Costs
-from clipnoise.report.formats import ACCURACY, DASH, LOSS, Metric, budget
+from clipnoise.report.formats import ACCURACY, DASH, LOSS, Metric, budget, count, listing
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
-from clipnoise.report.statistics import Sample, Verdict, judge, sample
+from clipnoise.report.statistics import Sample, sample
+from clipnoise.report.tables.bold import Verdict, bold_note, judge
+from clipnoise.report.tables.costs import CostTable
 
 NOMINAL, REPLACE, ORACLE = "†", "‡", "§"
 
@@ -27,9 +28,9 @@ class Cell:
     Attributes:
         sample: its runs.
         metric: what is shown.
-        claim: what its runs say about privacy; empty while none has finished.
-        adjacency: the relation of datasets its ε holds for; empty as above.
-        oracle: whether it adds the noise of a budget without protecting anything.
+        claim: the privacy claim of its runs; empty while none has finished.
+        adjacency: the adjacency its ε holds under, where it is not add-remove; else empty.
+        oracle: whether it adds the noise of a budget without protecting the examples.
         leads: whether it is the best or not significantly worse.
         p_value: Holm-adjusted, against the best; NaN where no test was made.
     """
@@ -54,7 +55,7 @@ class Cell:
 
     @property
     def mark(self) -> str:
-        """The sign of a footnote about the privacy claim, or nothing."""
+        """The sign of a footnote about the privacy claim; empty for a guarantee like the others."""
         if self.oracle:
             return ORACLE
         nominal = NOMINAL if self.claim == "nominal" else ""
@@ -62,7 +63,7 @@ class Cell:
 
     @property
     def competes(self) -> bool:
-        """Whether its ε is a guarantee of the same kind as that of the others."""
+        """Whether its ε is a guarantee that can be compared with the others."""
         return not self.mark
 
 
@@ -76,7 +77,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What stands above the columns."""
+        """The heading above the columns."""
         return f"{self.dataset}, {self.model}"
 
     def headings(self) -> list[str]:
@@ -119,8 +120,8 @@ class Table:
         rows: the competing methods: the private ones, or all where none is private.
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
-        watermark: what stands on everything that shows the results; empty for none.
-        costs: what the methods cost, as a further panel; None where it is not asked for.
+        watermark: printed on everything that shows the results; empty for none.
+        costs: what the methods cost; None where it is not asked for.
     """
 
     panel: str
@@ -132,7 +133,7 @@ class Table:
     references: tuple[Row, ...]
     verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
     watermark: str = ""
-    costs: Costs | None = None
+    costs: CostTable | None = None
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""
@@ -140,17 +141,17 @@ class Table:
             for place, cell in row.cells.items():
                 yield row, place, cell
 
-    def panels(self, columns: int = 6) -> list[list[Group]]:
-        """Distribute the columns over panels of bounded width, whole groups where they fit."""
-        panels: list[list[Group]] = []
+    def blocks(self, columns: int = 6) -> list[list[Group]]:
+        """Distribute the columns over blocks of bounded width, whole groups where they fit."""
+        blocks: list[list[Group]] = []
         for group in self.groups:
             for start in range(0, len(group.budgets), columns):
                 piece = replace(group, budgets=group.budgets[start : start + columns])
-                used = sum(len(one.budgets) for one in panels[-1]) if panels else columns
+                used = sum(len(placed.budgets) for placed in blocks[-1]) if blocks else columns
                 if used + len(piece.budgets) > columns:
-                    panels.append([])
-                panels[-1].append(piece)
-        return panels
+                    blocks.append([])
+                blocks[-1].append(piece)
+        return blocks
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
@@ -208,7 +209,7 @@ def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
             if cell_runs["seed"].duplicated().any():
                 raise UserError(
                     f"panel {panel!r}: two configurations of {method!r} share the label {label!r}. "
-                    "Give each a label of its own in the study file."
+                    "Give each its own label in the study file."
                 )
             cells[dataset, model, text] = cell_of(cell_runs, metric)
         rows.append(Row(str(method), str(label), bool(is_private(own).any()), cells))
@@ -261,3 +262,69 @@ def _marked(row: Row, verdicts: Mapping[Place, Verdict[Key]]) -> dict[Place, Cel
         p_value = verdict.p_values.get(key, float("nan"))
         cells[place] = replace(cell, leads=key in verdict.leaders, p_value=p_value)
     return cells
+
+
+def table_notes(table: Table) -> list[str]:
+    """Return the notes under a table, one sentence or two each."""
+    cells = [cell for _, _, cell in table.cells()]
+    if not cells:
+        return ["No run is planned for this panel."]
+    notes = [
+        _cell_note(table, cells),
+        bold_note(table.verdicts.values()),
+        _unfinished_note(cells),
+        "Non-private references have no ε and do not compete." if table.references else "",
+        *mark_notes(cells),
+    ]
+    return [note for note in notes if note]
+
+
+def _cell_note(table: Table, cells: list[Cell]) -> str:
+    planned = sorted({cell.sample.planned for cell in cells})
+    name = table.metric.heading
+    if planned == [1]:
+        return f"{name}: one seed, so there is no standard deviation."
+    seeds = str(planned[0]) if len(planned) == 1 else f"{planned[0]} to {planned[-1]}"
+    return f"{name}: mean ± sample standard deviation over {seeds} seeds."
+
+
+def _unfinished_note(cells: list[Cell]) -> str:
+    diverged, missing, corrupt = (
+        sum(getattr(cell.sample, outcome) for cell in cells)
+        for outcome in ("diverged", "missing", "corrupt")
+    )
+    reasons = [
+        f"{count(diverged, 'run')} diverged" if diverged else "",
+        f"{count(missing, 'run')} {'is' if missing == 1 else 'are'} missing" if missing else "",
+        f"{count(corrupt, 'result')} {'is' if corrupt == 1 else 'are'} damaged" if corrupt else "",
+    ]
+    if not any(reasons):
+        return ""
+    return (
+        f"n/N: n of N planned runs completed ({listing(list(filter(None, reasons)))}). "
+        "The mean is over those n only, so it is never bold."
+    )
+
+
+def mark_notes(cells: list[Cell]) -> list[str]:
+    """Return the footnotes that explain the marks beside cells."""
+    signs = "".join(cell.mark for cell in cells)
+    adjacencies = {cell.adjacency for cell in cells if REPLACE in cell.mark}
+    notes = []
+    if NOMINAL in signs:
+        notes.append(
+            f"{NOMINAL} nominal ε: the accountant's analysis does not cover how batches were drawn "
+            "under this adjacency, or how much one example can change, so ε is no guarantee; not "
+            "compared with the others."
+        )
+    if ORACLE in signs:
+        notes.append(
+            f"{ORACLE} non-private: it adds the noise of its column but also reads unprotected "
+            "values, so it has no ε; not compared with the others."
+        )
+    if REPLACE in signs:
+        notes.append(
+            f"{REPLACE} ε under {listing(sorted(adjacencies))} adjacency: not comparable with "
+            "ε under add-remove adjacency."
+        )
+    return notes

@@ -1,4 +1,4 @@
-"""One figure of a report, by its kind."""
+"""The kinds of figures by name, and drawing one of them for a report."""
 
 from __future__ import annotations
 
@@ -15,28 +15,24 @@ from clipnoise.report.figures import (
     against_epsilon,
     canvas,
     curves,
-    filter_sweep,
+    filters,
     moments,
-    momentum,
-    noise_bias,
     sweep,
 )
 from clipnoise.report.formats import METRICS
-from clipnoise.report.tables import choose_metric
+from clipnoise.report.tables.results import choose_metric
 from clipnoise.studies.study import ReportItem
 
-Draw = Callable[..., Figure]  # of the rows of runs.csv and curves.csv, and the metric
-
-KINDS: Mapping[str, Draw] = {
+KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "accuracy-vs-epsilon": against_epsilon.draw,
     "accuracy-along-epsilon": partial(curves.draw, along="epsilon_spent"),
     "curves": curves.draw,
     "ablation": ablation.draw,
-    "filter-sweep": filter_sweep.draw,
+    "filter-sweep": filters.draw,
     "moments": moments.draw,
-    "noise-bias": noise_bias.draw,
+    "noise-bias": moments.draw_noise_bias,
     "sweep": sweep.draw,
-    "momentum-sweep": partial(sweep.draw, beside=momentum.draw_beside),
+    "momentum-sweep": partial(sweep.draw, beside=sweep.draw_momentum),
     "interquartile-means": across_tasks.draw_means,
     "performance-profiles": across_tasks.draw_profiles,
     "critical-differences": across_tasks.draw_differences,
@@ -52,7 +48,7 @@ def draw_figure(
         item: what to draw, and of which panel.
         runs: runs.csv.
         points: curves.csv.
-        watermark: what stands across it; empty for none.
+        watermark: printed across it; empty for none.
 
     Returns:
         SVG; the same bytes for the same tables. Without a completed run it says so.
@@ -62,13 +58,17 @@ def draw_figure(
     """
     if item.kind not in KINDS:
         raise unknown("figure kind", item.kind, KINDS)
-    own = runs[runs["panel"] == item.panel]
-    metric = choose_metric(own)
+    selected = runs[runs["panel"] == item.panel]
+    data = canvas.FigureData(
+        runs=selected,
+        curves=points[points["panel"] == item.panel],
+        metric=choose_metric(selected),
+        over=item.over,
+        shown=METRICS[item.metric] if item.metric else None,
+    )
     with canvas.look():
-        done = len(canvas.completed(own, metric))
-        if not done:
-            empty = canvas.blank(f"{item.panel}: no completed run (0/{len(own)})")
-            return canvas.to_svg(empty, watermark)
-        draw = partial(KINDS[item.kind], over=item.over) if item.over else KINDS[item.kind]
-        draw = partial(draw, shown=METRICS[item.metric]) if item.metric else draw
-        return canvas.to_svg(draw(own, points[points["panel"] == item.panel], metric), watermark)
+        if canvas.completed(selected, data.metric).empty:
+            figure = canvas.blank(f"{item.panel}: no completed run (0/{len(selected)})")
+        else:
+            figure = KINDS[item.kind](data)
+        return canvas.to_svg(figure, watermark)

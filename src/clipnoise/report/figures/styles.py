@@ -1,8 +1,8 @@
 """One look per method in every figure: colour, marker and line style.
 
-Methods that papers compare with each other have colours of their own here. Marker and line style
-alone tell them apart too, so a figure survives a grey printer. A method that is not listed gets
-its look from a digest of its id: adding a method changes no other's look.
+Methods that papers compare with each other have distinct colours here. Marker and line style
+distinguish them too, so that a figure can be printed in grey. A method that is not listed gets its
+look from a digest of its id: adding a method changes the look of no other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables as CSV, Markdown and LaTeX. The PDF template lays out the same model itself."""
+"""A table of results as CSV, Markdown and LaTeX, and as plain data for the PDF template."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clipnoise.report.costs import NOTE, Costs, cost_lines
-from clipnoise.report.notes import table_notes
-from clipnoise.report.tables import Cell, Group, Row, Table
+from clipnoise.report.formats import exact
+from clipnoise.report.tables.costs import NOTE, CostTable
+from clipnoise.report.tables.results import Cell, Group, Row, Table, table_notes
 
 CSV_COLUMNS = (
     *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
@@ -61,38 +61,37 @@ def to_csv(table: Table) -> str:
 
 
 def _numbers(cell: Cell) -> list[Any]:
-    one = cell.sample
-    statistics = [one.mean, one.deviation]
-    counts = [one.n, one.planned, one.diverged, one.missing, one.corrupt]
-    shown = ["" if value != value else repr(value) for value in (*statistics, cell.p_value)]
-    return [*shown[:2], *counts, str(cell.leads).lower(), shown[2]]
+    runs = cell.sample
+    counts = [runs.n, runs.planned, runs.diverged, runs.missing, runs.corrupt]
+    mean, deviation, p_value = map(exact, (runs.mean, runs.deviation, cell.p_value))
+    return [mean, deviation, *counts, str(cell.leads).lower(), p_value]
 
 
 def to_markdown(table: Table) -> str:
-    """Return the table in Markdown: heading, caption, a pipe table per panel, notes."""
+    """Return the table in Markdown: heading, caption, a pipe table per block of columns, notes."""
     blocks = [f"### {_markdown(table.title)}"]
     if table.watermark:
         blocks.append(f"**{_markdown(table.watermark)}**")
     if table.caption:
         blocks.append(_markdown(table.caption))
-    for panel in table.panels():
-        columns = [f"{g.title}: {h}" for g in panel for h in g.headings()]
-        blocks.append(_pipes(["method", *columns], _markdown_rows(table.rows, panel)))
+    for block in table.blocks():
+        columns = [f"{g.title}: {h}" for g in block for h in g.headings()]
+        blocks.append(_pipes(["method", *columns], _markdown_rows(table.rows, block)))
     if table.references:
         titles = [group.title for group in table.groups]
         rows = _markdown_rows(table.references, table.groups)
         blocks.append(_pipes(["non-private reference", *titles], rows))
     if table.costs is not None:
-        head, *rows = [[_markdown(text) for text in line] for line in cost_lines(table.costs)]
+        head, *rows = [[_markdown(text) for text in line] for line in table.costs.lines]
         blocks.append(_pipes(head, rows))
     blocks.extend(_markdown(note) for note in _notes(table))
     return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_rows(rows: Iterable[Row], panel: Sequence[Group]) -> list[list[str]]:
+def _markdown_rows(rows: Iterable[Row], block: Sequence[Group]) -> list[list[str]]:
     return [
         [_markdown(row.label)]
-        + [_markdown_cell(cell) for group in panel for cell, _ in row.across(group)]
+        + [_markdown_cell(cell) for group in block for cell, _ in row.across(group)]
         for row in rows
     ]
 
@@ -116,8 +115,8 @@ def _markdown(text: str) -> str:
 def to_latex(table: Table) -> str:
     """Return a LaTeX table environment; it needs the packages booktabs and textcomp."""
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(_caption(table))}}}"]
-    for panel in table.panels():
-        lines += [*_tabular(table, panel), "", r"\medskip"]
+    for block in table.blocks():
+        lines += [*_tabular(table, block), "", r"\medskip"]
     if table.costs is not None:
         lines += [*_cost_tabular(table.costs), "", r"\medskip"]
     notes = " ".join(latex(note) for note in _notes(table))
@@ -133,37 +132,37 @@ def _notes(table: Table) -> list[str]:
     return [*table_notes(table), *([NOTE] if table.costs is not None else [])]
 
 
-def _cost_tabular(costs: Costs) -> list[str]:
-    head, *rows = [" & ".join(map(latex, line)) + r" \\" for line in cost_lines(costs)]
-    width = sum(len(group["headings"]) for group in costs["groups"])
-    begin = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", head, r"\midrule"]
+def _cost_tabular(costs: CostTable) -> list[str]:
+    head, *rows = [" & ".join(map(latex, line)) + r" \\" for line in costs.lines]
+    columns = "r" * (len(costs.lines[0]) - 1)
+    begin = [rf"\begin{{tabular}}{{l{columns}}}", r"\toprule", head, r"\midrule"]
     return [*begin, *rows, r"\bottomrule", r"\end{tabular}"]
 
 
-def _tabular(table: Table, panel: Sequence[Group]) -> list[str]:
-    spans = [len(group.budgets) for group in panel]
+def _tabular(table: Table, block: Sequence[Group]) -> list[str]:
+    spans = [len(group.budgets) for group in block]
     titles, rules, column = [""], [], 2
-    for group, span in zip(panel, spans, strict=True):
+    for group, span in zip(block, spans, strict=True):
         titles.append(rf"\multicolumn{{{span}}}{{c}}{{{latex(group.title)}}}")
         rules.append(rf"\cmidrule(lr){{{column}-{column + span - 1}}}")
         column += span
-    headings = ["method", *(latex(h) for group in panel for h in group.headings())]
+    headings = ["method", *(latex(h) for group in block for h in group.headings())]
     lines = [rf"\begin{{tabular}}{{l{'r' * sum(spans)}}}", r"\toprule"]
     lines += [" & ".join(titles) + r" \\", " ".join(rules), " & ".join(headings) + r" \\"]
-    lines += [r"\midrule", *(_latex_row(row, panel) for row in table.rows)]
+    lines += [r"\midrule", *(_latex_row(row, block) for row in table.rows)]
     if table.references:
         width = sum(spans) + 1
         lines += [
             r"\midrule",
             rf"\multicolumn{{{width}}}{{l}}{{\emph{{non-private references}}}} \\",
         ]
-        lines += [_latex_row(row, panel) for row in table.references]
+        lines += [_latex_row(row, block) for row in table.references]
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
-def _latex_row(row: Row, panel: Sequence[Group]) -> str:
+def _latex_row(row: Row, block: Sequence[Group]) -> str:
     cells = [latex(row.label)]
-    for group in panel:
+    for group in block:
         for cell, span in row.across(group):
             text = _latex_cell(cell)
             cells.append(text if span == 1 else rf"\multicolumn{{{span}}}{{c}}{{{text}}}")
@@ -183,20 +182,20 @@ def latex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
 
 
-def panel_data(table: Table) -> list[dict[str, Any]]:
-    """Return the panels as plain data for the PDF template, which lays them out."""
+def table_blocks(table: Table) -> list[dict[str, Any]]:
+    """Return the columns in blocks, as plain data for the PDF template."""
     return [
         {
-            "groups": [{"title": group.title, "headings": group.headings()} for group in panel],
-            "rows": [_row_data(row, panel) for row in table.rows],
-            "references": [_row_data(row, panel) for row in table.references],
+            "groups": [{"title": group.title, "headings": group.headings()} for group in block],
+            "rows": [_row_data(row, block) for row in table.rows],
+            "references": [_row_data(row, block) for row in table.references],
         }
-        for panel in table.panels()
+        for block in table.blocks()
     ]
 
 
-def _row_data(row: Row, panel: Sequence[Group]) -> dict[str, Any]:
-    cells = [pair for group in panel for pair in row.across(group)]
+def _row_data(row: Row, block: Sequence[Group]) -> dict[str, Any]:
+    cells = [pair for group in block for pair in row.across(group)]
     return {"label": row.label, "cells": [_cell_data(cell, span) for cell, span in cells]}
 
 

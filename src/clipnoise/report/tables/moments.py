@@ -1,0 +1,74 @@
+"""The table of moments: what diagnostics recorded of Adam's moments with and without noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.report.formats import DASH, count, significant
+from clipnoise.report.records import Diagnosed, diagnosed
+from clipnoise.studies.study import ReportItem
+
+HEADS = ("configuration", "quantity", "min", "q1", "median", "q3", "max", "mean")
+QUANTITIES = {
+    "m_clipped": "first moment, without noise",
+    "m_private": "first moment, with noise",
+    "v_clipped": "second moment, without noise",
+    "v_private": "second moment, with noise",
+    "v_corrected": "second moment, corrected",
+    "update_clipped": "update, clean second moment",
+    "update_private": "update, with noise",
+    "update_corrected": "update, corrected",
+    "negative_fraction": "share of coordinates below Φ",
+    "clipped_gradient_norm": "norm of mean clipped gradient / C",
+}
+WITHOUT_NOISE = {
+    "m_clipped": "first moment",
+    "v_clipped": "second moment",
+    "update_clipped": "update",
+}
+
+
+def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the table of a panel's moments as plain data for the PDF template.
+
+    Args:
+        item: the report item.
+        runs: runs.csv.
+    """
+    selected = runs[runs["panel"] == item.panel]
+    configurations = diagnosed(selected)
+    return {
+        "kind": "rows",
+        "title": item.title or item.panel,
+        "caption": item.caption,
+        "heads": list(HEADS),
+        "numbers": len(HEADS) - 2,
+        "rows": [row for found in configurations for row in _rows(found)]
+        or [["no completed run with diagnostics", *[DASH] * (len(HEADS) - 1)]],
+        "notes": _notes(selected, configurations),
+    }
+
+
+def _rows(found: Diagnosed) -> list[list[str]]:
+    """Return one row per quantity that was recorded; only the first names the configuration."""
+    names = QUANTITIES if found.values["phi"] > 0 else WITHOUT_NOISE
+    rows = [
+        [words, *(significant(float(found.runs[f"{name}.{head}"].mean())) for head in HEADS[2:])]
+        for name, words in names.items()
+        if found.runs.get(f"{name}.mean", pd.Series(dtype=float)).notna().any()
+    ]
+    return [[found.title if not rank else "", *row] for rank, row in enumerate(rows)]
+
+
+def _notes(runs: pd.DataFrame, configurations: list[Diagnosed]) -> list[str]:
+    steps = sorted({found.values["step"] for found in configurations})
+    number = int((runs["diagnostics"] != "").sum())
+    return [
+        f"Over the coordinates of the parameters, after step "
+        f"{', '.join(f'{step:,}' for step in steps) or DASH}; shares below Φ and norms are over "
+        f"the steps. Means over seeds: {count(number, 'run')} of {len(runs)} planned.",
+        "Non-private: diagnostics read gradients before noise is added, so these runs have no ε, "
+        "whatever their noise.",
+    ]
