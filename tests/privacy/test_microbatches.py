@@ -209,11 +209,11 @@ def test_the_statement_says_what_noise_is_for_and_what_that_is_worth(
 ) -> None:
     run = spec(**privacy)
     statement = privacy_statement(run, calibration(run))
-    assert statement["claim"] == claim
-    assert statement["sensitivity"] == pytest.approx(sensitivity)
-    assert statement["microbatch_size"] == privacy.get("microbatch_size", 1)
-    assert (statement["caveat"] is None) == (claim == "guarantee")
-    assert statement["unit"] == "example"
+    assert statement.claim == claim
+    assert statement.sensitivity == pytest.approx(sensitivity)
+    assert statement.microbatch_size == privacy.get("microbatch_size", 1)
+    assert (statement.caveat is None) == (claim == "guarantee")
+    assert statement.unit == "example"
 
 
 def test_the_budget_does_not_depend_on_micro_batches() -> None:

@@ -172,9 +172,9 @@ def test_every_statement_says_which_of_the_two_it_was() -> None:
         target = run.budget
         assert target is not None
         statement = privacy_statement(run, calibrate(target))
-        assert statement["randomness"] == said
-        assert statement["claim"] == "guarantee"
-        assert statement["noise_multiplier"] == pytest.approx(1)  # the same mechanism
+        assert statement.randomness == said
+        assert statement.claim == "guarantee"
+        assert statement.noise_multiplier == pytest.approx(1)  # the same mechanism
 
 
 def test_a_stopped_run_keeps_nothing_and_starts_anew(

@@ -186,8 +186,8 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
     expected = factor * 0.4 * 0.5
     assert float(on_the_sum.std()) == pytest.approx(expected, rel=6 / (2 * 650) ** 0.5)
     statement = privacy_statement(run, calibration)
-    assert statement["noise_multiplier"] == pytest.approx(factor * 0.4)
-    assert statement["sensitivity"] == pytest.approx(0.5 / 16)
+    assert statement.noise_multiplier == pytest.approx(factor * 0.4)
+    assert statement.sensitivity == pytest.approx(0.5 / 16)
 
 
 def test_under_a_target_the_noise_on_the_sum_is_what_is_calibrated() -> None:
@@ -204,10 +204,10 @@ def test_the_statement_names_the_user_as_what_is_protected() -> None:
     target = run.budget
     assert target is not None
     statement = privacy_statement(run, calibrate(target))
-    assert statement["claim"] == "guarantee"
-    assert statement["unit"] == "user"
-    assert statement["adjacency"] == "add-remove-user"
-    assert statement["examples"] == 50
+    assert statement.claim == "guarantee"
+    assert statement.unit == "user"
+    assert statement.adjacency == "add-remove-user"
+    assert statement.examples == 50
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedadam", "adadps-fed"])

@@ -56,5 +56,5 @@ def test_a_setting_of_the_league_trains_with_its_claim(
     said = privacy_statement(spec, calibration)
     private = spec.method.query.private and calibration is not None
     expected = "nominal" if spec.method.id in NOMINAL else "guarantee"
-    assert said["claim"] == (expected if private else "non-private")
-    assert (said["epsilon"] is not None) == private
+    assert said.claim == (expected if private else "non-private")
+    assert (said.epsilon is not None) == private

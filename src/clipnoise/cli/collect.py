@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.files import write_atomically
-    from clipnoise.run.results import told_and_set_aside
+    from clipnoise.run.results import set_aside_because
     from clipnoise.studies.collect import collect
     from clipnoise.studies.study import load_study
 
@@ -39,6 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     rows = list(csv.DictReader(io.StringIO(runs)))
     damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
     for folder, reason in damaged.items():
-        print(told_and_set_aside(arguments.results / "runs" / folder, reason))
+        print(set_aside_because(arguments.results / "runs" / folder, reason))
     print(f"{arguments.out}: {len(rows)} runs")
     return 1 if damaged else 0

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.errors import UserError
-    from clipnoise.run.results import read_run, told_and_set_aside
+    from clipnoise.run.results import read_run, set_aside_because
     from clipnoise.run.tuning import write_choice
     from clipnoise.studies.selection import choose
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             files = read_run(arguments.below / name)
         except UserError as error:
-            raise UserError(told_and_set_aside(arguments.below / name, str(error))) from None
+            raise UserError(set_aside_because(arguments.below / name, str(error))) from None
         if files is None:
             raise UserError(f"{arguments.below / name}: the run has not finished.")
         absent = set(arguments.parameters) - set(files.summary["spec"]["method"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_type_hints
 
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.queries import Adjacency
 from clipnoise.privacy.samplers import SamplerName
 
@@ -38,3 +40,58 @@ def claim(
         return "non-private"
     proven = ACCOUNTANTS[accountant].proves(sampler, adjacency)
     return "guarantee" if covered and proven else "nominal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyStatement:
+    """What a run claims about privacy, with every number that the claim rests on.
+
+    It is the section `privacy` of summary.json. For a non-private run everything but the claim is
+    None.
+
+    Attributes:
+        claim: what may be said about ε.
+        epsilon: ε spent; None if nothing is protected.
+        epsilon_target: ε asked for; None if σ was given.
+        delta: δ.
+        noise_multiplier: σ.
+        accountant: whose analysis gave ε.
+        sampler: how batches were drawn.
+        adjacency: the relation between neighbouring datasets.
+        unit: what is protected: "example", "user" or "node".
+        sensitivity: how far one unit moves what is released, before noise.
+        microbatch_size: m.
+        caveat: why the claim is only nominal, if the reason is not the sampler.
+        clip_norm: C at the first step.
+        sampling_rate: q = B/n.
+        noise: how noise is correlated across steps.
+        randomness: "secure" if noise and batches came from a cryptographic source, else "seeded".
+        groups: how many groups of examples take turns.
+        steps: T.
+        examples: n, the number of private units.
+    """
+
+    claim: Claim
+    epsilon: float | None = None
+    epsilon_target: float | None = None
+    delta: float | None = None
+    noise_multiplier: float | None = None
+    accountant: AccountantName | None = None
+    sampler: SamplerName | None = None
+    adjacency: Adjacency | None = None
+    unit: str | None = None
+    sensitivity: float | None = None
+    microbatch_size: int | None = None
+    caveat: str | None = None
+    clip_norm: float | None = None
+    sampling_rate: float | None = None
+    noise: NoiseCorrelation | None = None
+    randomness: Literal["secure", "seeded"] | None = None
+    groups: int | None = None
+    steps: int | None = None
+    examples: int | None = None
+
+
+_TYPES = get_type_hints(PrivacyStatement)
+STATEMENT_NUMBERS = tuple(name for name in _TYPES if _TYPES[name] in (float | None, int | None))
+STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, "noise"))

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.privacy.claim import STATEMENT_WORDS
 from clipnoise.report.formats import budget
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 
@@ -23,8 +24,7 @@ STATUSES = ("completed", "diverged", "missing", "corrupt")
 TEXT = frozenset(
     {
         *("study", "panel", "dataset", "model", "method", "label", "budget", "hash", "folder"),
-        *("status", "reason", "claim", "accountant", "sampler", "adjacency", "engine"),
-        *("unit", "caveat", "randomness"),
+        *("status", "reason", "engine", *STATEMENT_WORDS),
         *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
         *("started", "finished", "data", "tuned", "charge", "tuning_remark", "audit"),
         "diagnostics",

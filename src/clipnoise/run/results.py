@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
-from clipnoise.fields import to_plain
 from clipnoise.files import finite, write_atomically, write_json
-from clipnoise.privacy.claim import claim
+from clipnoise.privacy.claim import PrivacyStatement, claim
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.spec import RunSpec, to_mapping, write_spec
@@ -34,27 +33,7 @@ FINAL = (
     "train_accuracy",
     "train_loss",
 )
-NEEDED = ("hash", "status", "final", "privacy", "spec", "data", "seconds", "digest")
-STATEMENT = (
-    "epsilon",
-    "epsilon_target",
-    "delta",
-    "noise_multiplier",
-    "accountant",
-    "sampler",
-    "adjacency",
-    "unit",
-    "sensitivity",
-    "microbatch_size",
-    "caveat",
-    "clip_norm",
-    "sampling_rate",
-    "noise",
-    "randomness",
-    "groups",
-    "steps",
-    "examples",
-)
+REQUIRED = ("hash", "status", "final", "privacy", "spec", "data", "seconds", "digest")
 
 
 def run_folder(results: Path, spec: RunSpec) -> Path:
@@ -71,53 +50,50 @@ def metrics_csv(metrics: Sequence[Metrics]) -> str:
     return stream.getvalue()
 
 
-def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> dict[str, Any]:
-    """Return what a run claims about privacy, every number that the claim rests on included.
+def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> PrivacyStatement:
+    """Return what a run claims about privacy.
 
     Args:
         spec: the run.
         calibration: σ and the ε it costs; None for a non-private run.
-
-    Returns:
-        Plain data; every value but the claim is null for a non-private run.
     """
-    method, privacy = spec.method, spec.privacy
+    privacy, method, microbatches = spec.privacy, spec.method, spec.microbatches
     if privacy is None or calibration is None:
-        return {"claim": "non-private", **dict.fromkeys(STATEMENT)}
+        return PrivacyStatement(claim="non-private")
     clip_norm = method.clip_norm_at(1)
-    groups = spec.microbatches
-    denominator = groups.count(spec.training.expected_batch_size)
+    denominator = microbatches.count(spec.training.expected_batch_size)
     sensitivity = method.query.components(clip_norm or 0.0, denominator)[0].sensitivity
-    doubts = (spec.dataset.caveat(), None if groups.covered(method.query) else groups.caveat)
-    caveats = [doubt for doubt in doubts if doubt]
-    said = claim(
+    covered = microbatches.covered(method.query)
+    caveats = [spec.dataset.caveat(), None if covered else microbatches.caveat]
+    caveat = "; ".join(reason for reason in caveats if reason) or None
+    claimed = claim(
         private=method.query.private and not spec.training.diagnostics,
         sampler=privacy.sampler,
         accountant=privacy.accountant,
         adjacency=spec.adjacency,
-        covered=not caveats,
+        covered=caveat is None,
     )
-    return {
-        "claim": said,
-        "epsilon": None if said == "non-private" else calibration.epsilon,
-        "epsilon_target": privacy.epsilon,
-        "delta": calibration.budget.delta,
-        "noise_multiplier": calibration.noise_multiplier,
-        "accountant": privacy.accountant,
-        "sampler": privacy.sampler,
-        "adjacency": spec.adjacency,
-        "unit": spec.unit,
-        "sensitivity": spec.sensitivity_factor * sensitivity,
-        "microbatch_size": groups.size,
-        "caveat": "; ".join(caveats) or None,
-        "clip_norm": clip_norm,
-        "sampling_rate": spec.sampling_rate,
-        "noise": to_plain(privacy.noise),
-        "randomness": "secure" if spec.secure_noise else "seeded",
-        "groups": spec.participation.groups,
-        "steps": spec.steps,
-        "examples": spec.examples,
-    }
+    return PrivacyStatement(
+        claim=claimed,
+        epsilon=None if claimed == "non-private" else calibration.epsilon,
+        epsilon_target=privacy.epsilon,
+        delta=calibration.budget.delta,
+        noise_multiplier=calibration.noise_multiplier,
+        accountant=privacy.accountant,
+        sampler=privacy.sampler,
+        adjacency=spec.adjacency,
+        unit=spec.unit,
+        sensitivity=spec.sensitivity_factor * sensitivity,
+        microbatch_size=microbatches.size,
+        caveat=caveat,
+        clip_norm=clip_norm,
+        sampling_rate=spec.sampling_rate,
+        noise=privacy.noise,
+        randomness="secure" if spec.secure_noise else "seeded",
+        groups=spec.participation.groups,
+        steps=spec.steps,
+        examples=spec.examples,
+    )
 
 
 def write_run(
@@ -154,7 +130,7 @@ def write_run(
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,
         "final": {name: last.get(name, math.nan) for name in FINAL},
-        "privacy": privacy_statement(spec, calibration),
+        "privacy": asdict(privacy_statement(spec, calibration)),
         "data": outcome.provenance,
         "engine": outcome.engine,
         "physical_batch_size": outcome.physical_batch_size,
@@ -237,7 +213,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     path = folder / SUMMARY
     try:
         summary = json.loads(path.read_text())
-        missing = set(NEEDED) - set(summary)
+        missing = set(REQUIRED) - set(summary)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
@@ -264,8 +240,8 @@ def set_aside(folder: Path) -> bool:
     return True
 
 
-def told_and_set_aside(folder: Path, reason: str) -> str:
-    """Set a damaged result aside; return the reason with what became of it.
+def set_aside_because(folder: Path, reason: str) -> str:
+    """Set a damaged result aside, and return the reason with whether that was possible.
 
     Args:
         folder: the run's folder.

@@ -12,6 +12,7 @@ from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Method
+from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.run.spec import to_mapping
 from clipnoise.run.tuning import read_choice
@@ -32,24 +33,12 @@ IDENTITY = (
     "seed",
     "hash",
 )
-PRIVACY = (
-    "claim",
-    "delta",
-    "noise_multiplier",
-    "epsilon_achieved",
-    "accountant",
-    "sampler",
-    "adjacency",
-    "randomness",
-    "unit",
-    "sensitivity",
-    "microbatch_size",
-    "caveat",
-    "clip_norm",
-    "sampling_rate",
-    "steps",
-    "examples",
-)
+# By column. The target is in the identity already, where a planned run has it, too.
+PRIVACY = {
+    "epsilon_achieved" if name == "epsilon" else name: name
+    for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
+    if name != "epsilon_target"
+}
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
@@ -179,8 +168,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
     return {
         "status": summary["status"],
         "reason": summary["reason"],
-        **{name: privacy.get(name) for name in PRIVACY},
-        "epsilon_achieved": privacy["epsilon"],
+        **{column: privacy.get(name) for column, name in PRIVACY.items()},
         **{name: summary["final"].get(name) for name in FINAL},
         **{name: summary[name] for name in COST},
         "git_commit": summary["git_commit"],
