@@ -23,7 +23,7 @@ from clipnoise.report.statistics import (
 )
 from clipnoise.report.tables.costs import cost_table
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 KINDS = ("interquartile-means", "performance-profiles", "critical-differences")
 

@@ -19,7 +19,7 @@ from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables.moments import moments_data
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 PHI = 1e-4
 

@@ -19,7 +19,7 @@ from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
 

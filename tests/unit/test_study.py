@@ -14,13 +14,15 @@ from referencing import Registry, Resource
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.studies.config import parse_config
+from clipnoise.studies.file import PAPER_FILE
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.schema import schemas
 from clipnoise.studies.study import load_study
 
 ROOT = Path(__file__).parents[2]
 SCALES = sorted((ROOT / "workflow" / "scales").glob("*.yaml"))
-STUDIES = sorted((ROOT / "workflow" / "studies").rglob("*.yaml"))
+FILES = sorted((ROOT / "workflow" / "studies").rglob("*.yaml"))
+STUDIES = [path for path in FILES if path.name != PAPER_FILE]
 SCHEMAS = schemas()
 REGISTRY = Registry().with_resources(
     (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
@@ -92,7 +94,7 @@ def test_a_mistake_names_the_place(tmp_path: Path, changes: dict[str, Any], mess
     assert str(path) in str(error.value)
 
 
-def test_a_report_of_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_report_of_a_panel_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     path = study(tmp_path)
     path.write_text(path.read_text().replace("panel: one", "panel: two"))
     with pytest.raises(UserError, match="shows panel 'two', which is not among the panels one"):
@@ -153,6 +155,11 @@ def test_the_command_writes_valid_schemas_of_a_moderate_size(tmp_path: Path) -> 
 def test_every_shipped_study_expands_and_fits_its_schema(path: Path) -> None:
     assert load_study(path).runs
     validate("study", yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name == PAPER_FILE], ids=str)
+def test_every_shipped_paper_file_fits_its_schema(path: Path) -> None:
+    validate("paper", yaml.safe_load(path.read_text()))
 
 
 def test_the_shipped_config_fits_its_schema() -> None:
@@ -229,12 +236,12 @@ def shares(path: Path, name: str, panel: str = "one") -> Path:
     return other
 
 
-def test_a_study_that_shares_the_parts_of_another_has_its_runs(tmp_path: Path) -> None:
+def test_a_study_that_shares_the_panels_of_another_has_its_runs(tmp_path: Path) -> None:
     path = study(tmp_path)
     plan = Plan.from_values({"studies": [str(shares(path, "mine"))]}, path.parent)
     assert plan.results("shows") == plan.results("mine")
-    assert plan.shared_file("shows") == [str(path)]
-    assert plan.shared_file("mine") == []
+    assert plan.sources("shows") == [str(path)]
+    assert plan.sources("mine") == []
 
 
 @pytest.mark.parametrize(
@@ -242,7 +249,7 @@ def test_a_study_that_shares_the_parts_of_another_has_its_runs(tmp_path: Path) -
     [
         ("mime", "one", "shares: unknown study 'mime'. Did you mean 'mine'?"),
         ("mine", "two", "shows panel 'two', which is not among the panels one"),
-        ("shows", "one", "give exactly one of panels and shares"),
+        ("shows", "one", "shares: shows has no panels of its own to share"),
     ],
 )
 def test_a_study_that_cannot_share_says_why(
@@ -251,3 +258,122 @@ def test_a_study_that_cannot_share_says_why(
     with pytest.raises(UserError) as error:
         load_study(shares(study(tmp_path), name, panel))
     assert message in str(error.value)
+
+
+PAPER = """
+notes: {limits: Two sentences. They are shared.}
+bases:
+  every:
+    seeds: [1, 2]
+    training: {expected_batch_size: 50, steps: 3}
+    hyperparameters: {dp-sgd: {learning_rate: 1, clip_norm: 1}}
+  digits:
+    base: every
+    title: Handwritten digits
+    datasets: [digits]
+    models: [logistic]
+    hyperparameters: {dp-sgd: {clip_norm: 2}}
+"""
+MULTIPLIED = """
+title: Mine
+description: A question.
+notes: [limits]
+defaults:
+  epsilons: [1]
+  training: {steps: 4}
+  methods: [dp-sgd]
+  axes:
+    accounting:
+      published: {suffix: "", title: as published, privacy: {accountant: rdp}}
+      corrected: {privacy: {accountant: prv}}
+panels:
+  main: {base: digits}
+  other: {base: digits, axes: {accounting: {}}, methods: [{id: dp-sgd, label: mine, clip_norm: 3}]}
+report:
+  - {kind: table, panel: main, title: "{panel}, {accounting}"}
+  - each:
+      - {kind: curves, title: "{panel}"}
+      - {kind: table}
+  - {kind: ablation, panels: [main], only: {accounting: corrected}}
+"""
+
+
+def multiplied(folder: Path, old: str = "", new: str = "") -> Path:
+    """Write a study that refers to its paper's file and has an axis."""
+    assert old in MULTIPLIED
+    folder = folder / "studies" / "paper"
+    folder.mkdir(parents=True)
+    (folder / "paper.yaml").write_text(PAPER)
+    (folder / "table1.yaml").write_text(MULTIPLIED.replace(old, new, 1))
+    return folder / "table1.yaml"
+
+
+def test_an_axis_repeats_a_panel_and_names_it_by_its_options(tmp_path: Path) -> None:
+    study = load_study(multiplied(tmp_path))
+    assert list(study.panels) == ["main", "main-corrected", "other"]
+    accountants = {run.panel: run.spec.privacy.accountant for run in study.runs if run.spec.privacy}
+    assert accountants == {"main": "rdp", "main-corrected": "prv", "other": "rdp"}
+
+
+def test_later_layers_add_to_a_base_and_take_precedence(tmp_path: Path) -> None:
+    runs = {run.panel: run for run in load_study(multiplied(tmp_path)).runs}
+    training = runs["main"].spec.training
+    assert (training.expected_batch_size, training.steps) == (50, 4)
+    assert {run.spec.seed for run in load_study(multiplied(tmp_path / "b")).runs} == {1, 2}
+    norms = {name: run.spec.method.clip_norm for name, run in runs.items()}  # type: ignore[attr-defined]
+    assert norms == {"main": 2, "main-corrected": 2, "other": 3}
+    assert runs["other"].label == "mine"
+
+
+def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
+    items = [(i.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
+    assert items == [
+        ("table", "main", "Handwritten digits, as published"),
+        ("table", "main-corrected", "Handwritten digits, corrected"),
+        ("curves", "main", "Handwritten digits"),
+        ("curves", "main-corrected", "Handwritten digits"),
+        ("table", "main", ""),
+        ("table", "main-corrected", ""),
+        ("curves", "other", "Handwritten digits"),
+        ("table", "other", ""),
+        ("ablation", "main-corrected", ""),
+    ]
+
+
+def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
+    path = multiplied(tmp_path)
+    study = load_study(path)
+    assert study.description == "A question.\n\nTwo sentences. They are shared."
+    assert study.sources == (path.with_name("paper.yaml"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("base: digits", "base: digit", "panels.main: base: unknown base 'digit'. Did you mean 'd"),
+        ("notes: [limits]", "notes: [limit]", "notes: unknown note 'limit'. Did you mean 'limits'"),
+        ("{base: digits}", "{title: Alone}", "panels.main.datasets: required, but not given."),
+        ('suffix: ""', 'suffix: "a b"', "panel 'main-a b': letters, digits, - and _ make a name"),
+        ("corrected: {", 'corrected: {suffix: "", ', "two panels are named 'main'"),
+        ("accounting: corrected}", "accounting: none}", "report.2.only: unknown option of accoun"),
+        ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
+        ("{kind: table}", "{}", "report.1.each.1: give exactly one of kind and each"),
+        ("kind: ablation", "kind: sweep", "`over` is required for sweeps"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mistake_in_an_axis_a_base_or_a_report_names_the_place(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    path = multiplied(tmp_path, old, new)
+    with pytest.raises(UserError) as error:
+        load_study(path).runs  # noqa: B018
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_bases_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
+    path = multiplied(tmp_path)
+    path.with_name("paper.yaml").write_text(PAPER.replace("  every:", "  every:\n    base: digits"))
+    with pytest.raises(UserError, match="digits → every → digits never ends"):
+        load_study(path)

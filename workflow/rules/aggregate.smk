@@ -2,7 +2,7 @@
 rule collect:
     input:
         study=lambda wildcards: plan.study_file(wildcards.study),
-        shared=lambda wildcards: plan.shared_file(wildcards.study),
+        sources=lambda wildcards: plan.sources(wildcards.study),
         scale=lambda wildcards: plan.scale_file(wildcards.study),
         runs=lambda wildcards: plan.results(wildcards.study),
     output:

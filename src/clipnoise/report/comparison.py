@@ -17,7 +17,7 @@ from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact
 from clipnoise.report.published import PublishedCell, read_published
 from clipnoise.report.records import PLACE
 from clipnoise.report.tables.results import Cell, cell_of, mark_notes
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 COLUMNS = (
     *("panel", *PLACE, "metric", "published", "published_std", "published_n"),

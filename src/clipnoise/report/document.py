@@ -20,7 +20,8 @@ from clipnoise.report.tables.moments import moments_data
 from clipnoise.report.tables.results import build_table, table_notes
 from clipnoise.report.tuning import tuned
 from clipnoise.studies.comparisons import PUBLISHED, comparisons
-from clipnoise.studies.study import ReportItem, Study
+from clipnoise.studies.file import ReportItem
+from clipnoise.studies.study import Study
 
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
@@ -65,7 +66,7 @@ def document(
         "watermark": study.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
-        "description": _paragraphs(study.file.description),
+        "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
         "items": [

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from clipnoise.errors import unknown
 from clipnoise.files import inside
-from clipnoise.studies.study import ReportItem, Study
+from clipnoise.studies.file import ReportItem
+from clipnoise.studies.study import Study
 
 PUBLISHED = Path("reports/published")
 

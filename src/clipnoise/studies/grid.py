@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.registry import method_class
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.tuning import Tuning
+from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import Search, Tune
-
-if TYPE_CHECKING:
-    from clipnoise.studies.study import Panel, StudyFile
 
 MATCHES = ("dataset", "model", "epsilon")
 
@@ -70,12 +68,10 @@ class Grid:
         searches: what has to be tuned for them, by key.
     """
 
-    def __init__(self, file: StudyFile, scale: Scale, path: Path) -> None:
-        self.file, self.scale, self.path = file, scale, path
+    def __init__(self, panels: Mapping[str, Panel], scale: Scale, path: Path) -> None:
+        self.scale, self.path = scale, path
         self.searches: dict[str, Search] = {}
-        self.runs = tuple(
-            run for name, panel in file.panels.items() for run in self._runs(name, panel)
-        )
+        self.runs = tuple(run for name, panel in panels.items() for run in self._runs(name, panel))
 
     def _runs(self, name: str, panel: Panel) -> Iterator[PlannedRun]:
         settings = list(self._settings(name, panel))
@@ -98,8 +94,9 @@ class Grid:
     def _settings(self, name: str, panel: Panel) -> Iterator[Setting]:
         for dataset in map(_mapping, panel.datasets):
             for model in map(_mapping, panel.models):
-                for number, method in enumerate(panel.methods):
+                for number, method in enumerate(map(_mapping, panel.methods)):
                     where = f"panels.{name}.methods.{number}"
+                    method = {**panel.hyperparameters.get(method.get("id", ""), {}), **method}
                     for epsilon in self._budgets(panel, method, where):
                         place = {"dataset": dataset, "model": model, "epsilon": epsilon}
                         values, label = _resolve(method, place, f"{self.path}: {where}")
@@ -109,7 +106,7 @@ class Grid:
     def _tune(self, values: Any, panel: Panel, where: str) -> Tune | None:
         if values is None:
             return None
-        tune = parse(Tune, values, file=str(self.path), key=f"{where}.tune")
+        tune = parse(Tune, {**panel.tuning, **values}, file=str(self.path), key=f"{where}.tune")
         both = sorted(set(tune.seeds) & set(panel.seeds))
         if both:
             raise UserError(
@@ -135,7 +132,7 @@ class Grid:
         return self.scale.kept_epsilons(panel.epsilons)
 
     def _privacy(self, panel: Panel) -> dict[str, Any]:
-        return {**self.file.defaults.privacy, **panel.privacy, **self.scale.privacy}
+        return {**panel.privacy, **self.scale.privacy}
 
     def _spec(
         self, panel: Panel, setting: Setting, configuration: Mapping[str, Any], seed: int
@@ -149,14 +146,13 @@ class Grid:
         public = None
         if panel.public is not None and kind.uses_public_data():
             public = self.scale.dataset(_mapping(panel.public), called(_mapping(panel.public)))
-        training = {**self.file.defaults.training, **panel.training}
         spec = from_mapping(
             {
                 "dataset": self.scale.dataset(_options(setting.dataset), called(setting.dataset)),
                 "model": self.scale.model(_options(setting.model), called(setting.model)),
                 "method": self.scale.method({**setting.values, **configuration}, setting.label),
                 "privacy": privacy if kind.query.draws else None,
-                "training": self.scale.batches(training),
+                "training": self.scale.batches(panel.training),
                 "seed": seed,
                 "public": public,
             },

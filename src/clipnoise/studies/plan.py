@@ -249,10 +249,9 @@ class Plan:
         """Return the file that a study was read from."""
         return str(self.study(study).path)
 
-    def shared_file(self, study: str) -> list[str]:
-        """Return the file of the study whose panels a study shares; none where they are its own."""
-        shared = self.study(study).shared
-        return [] if shared is None else [str(shared)]
+    def sources(self, study: str) -> list[str]:
+        """Return the other files that a study was read from."""
+        return [str(path) for path in self.study(study).sources]
 
     def scale_file(self, study: str) -> list[str]:
         """Return the rules that make a study smaller; none where it is as its file says."""

@@ -24,9 +24,9 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training
 from clipnoise.run.tuning import Tuning
 from clipnoise.studies.config import Config
+from clipnoise.studies.file import Option, PanelValues, PaperFile, StudyFile
 from clipnoise.studies.grid import MATCHES
 from clipnoise.studies.scale import ScaleFile
-from clipnoise.studies.study import StudyFile
 from clipnoise.studies.tuning import Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -42,6 +42,9 @@ def schemas() -> dict[str, Schema]:
     return {
         "config.schema.json": _file("config.yaml", _own(Config), _definitions(Config)),
         "study.schema.json": _study(),
+        "paper.schema.json": _file(
+            "A paper file", {"$ref": "study.schema.json#/$defs/PaperFile"}, {}
+        ),
         "scale.schema.json": _file("A scale file", _own(ScaleFile), _definitions(ScaleFile)),
         "run.schema.json": _run(),
     }
@@ -113,7 +116,8 @@ def _study() -> Schema:
     """Return a study's schema; its datasets, models and methods may carry a label, too."""
     datasets, models = plugins("clipnoise.data", Dataset), plugins("clipnoise.models", Model)
     classes = (*datasets.values(), *models.values(), *methods().values())
-    definitions = _definitions(StudyFile, Tune, *classes)
+    definitions = _definitions(StudyFile, PaperFile, Tune, *classes)
+    del definitions["Tune"]["required"]  # `tuning` may give what a `tune` leaves out
     for identifier, kind in {**datasets, **models}.items():
         definition = definitions[kind.__name__]
         own = definition.get("properties", {})
@@ -126,11 +130,22 @@ def _study() -> Schema:
         definitions[base.__name__] = {"anyOf": either}
     definitions["Method"] = {"required": ["id"], "anyOf": [*map(_own, methods().values())]}
     definitions["Override"] = _forbid(["id", "label", "overrides"])
-    panel = definitions["Panel"]["properties"]
-    panel["datasets"]["items"] = _own(Dataset)
-    panel["models"]["items"] = _own(Model)
-    panel["public"] = _nullable(_own(Dataset))
-    panel["methods"]["items"] = {"allOf": [_own(Method), _forbid(MATCHES)]}
+    definitions["OfEveryMethod"] = _forbid(["id", *MATCHES])
+    definitions["Hyperparameters"] = {
+        "properties": {
+            identifier: {"allOf": [_own(kind), {"$ref": "#/$defs/OfEveryMethod"}]}
+            for identifier, kind in methods().items()
+        },
+        "additionalProperties": False,
+    }
+    method = {"anyOf": [{"enum": list(methods())}, {"allOf": [_own(Method), _forbid(MATCHES)]}]}
+    items = {"datasets": _own(Dataset), "models": _own(Model), "methods": method}
+    for kind in (PanelValues, Option):
+        values = definitions[kind.__name__]["properties"]
+        for key, item in items.items():
+            values[key] = _nullable({"type": "array", "items": item})
+        values["public"] = _nullable(_own(Dataset))
+        values["hyperparameters"] = {"$ref": "#/$defs/Hyperparameters"}
     return _file("A study file", _own(StudyFile), definitions)
 
 

@@ -1,184 +1,60 @@
-"""A study file: the grid of one table or figure, and what is drawn from it."""
+"""A study: the runs behind one table or figure, and what its report shows of them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TypeVar
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
 from clipnoise.run.spec import RunSpec
+from clipnoise.studies.file import (
+    PAPER_FILE,
+    Panel,
+    PaperFile,
+    ReportItem,
+    StudyFile,
+    expand_panels,
+    expand_report,
+)
 from clipnoise.studies.grid import Grid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search
 
-Kind = Literal[
-    "table",
-    "published",
-    "accuracy-vs-epsilon",
-    "accuracy-along-epsilon",
-    "curves",
-    "ablation",
-    "filter-sweep",
-    "sweep",
-    "momentum-sweep",
-    "moments",
-    "moments-table",
-    "noise-bias",
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-]
-SWEEPS = ("sweep", "momentum-sweep")
-TABLES = ("table", "published", "moments-table")
-CURVES = ("curves", "accuracy-along-epsilon")
-CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportItem:
-    """One table or figure of a report.
-
-    Attributes:
-        kind: how it is drawn.
-        panel: the panel of the study it shows.
-        title: heading; empty takes the panel's name.
-        caption: what the reader should see.
-        published: the published table of an item of that kind: its name, or a path that ends in
-            `.csv`; empty takes the table that has the study's name.
-        over: the hyper-parameter that a sweep is over.
-        metric: what curves show; None takes test accuracy, or test loss where there is none.
-        costs: whether a table shows what methods cost, and what their audits found, too.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    kind: Kind
-    panel: str
-    title: str = ""
-    caption: str = ""
-    published: str = ""
-    over: str = ""
-    metric: CurveMetric | None = None
-    costs: bool = False
-
-    def __post_init__(self) -> None:
-        if bool(self.over) != (self.kind in SWEEPS):
-            raise ValueError("a sweep, and nothing else, says the hyper-parameter that it is over")
-        if self.metric and self.kind not in CURVES:
-            raise ValueError("curves, and nothing else, say the metric that they show")
-        if self.costs and self.kind != "table":
-            raise ValueError("costs are shown beside a table")
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is a figure."""
-        return self.kind not in TABLES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One grid: datasets × models × methods × ε × seeds.
-
-    Attributes:
-        datasets: dataset ids, or mappings with an id and options.
-        models: model ids, or mappings with an id and options.
-        methods: mappings with an id, hyper-parameters, an optional label, and optional overrides:
-            a list of mappings whose dataset, model and epsilon say where they apply.
-        epsilons: targets for the methods that add noise; any other runs once per seed.
-        seeds: one run each.
-        training: what differs from the study's defaults.
-        privacy: what differs from the study's defaults.
-        public: the dataset that methods with public data take it from; None leaves it to the
-            public examples that a private dataset sets aside itself.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    datasets: tuple[str | dict[str, Any], ...]
-    models: tuple[str | dict[str, Any], ...]
-    methods: tuple[dict[str, Any], ...]
-    seeds: tuple[Natural, ...]
-    epsilons: tuple[Positive, ...] = ()
-    training: dict[str, Any] = field(default_factory=dict)
-    privacy: dict[str, Any] = field(default_factory=dict)
-    public: str | dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """Values that every panel shares unless it says otherwise."""
-
-    __pydantic_config__: ClassVar = STRICT
-
-    training: dict[str, Any] = field(default_factory=dict)
-    privacy: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyFile:
-    """A study as written in YAML, at the scale of the paper.
-
-    Attributes:
-        title: heading of its report.
-        description: what it asks; paragraphs are set apart by empty lines.
-        defaults: what its panels share.
-        panels: its grids by name.
-        shares: the study whose panels these are, with what they share and how they are scaled;
-            instead of panels.
-        report: what is shown, in order.
-        scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
-            study that is small already and is the same at every scale.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    title: str
-    description: str = ""
-    defaults: Defaults = Defaults()
-    panels: dict[str, Panel] = field(default_factory=dict)
-    shares: str = ""
-    report: tuple[ReportItem, ...]
-    scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if bool(self.shares) == bool(self.panels):
-            raise ValueError("give exactly one of panels and shares")
-        for name in self.panels:  # they name files
-            if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-                raise ValueError(f"panel {name!r}: letters, digits, - and _ make a name")
-        for item in self.report:
-            if self.panels and item.panel not in self.panels:
-                raise ValueError(
-                    f"the report shows panel {item.panel!r}, which is not among the panels "
-                    f"{', '.join(self.panels)}"
-                )
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study file with its name.
+    """A study, read and checked.
 
     Attributes:
         name: its path below the folder of studies, without the ending, e.g. `dp-pmlf/table1`.
         path: where it was read.
-        file: what it says.
+        title: heading of its report.
+        description: what it asks, with the notes of its paper; paragraphs are set apart by empty
+            lines.
+        panels: the grids by name.
+        report: what the report shows, in order.
         scale: how much smaller it is made.
         at: the name of that scale.
-        shared: the file of the study whose panels these are, where it is another.
+        sources: the other files that it was read from: its paper's, and a study whose panels it
+            shares.
     """
 
     name: str
     path: Path
-    file: StudyFile
-    scale: Scale = field(default_factory=Scale)
-    at: str = PAPER
-    shared: Path | None = None
+    title: str
+    description: str
+    panels: Mapping[str, Panel]
+    report: tuple[ReportItem, ...]
+    scale: Scale
+    at: str
+    sources: tuple[Path, ...]
 
     @property
     def experiment(self) -> str:
@@ -201,26 +77,6 @@ class Study:
         return {spec.hash: spec for spec in (*(run.spec for run in self.runs), *self.tuning_runs)}
 
     @property
-    def title(self) -> str:
-        """The study's title."""
-        return self.file.title
-
-    @property
-    def description(self) -> str:
-        """What the study asks, in a few sentences."""
-        return self.file.description
-
-    @property
-    def panels(self) -> Mapping[str, Panel]:
-        """The grids by name."""
-        return self.file.panels
-
-    @property
-    def report(self) -> tuple[ReportItem, ...]:
-        """What the report shows, in order."""
-        return self.file.report
-
-    @property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Every run that the report shows, expanded and checked."""
         return self._grid.runs
@@ -232,7 +88,7 @@ class Study:
 
     @cached_property
     def _grid(self) -> Grid:
-        return Grid(self.file, self.scale, self.path)
+        return Grid(self.panels, self.scale, self.path)
 
 
 def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = False) -> Study:
@@ -250,32 +106,43 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
     """
-    file = parse(StudyFile, read_yaml(path), file=str(path))
+    file, paper = _read(StudyFile, path), _paper_of(path)
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
-    name = path.relative_to(folder).with_suffix("").as_posix()
-    shared = _study_file(file.shares, folder, "shares") if file.shares else None
-    if shared is not None:
-        file = _sharing(file, path, parse(StudyFile, read_yaml(shared), file=str(shared)))
+    shared = _study_file(file.shares, folder, "shares") if file.shares else path
+    grid = file if shared == path else _read(StudyFile, shared)
+    if not grid.panels:
+        raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
+    panels = expand_panels(grid, _paper_of(shared), shared)
     rules, at = Scale(), PAPER
-    if scale is not None and file.scales != "none":
-        rules, at = read_scale(scale).extended(file.scales.get(scale.stem, Scale())), scale.stem
+    if scale is not None and grid.scales != "none":
+        rules, at = read_scale(scale).extended(grid.scales.get(scale.stem, Scale())), scale.stem
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
-    return Study(name=name, path=path, file=file, scale=rules, at=at, shared=shared)
+    for name in file.notes:
+        if name not in paper.notes:
+            raise unknown("note", name, paper.notes, file=str(path), key="notes")
+    papers = (parent / PAPER_FILE for parent in dict.fromkeys((path.parent, shared.parent)))
+    return Study(
+        name=path.relative_to(folder).with_suffix("").as_posix(),
+        path=path,
+        title=file.title,
+        description="\n\n".join([file.description, *(paper.notes[name] for name in file.notes)]),
+        panels={one.name: one.panel for one in panels},
+        report=expand_report(file.report, panels, path),
+        scale=rules,
+        at=at,
+        sources=tuple(one for one in (shared, *papers) if one != path and one.is_file()),
+    )
 
 
-def _sharing(file: StudyFile, path: Path, other: StudyFile) -> StudyFile:
-    """Return a study with the panels of another."""
-    try:
-        return replace(
-            file,
-            shares="",
-            panels=other.panels,
-            defaults=other.defaults,
-            scales=other.scales,
-        )
-    except ValueError as error:
-        raise UserError(f"{path}: report: {error}.") from None
+def _paper_of(path: Path) -> PaperFile:
+    """Return what studies in the folder of a study share; empty where there is no such file."""
+    file = path.parent / PAPER_FILE
+    return _read(PaperFile, file) if file.is_file() else PaperFile()
+
+
+def _read(kind: type[T], path: Path) -> T:
+    return parse(kind, read_yaml(path), file=str(path))
 
 
 def find_study(
@@ -301,5 +168,5 @@ def _study_file(name: str, folder: Path, key: str) -> Path:
 
 def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
     """Return the names of the YAML files of a folder, `<paper>/<artefact>`, in order."""
-    files = sorted(folder.glob(pattern))
+    files = sorted(path for path in folder.glob(pattern) if path.name != PAPER_FILE)
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]

@@ -21,7 +21,7 @@ from clipnoise.report.figures import (
 )
 from clipnoise.report.formats import METRICS
 from clipnoise.report.tables.results import choose_metric
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "accuracy-vs-epsilon": against_epsilon.draw,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from clipnoise.report.formats import DASH, count, significant
 from clipnoise.report.records import Diagnosed, diagnosed
-from clipnoise.studies.study import ReportItem
+from clipnoise.studies.file import ReportItem
 
 HEADS = ("configuration", "quantity", "min", "q1", "median", "q3", "max", "mean")
 QUANTITIES = {

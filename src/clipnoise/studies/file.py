@@ -1,0 +1,403 @@
+"""Study files: what their YAML may say, and how panels and report items follow from it.
+
+A panel is built up from layers, the later ones taking precedence: the base that it names in the
+file of its paper, the study's defaults, its own values, and one option of each of its axes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.studies.scale import Scale
+
+Kind = Literal[
+    "table",
+    "published",
+    "accuracy-vs-epsilon",
+    "accuracy-along-epsilon",
+    "curves",
+    "ablation",
+    "filter-sweep",
+    "sweep",
+    "momentum-sweep",
+    "moments",
+    "moments-table",
+    "noise-bias",
+    "interquartile-means",
+    "performance-profiles",
+    "critical-differences",
+]
+SWEEPS = ("sweep", "momentum-sweep")
+TABLES = ("table", "published", "moments-table")
+CURVES = ("curves", "accuracy-along-epsilon")
+CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
+PAPER_FILE = "paper.yaml"  # beside the studies of a paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportItem:
+    """One table or figure of a report.
+
+    Attributes:
+        kind: how it is drawn.
+        panel: the panel of the study that it shows.
+        title: heading; empty takes the panel's name.
+        caption: what the reader should see.
+        published: the published table of an item of that kind: its name, or a path that ends in
+            `.csv`; empty takes the table that has the study's name.
+        over: the hyper-parameter on the axis of a sweep.
+        metric: what curves show; None takes test accuracy, or test loss where there is none.
+        costs: whether a table also shows what methods cost and what their audits found.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    kind: Kind
+    panel: str
+    title: str = ""
+    caption: str = ""
+    published: str = ""
+    over: str = ""
+    metric: CurveMetric | None = None
+    costs: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.over) != (self.kind in SWEEPS):
+            raise ValueError("`over` is required for sweeps and not allowed otherwise")
+        if self.metric and self.kind not in CURVES:
+            raise ValueError("`metric` is allowed for curves only")
+        if self.costs and self.kind != "table":
+            raise ValueError("`costs` is allowed for tables only")
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it is a figure."""
+        return self.kind not in TABLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportEntry:
+    """What a study file says of its report: one item, or the same item for several panels.
+
+    Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
+    option that a panel has on an axis.
+
+    Attributes:
+        kind: as in ReportItem, and so are title, caption, published, over, metric and costs.
+        panel: the panel; one with axes gives an item for each of its options.
+        panels: several panels; without `panel` and `panels`, every panel of the study.
+        only: axis → the label of the option that is shown; of other axes all are.
+        each: entries that are repeated for every panel in turn, instead of a kind.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    kind: Kind | None = None
+    panel: str = ""
+    panels: tuple[str, ...] = ()
+    only: dict[str, str] = field(default_factory=dict)
+    each: tuple[ReportEntry, ...] = ()
+    title: str = ""
+    caption: str = ""
+    published: str = ""
+    over: str = ""
+    metric: CurveMetric | None = None
+    costs: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.each) == (self.kind is not None):
+            raise ValueError("give exactly one of kind and each")
+        if self.panel and self.panels:
+            raise ValueError("give at most one of panel and panels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelValues:
+    """What the defaults of a study, a base, a panel or an option of an axis may say.
+
+    Attributes:
+        base: the base in the file of the paper that these values start from.
+        title: what titles of the report call the panel, or the option; empty takes its name.
+        datasets: dataset ids, or mappings with an id and options.
+        models: model ids, or mappings with an id and options.
+        methods: method ids, or mappings with an id, hyper-parameters, an optional label, and
+            optional overrides: a list of mappings whose dataset, model and epsilon say where they
+            apply.
+        hyperparameters: method id → the values that every method with that id starts from.
+        epsilons: targets for the methods that add noise; any other runs once per seed.
+        seeds: one run each.
+        training: values of the training section; they add to those of earlier layers.
+        privacy: values of the privacy section; they add to those of earlier layers.
+        tuning: values that every `tune` of a method starts from.
+        public: the dataset that methods with public data take it from; None leaves it to the
+            public examples that a private dataset sets aside itself.
+        axes: axis → label → option; the panel is repeated for every combination of options;
+            an axis without options is left out.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    base: str = ""
+    title: str = ""
+    datasets: tuple[str | dict[str, Any], ...] | None = None
+    models: tuple[str | dict[str, Any], ...] | None = None
+    methods: tuple[str | dict[str, Any], ...] | None = None
+    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    epsilons: tuple[Positive, ...] | None = None
+    seeds: tuple[Natural, ...] | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    privacy: dict[str, Any] = field(default_factory=dict)
+    tuning: dict[str, Any] = field(default_factory=dict)
+    public: str | dict[str, Any] | None = None
+    axes: dict[str, dict[str, Option]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option(PanelValues):
+    """One value of an axis: what it changes in a panel.
+
+    Attributes:
+        suffix: what it adds to the panel's name; None adds its label, empty adds nothing.
+    """
+
+    suffix: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One grid: datasets × models × methods × ε × seeds; attributes as in PanelValues."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    datasets: tuple[str | dict[str, Any], ...]
+    models: tuple[str | dict[str, Any], ...]
+    methods: tuple[str | dict[str, Any], ...]
+    seeds: tuple[Natural, ...]
+    epsilons: tuple[Positive, ...] = ()
+    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+    privacy: dict[str, Any] = field(default_factory=dict)
+    tuning: dict[str, Any] = field(default_factory=dict)
+    public: str | dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFile:
+    """What the studies of a paper refer to by name.
+
+    Attributes:
+        notes: paragraphs that the descriptions of several studies share.
+        bases: values that panels start from.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    notes: dict[str, str] = field(default_factory=dict)
+    bases: dict[str, PanelValues] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """A study as written in YAML, at the scale of the paper.
+
+    Attributes:
+        title: heading of its report.
+        description: what it asks; paragraphs are set apart by empty lines.
+        notes: paragraphs of the paper's file that follow the description, by name.
+        defaults: what its panels share.
+        panels: its grids by name.
+        shares: the study whose panels these are, with what they share and how they are scaled;
+            instead of panels.
+        report: what is shown, in order.
+        scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
+            study that is small already and is the same at every scale.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    title: str
+    description: str = ""
+    notes: tuple[str, ...] = ()
+    defaults: PanelValues = PanelValues()
+    panels: dict[str, PanelValues] = field(default_factory=dict)
+    shares: str = ""
+    report: tuple[ReportEntry, ...]
+    scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if bool(self.shares) == bool(self.panels):
+            raise ValueError("give exactly one of panels and shares")
+
+
+@dataclass(frozen=True)
+class NamedPanel:
+    """A panel with one option of each axis, as the report refers to it.
+
+    Attributes:
+        name: the name in the study file, then the suffixes of the options.
+        family: the name in the study file.
+        options: axis → the label of the option.
+        titles: what `{panel}` and `{AXIS}` stand for in titles.
+        panel: the grid.
+    """
+
+    name: str
+    family: str
+    options: Mapping[str, str]
+    titles: Mapping[str, str]
+    panel: Panel
+
+
+def expand_panels(file: StudyFile, paper: PaperFile, path: Path) -> list[NamedPanel]:
+    """Return every panel of a study, those of one family in the order of their axes.
+
+    Args:
+        file: the study.
+        paper: what it refers to.
+        path: the file of the study, for error messages.
+
+    Raises:
+        UserError: a base does not exist, a panel lacks a value, or two panels have one name.
+    """
+    found = {}
+    for family, values in file.panels.items():
+        for named in _family(family, values, file.defaults, paper, path):
+            if named.name in found:
+                raise UserError(f"{path}: panels: two panels are named {named.name!r}.")
+            found[named.name] = named
+    return list(found.values())
+
+
+def _family(
+    family: str, values: PanelValues, defaults: PanelValues, paper: PaperFile, path: Path
+) -> Iterator[NamedPanel]:
+    key = f"panels.{family}"
+    bases = [
+        *_bases(defaults.base, paper, f"{path}: defaults"),
+        *_bases(values.base, paper, f"{path}: {key}"),
+    ]
+    layers = [*bases, defaults, values]
+    title = next((layer.title for layer in reversed(layers) if layer.title), family)
+    axes: dict[str, dict[str, Option]] = {}
+    for layer in layers:
+        axes |= layer.axes
+    axes = {axis: options for axis, options in axes.items() if options}
+    for labels in itertools.product(*axes.values()):
+        options = [options[label] for options, label in zip(axes.values(), labels, strict=True)]
+        suffixes = [
+            label if option.suffix is None else option.suffix
+            for label, option in zip(labels, options, strict=True)
+        ]
+        name = "-".join([family, *filter(None, suffixes)])
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):  # it names files
+            raise UserError(f"{path}: panel {name!r}: letters, digits, - and _ make a name.")
+        yield NamedPanel(
+            name=name,
+            family=family,
+            options=dict(zip(axes, labels, strict=True)),
+            titles={
+                "panel": title,
+                **{
+                    axis: option.title or label
+                    for axis, label, option in zip(axes, labels, options, strict=True)
+                },
+            },
+            panel=parse(Panel, _merged([*layers, *options]), file=str(path), key=key),
+        )
+
+
+def _bases(name: str, paper: PaperFile, where: str) -> list[PanelValues]:
+    """Return a base after those that it starts from itself."""
+    chain: list[PanelValues] = []
+    visited: list[str] = []
+    while name:
+        if name not in paper.bases:
+            raise unknown("base", name, paper.bases, file=where, key="base")
+        if name in visited:
+            raise UserError(f"{where}.base: {' → '.join([*visited, name])} never ends.")
+        visited.append(name)
+        chain.insert(0, paper.bases[name])
+        name = paper.bases[name].base
+    return chain
+
+
+def _merged(layers: list[PanelValues]) -> dict[str, Any]:
+    """Return the values of several layers: mappings key by key, anything else from the last."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for one in fields(Panel):
+            value = getattr(layer, one.name)
+            if one.name == "hyperparameters":
+                before = merged.get(one.name, {})
+                value = {k: {**before.get(k, {}), **v} for k, v in value.items()}
+            if isinstance(value, dict) and one.name != "public":
+                merged[one.name] = {**merged.get(one.name, {}), **value}
+            elif value is not None:
+                merged[one.name] = value
+    return merged
+
+
+def expand_report(
+    entries: tuple[ReportEntry, ...], panels: list[NamedPanel], path: Path
+) -> tuple[ReportItem, ...]:
+    """Return the items of a report, in order.
+
+    Args:
+        entries: what the study file says.
+        panels: the study's panels.
+        path: the file of the study, for error messages.
+
+    Raises:
+        UserError: an entry names a panel, an axis or an option that does not exist.
+    """
+    return tuple(
+        item
+        for number, entry in enumerate(entries)
+        for item in _items(entry, panels, path, f"report.{number}")
+    )
+
+
+def _items(
+    entry: ReportEntry, panels: list[NamedPanel], path: Path, key: str
+) -> Iterator[ReportItem]:
+    families = list(dict.fromkeys(one.family for one in panels))
+    named = [entry.panel] if entry.panel else list(entry.panels) or families
+    for family in named:
+        if family not in families:
+            raise UserError(
+                f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
+                f"{', '.join(families)}."
+            )
+        members = [one for one in panels if one.family == family]
+        for axis, label in entry.only.items():
+            labels = dict.fromkeys(one.options[axis] for one in members if axis in one.options)
+            if label not in labels:
+                raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
+            members = [one for one in members if one.options[axis] == label]
+        for number, repeated in enumerate(entry.each):
+            yield from _items(
+                replace(repeated, panel=family), members, path, f"{key}.each.{number}"
+            )
+        for member in members if entry.kind else ():
+            yield _item(entry, member, path, key)
+
+
+def _item(entry: ReportEntry, panel: NamedPanel, path: Path, key: str) -> ReportItem:
+    def filled(text: str) -> str:
+        return re.sub(r"\{([a-z-]+)\}", titled, text)
+
+    def titled(match: re.Match[str]) -> str:
+        if match[1] not in panel.titles:
+            raise unknown("name in a title", match[1], panel.titles, file=str(path), key=key)
+        return panel.titles[match[1]]
+
+    values = {one.name: getattr(entry, one.name) for one in fields(ReportItem)}
+    values |= {"panel": panel.name, "title": filled(entry.title), "caption": filled(entry.caption)}
+    return parse(ReportItem, values, file=str(path), key=key)
