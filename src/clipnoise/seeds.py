@@ -1,4 +1,4 @@
-"""One seed per run, one independent random stream per purpose."""
+"""One seed per run, and one independent random stream per purpose."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import hashlib
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+
+GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64's counter
 
 Purpose = Literal[
     "split", "initialisation", "sampling", "micro-batches", "noise", "public", "dropout"
@@ -16,7 +19,7 @@ Purpose = Literal[
 def derive(purpose: Purpose, seed: int) -> int:
     """Derive the seed of one purpose: the first 63 bits of SHA-256("purpose:seed").
 
-    Python's own hash() changes between processes; this is the same everywhere and always.
+    Unlike Python's hash(), it is the same in every process and on every machine.
 
     Args:
         purpose: what the stream is for.
@@ -32,17 +35,31 @@ def derive(purpose: Purpose, seed: int) -> int:
 def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generator:
     """Return the random stream of one purpose.
 
-    The streams are for repeatable research: who knows the seed knows the noise. A model that
+    The streams are for repeatable research: anyone who knows the seed knows the noise. A model that
     protects real people needs noise from a cryptographic source: `privacy.secure_noise`.
 
     Args:
         purpose: what the stream is for.
         seed: the run's seed.
-        device: where numbers are drawn; the numbers differ between kinds of device.
+        device: where numbers are drawn; they differ between kinds of device.
 
     Returns:
-        A generator of its own, at its start.
+        A new generator, at its start.
     """
     import torch
 
     return torch.Generator(device).manual_seed(derive(purpose, seed))
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """Scramble 64-bit counters into pseudorandom numbers, elementwise: uint64 → uint64.
+
+    Source: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators" (the output
+    function of SplitMix64).
+    """
+    import numpy as np
+
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed

@@ -16,7 +16,7 @@ from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
-from clipnoise.models.logistic import Logistic
+from clipnoise.models.dense import Logistic
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 

@@ -16,7 +16,7 @@ from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.uses import Groups, Use
-from clipnoise.models.logistic import Logistic
+from clipnoise.models.dense import Logistic
 from clipnoise.privacy.queries import Clipping
 
 C = 0.1

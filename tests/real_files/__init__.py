@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.data.base import Dataset
-from clipnoise.data.fetch import accept
 from clipnoise.fields import parse, to_plain
 from clipnoise.plugins import plugins
 
@@ -44,7 +43,7 @@ def write_raw(cache: Path, name: str) -> Dataset:
     """Write the raw files of a dataset into a cache, say that they are wanted, and build it."""
     RAW.get(name, lambda cache: None)(cache)
     dataset = small(name)
-    accept(cache, dataset)
+    dataset.raw_files(cache).accept()
     return dataset
 
 

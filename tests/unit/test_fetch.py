@@ -16,9 +16,9 @@ import pytest
 from filelock import FileLock
 from web_server import Site, serve
 
-from clipnoise.data import download, fetch
+from clipnoise.data import download
 from clipnoise.data.base import Dataset
-from clipnoise.data.fetch import RemoteFile, accept, require_raw, verify
+from clipnoise.data.remote import RawFile, RemoteFile
 from clipnoise.errors import UserError
 
 CONTENT = random.Random(0).randbytes(3_000_000)
@@ -63,23 +63,23 @@ def test_a_file_is_fetched_once_and_verified(
     site: Site, checksums: dict[str, str], tmp_path: Path
 ) -> None:
     one, seen = the(site, **checksums), []
-    folder = fetch.fetch(tmp_path, one, lambda name, done, total: seen.append((name, done, total)))
+    folder = one.raw_files(tmp_path).fetch(lambda *report: seen.append(report))
     assert (folder / "a.bin").read_bytes() == CONTENT
     assert seen[0] == ("a.bin", 0, len(CONTENT))
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert not part(tmp_path).exists()
-    fetch.fetch(tmp_path, one)
+    one.raw_files(tmp_path).fetch()
     assert len(site.asked) == 1
     origin = "its source" if checksums else "the first download"
-    assert verify(tmp_path, one)["a.bin"] == fetch.RawFile(SHA256, origin)
+    assert one.raw_files(tmp_path).verify()["a.bin"] == RawFile(SHA256, origin)
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["ranges", "no ranges"])
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(
+def test_an_interrupted_transfer_resumes_where_it_stopped(
     site: Site, ranges: bool, tmp_path: Path
 ) -> None:
     site.stops, site.ranges = [1_000_000, 500_000], ranges
-    folder = fetch.fetch(tmp_path, the(site))
+    folder = the(site).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == CONTENT
     assert len(site.asked) == 3
     assert site.asked[0] is None
@@ -88,10 +88,10 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(
         assert site.sent == len(CONTENT)
 
 
-def test_a_later_call_goes_on_with_what_an_earlier_one_left(site: Site, tmp_path: Path) -> None:
+def test_a_later_call_resumes_an_earlier_download(site: Site, tmp_path: Path) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(CONTENT[:2_000_000])
-    fetch.fetch(tmp_path, the(site, sha256=SHA256))
+    the(site, sha256=SHA256).raw_files(tmp_path).fetch()
     assert site.asked == ["bytes=2000000-"]
     assert site.sent == 1_000_000
 
@@ -102,7 +102,7 @@ def test_a_part_that_needs_no_more_bytes_is_taken_or_thrown_away(
 ) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(left)
-    folder = fetch.fetch(tmp_path, the(site, md5=MD5))
+    folder = the(site, md5=MD5).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == CONTENT
     assert site.sent == (0 if left == CONTENT else len(CONTENT))
 
@@ -110,7 +110,7 @@ def test_a_part_that_needs_no_more_bytes_is_taken_or_thrown_away(
 def test_without_a_checksum_nothing_vouches_for_an_old_part(site: Site, tmp_path: Path) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"of an older version")
-    folder = fetch.fetch(tmp_path, the(site))
+    folder = the(site).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == CONTENT
 
 
@@ -121,18 +121,18 @@ def test_without_a_checksum_the_servers_name_for_the_version_vouches_for_an_old_
     monkeypatch.setattr(download, "ATTEMPTS", 1)
     site.stops = [1_000_000, 0]
     with pytest.raises(UserError, match="cannot be downloaded"):
-        fetch.fetch(tmp_path, the(site))
+        the(site).raw_files(tmp_path).fetch()
     assert part(tmp_path).stat().st_size == 1_000_000
     content = CONTENT[::-1] if changed else CONTENT
     site.files["/a.bin"] = content
     before = site.sent
-    folder = fetch.fetch(tmp_path, the(site))
+    folder = the(site).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == content
     assert site.sent - before == len(CONTENT) - (0 if changed else 1_000_000)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "a.bin", "checksums.json"]
 
 
-def test_a_file_that_changes_during_the_download_is_started_anew(
+def test_a_file_that_changes_during_the_download_is_downloaded_again(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.stops = [1000]
@@ -140,23 +140,23 @@ def test_a_file_that_changes_during_the_download_is_started_anew(
     monkeypatch.setattr(
         download.time, "sleep", lambda seconds: site.files.update({"/a.bin": changed})
     )
-    folder = fetch.fetch(tmp_path, the(site))
+    folder = the(site).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == changed
 
 
 def test_a_server_that_fails_for_a_while_is_asked_again(site: Site, tmp_path: Path) -> None:
     site.failures = [503, 500]
-    fetch.fetch(tmp_path, the(site))
+    the(site).raw_files(tmp_path).fetch()
     site.failures = [503] * 20
     with pytest.raises(UserError, match="503") as caught:
-        fetch.fetch(tmp_path / "other", the(site))
+        the(site).raw_files(tmp_path / "other").fetch()
     assert "By hand: Ask for it." in str(caught.value)
     assert len(site.asked) == 3 + download.ATTEMPTS
 
 
 def test_a_wrong_checksum_leaves_no_file(site: Site, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"its sha256 is {SHA256}, not {'0' * 64}"):
-        fetch.fetch(tmp_path, the(site, sha256="0" * 64))
+        the(site, sha256="0" * 64).raw_files(tmp_path).fetch()
     assert not (tmp_path / "raw" / "one-file" / "a.bin").exists()
     assert not part(tmp_path).exists()
 
@@ -164,11 +164,11 @@ def test_a_wrong_checksum_leaves_no_file(site: Site, tmp_path: Path) -> None:
 def test_another_version_of_a_file_without_a_published_checksum_is_noticed(
     site: Site, tmp_path: Path
 ) -> None:
-    path = fetch.fetch(tmp_path, the(site)) / "a.bin"
+    path = the(site).raw_files(tmp_path).fetch() / "a.bin"
     path.unlink()
     site.files["/a.bin"] = b"another version"
     with pytest.raises(UserError, match="that of the first download"):
-        fetch.fetch(tmp_path, the(site))
+        the(site).raw_files(tmp_path).fetch()
     assert not path.exists()
 
 
@@ -178,7 +178,7 @@ def test_a_refusal_is_told_at_once_with_the_steps_by_hand(
 ) -> None:
     site.failures = [code]
     with pytest.raises(UserError) as caught:
-        fetch.fetch(tmp_path, the(site, sha256=SHA256))
+        the(site, sha256=SHA256).raw_files(tmp_path).fetch()
     message = str(caught.value)
     assert f"/a.bin: {code}" in message
     assert "By hand: Ask for it." in message
@@ -190,12 +190,12 @@ def test_a_refusal_is_told_at_once_with_the_steps_by_hand(
 
 def test_no_network_is_told_with_the_steps_by_hand(site: Site, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no connection(.|\n)*By hand"):
-        fetch.fetch(tmp_path, dataset("http://127.0.0.1:9/a.bin"))
+        dataset("http://127.0.0.1:9/a.bin").raw_files(tmp_path).fetch()
 
 
 def test_what_only_a_person_can_get_is_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be downloaded by a program"):
-        fetch.fetch(tmp_path, dataset(None))
+        dataset(None).raw_files(tmp_path).fetch()
     assert not part(tmp_path).exists()
 
 
@@ -204,33 +204,33 @@ def test_too_little_space_is_noticed_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(UserError, match="3,000,000 bytes are still to come, but only 1,000"):
-        fetch.fetch(tmp_path, the(site))
+        the(site).raw_files(tmp_path).fetch()
     assert not part(tmp_path).exists()
 
 
-def test_a_disk_that_fills_up_keeps_the_part_to_go_on_with(site: Site, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_keeps_the_part_to_resume(site: Site, tmp_path: Path) -> None:
     def told(name: str, done: int, total: int | None) -> None:
         if done > 1_000_000:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(UserError, match="the disk is full"):
-        fetch.fetch(tmp_path, the(site, sha256=SHA256), told)
+        the(site, sha256=SHA256).raw_files(tmp_path).fetch(told)
     assert 0 < part(tmp_path).stat().st_size < len(CONTENT)
-    fetch.fetch(tmp_path, the(site, sha256=SHA256))
+    the(site, sha256=SHA256).raw_files(tmp_path).fetch()
     assert site.asked[-1] is not None
 
 
 def test_a_folder_that_cannot_be_written_is_named(site: Site, tmp_path: Path) -> None:
     (tmp_path / "raw").write_text("a file")
     with pytest.raises(UserError, match="cannot be written"):
-        fetch.fetch(tmp_path, the(site))
+        the(site).raw_files(tmp_path).fetch()
 
 
 def test_two_at_once_do_not_write_the_same_file(site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "raw" / "one-file"
     folder.mkdir(parents=True)
     with FileLock(folder / ".lock"), pytest.raises(UserError, match="another process"):
-        fetch.fetch(tmp_path, the(site))
+        the(site).raw_files(tmp_path).fetch()
 
 
 def test_what_is_missing_or_differs_is_named_and_can_be_accepted(
@@ -238,21 +238,21 @@ def test_what_is_missing_or_differs_is_named_and_can_be_accepted(
 ) -> None:
     one = the(site, md5=MD5)
     with pytest.raises(UserError, match=r"a\.bin is not there(.|\n)*clipnoise data fetch one-file"):
-        require_raw(tmp_path, one)
-    path = fetch.fetch(tmp_path, one) / "a.bin"
+        one.raw_files(tmp_path).require()
+    path = one.raw_files(tmp_path).fetch() / "a.bin"
     path.write_bytes(b"my own")
     with pytest.raises(UserError, match="--unverified"):
-        verify(tmp_path, one)
-    accept(tmp_path, one)
-    assert verify(tmp_path, one)["a.bin"].checked == "what was accepted"
+        one.raw_files(tmp_path).verify()
+    one.raw_files(tmp_path).accept()
+    assert one.raw_files(tmp_path).verify()["a.bin"].checked == "what was accepted"
     path.write_bytes(b"my own, damaged")
     with pytest.raises(UserError, match="that of what was accepted"):
-        verify(tmp_path, one)
+        one.raw_files(tmp_path).verify()
 
 
 def test_a_damaged_record_of_checksums_is_named(site: Site, tmp_path: Path) -> None:
-    folder = fetch.fetch(tmp_path, the(site))
+    folder = the(site).raw_files(tmp_path).fetch()
     assert json.loads((folder / "checksums.json").read_text())["a.bin"]["sha256"] == SHA256
     (folder / "checksums.json").write_text("{")
     with pytest.raises(UserError, match=r"checksums\.json: cannot be read"):
-        verify(tmp_path, the(site))
+        the(site).raw_files(tmp_path).verify()

@@ -11,15 +11,14 @@ import torch
 from real_files import graphs as archive
 from real_files import prepare, small
 
-from clipnoise.data.fetch import accept
 from clipnoise.data.graphs import (
     NO_NODE,
     NeighbourRows,
+    OgbnArxiv,
     SyntheticGraph,
     directed_edges,
     sample_neighbourhoods,
 )
-from clipnoise.data.ogb import OgbnArxiv
 from clipnoise.errors import UserError
 from clipnoise.models.gcn import GCN
 
@@ -171,7 +170,7 @@ DAMAGE = {
     "raw/node-label": (np.array([-1]), "holds -1; allowed are 0 to 39"),
     "raw/node-feat": (np.ones((3, 127)), "127 columns, expected 128"),
     "split/time/train": (np.array([0, 0]), "twice"),
-    "split/time/valid": (np.array([0.5]), "no table of int64"),
+    "split/time/valid": (np.array([0.5]), "not a table of int64"),
 }
 
 
@@ -181,7 +180,7 @@ def test_a_table_that_does_not_fit_is_named_and_nothing_is_written(
 ) -> None:
     values, said = DAMAGE[name]
     archive.write(tmp_path, {**archive.members(), f"arxiv/{name}.csv.gz": archive.table(values)})
-    accept(tmp_path, OgbnArxiv())
+    OgbnArxiv().raw_files(tmp_path).accept()
     with pytest.raises(UserError, match=said) as caught:
         OgbnArxiv().prepare(tmp_path)
     assert "arxiv.zip" in str(caught.value)
@@ -198,7 +197,7 @@ def test_a_missing_or_damaged_table_is_named(name: str, tmp_path: Path) -> None:
             OgbnArxiv().prepare(tmp_path)
     del files[member]
     archive.write(tmp_path, files)
-    with pytest.raises(UserError, match=f"holds no {member}"):
+    with pytest.raises(UserError, match=f"does not contain {member}"):
         OgbnArxiv().prepare(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 import resource
@@ -22,15 +23,14 @@ from real_files.images import archive, batch, idx, made_up, pickled
 
 from clipnoise.cli import main
 from clipnoise.data.base import Splits
-from clipnoise.data.cache import write_arrays
+from clipnoise.data.cache import MANIFEST, write_arrays
 from clipnoise.data.cifar import Cifar10, read_members, unpickle
-from clipnoise.data.fetch import facts
 from clipnoise.data.mnist import Mnist, read_idx
 from clipnoise.data.rows import StoredRows
-from clipnoise.data.synthetic_images import SyntheticImages
+from clipnoise.data.synthetic import SyntheticImages
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.models.logistic import Logistic
+from clipnoise.models.dense import Logistic
 
 CIFAR = Path("raw") / "cifar-10" / "cifar-10-python.tar.gz"
 LABELS = Path("raw") / "mnist" / "train-labels-idx1-ubyte.gz"
@@ -137,9 +137,11 @@ def test_fewer_prepared_than_asked_for_are_counted(tmp_path: Path) -> None:
 
 def test_what_was_prepared_says_from_which_files(tmp_path: Path) -> None:
     dataset = write_raw(tmp_path, "mnist")
-    told = facts(tmp_path, dataset)["raw files"]
-    assert told.keys() == {file.name for file in dataset.files}
-    assert {one["checked against"] for one in told.values()} == {"what was accepted"}
+    dataset.prepare(tmp_path)
+    manifest = json.loads((tmp_path / dataset.prepared / MANIFEST).read_text())
+    raw = manifest["raw files"]
+    assert raw.keys() == {file.name for file in dataset.files}
+    assert {file["checked against"] for file in raw.values()} == {"what was accepted"}
 
 
 def overwrite_labels(cache: Path, labels: list[int]) -> None:

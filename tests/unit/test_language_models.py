@@ -154,12 +154,12 @@ def truncate(folder: Path) -> str:
 
 def lose(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
-    return "model.safetensors is not there"
+    return "model.safetensors does not exist"
 
 
 def lose_config(folder: Path) -> str:
     (folder / "config.json").unlink()
-    return "config.json is not there"
+    return "config.json does not exist"
 
 
 def break_config(folder: Path) -> str:

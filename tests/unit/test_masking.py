@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from clipnoise.data.masking import MaskedRows, Masking
 from clipnoise.data.rows import RaggedRows
-from clipnoise.data.tasks import NOT_ASKED
+from clipnoise.data.signature import NO_TARGET
+from clipnoise.data.text import MaskedRows, Masking
 
 MASK, FIRST, SIZE, COUNT = 3, 10, 1000, 400
 
@@ -26,7 +26,7 @@ def rows(seed: int = 0, chosen: torch.Tensor | None = None) -> tuple[MaskedRows,
 def test_a_seventh_of_the_text_is_asked_about_and_nothing_else() -> None:
     inputs, targets = (part[slice(None)] for part in rows())
     plain = rows()[0].rows[slice(None)]
-    asked = targets != NOT_ASKED
+    asked = targets != NO_TARGET
     text = plain >= FIRST
     assert not (asked & ~text).any()
     assert abs(float(asked.sum() / text.sum()) - 0.15) < 0.01
@@ -36,7 +36,7 @@ def test_a_seventh_of_the_text_is_asked_about_and_nothing_else() -> None:
 
 def test_asked_tokens_are_hidden_replaced_or_left_as_bert_has_it() -> None:
     inputs, targets = (part[slice(None)] for part in rows())
-    asked = targets != NOT_ASKED
+    asked = targets != NO_TARGET
     hidden = (inputs[asked] == MASK).double().mean()
     left = (inputs[asked] == targets[asked]).double().mean()
     assert abs(float(hidden) - 0.8) < 0.03

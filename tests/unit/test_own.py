@@ -115,7 +115,7 @@ def test_other_tasks_have_floats_as_targets(task: str, targets: np.ndarray, tmp_
 GOOD = {"inputs": np.zeros((8, 3)), "target": np.arange(8) % 2}
 RAGGED = [[1], [1, 2], *([[1]] * 6)]
 FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
-    "another shape": ("npz", GOOD, {"shape": (4,)}, r"shape \(3,\), but \(4,\) is announced"),
+    "another shape": ("npz", GOOD, {"shape": (4,)}, r"shape \(3,\), but \(4,\) is declared"),
     "fewer rows": ("npz", GOOD, {"shape": (3,), "training_file": 9}, "8 inputs, but 9"),
     "a label too high": (
         "npz",

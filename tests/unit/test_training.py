@@ -15,7 +15,7 @@ from torch import nn
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.methods.base import Method
-from clipnoise.models.logistic import Logistic
+from clipnoise.models.dense import Logistic
 from clipnoise.run import train as training
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import read_run, run_folder, write_run

@@ -12,7 +12,7 @@ from gradient_networks import examples as draw_examples
 from torch import Tensor
 
 from clipnoise.data.base import Examples, dataset_class
-from clipnoise.data.digits_users import DigitsUsers
+from clipnoise.data.digits import DigitsUsers
 from clipnoise.errors import UserError
 from clipnoise.gradients.engine import VmapEngine, physical_batches
 from clipnoise.gradients.users import UserEngine
@@ -254,7 +254,7 @@ def test_side_information_divides_the_local_steps(cache: Path) -> None:
 
 
 def test_a_method_on_users_needs_a_dataset_with_users() -> None:
-    with pytest.raises(UserError, match=r"belong to nobody\. Datasets with users: digits-users"):
+    with pytest.raises(UserError, match=r"have no user ids\. Datasets with users: digits-users"):
         from_mapping(SPEC | {"dataset": "digits"})
 
 

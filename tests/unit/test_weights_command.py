@@ -11,8 +11,8 @@ from web_server import Site, serve
 
 from clipnoise.cli import main
 from clipnoise.data import download
-from clipnoise.models.checkpoints import Weights, checkpoints
 from clipnoise.models.language import BertBase, TinyBert
+from clipnoise.models.pretrained import Weights, pretrained_weights
 from clipnoise.run import doctor
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -25,11 +25,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     site = Site({f"/{name}": name.encode() * 1000 for name in FILES})
     server = serve(site)
-    assert BertBase.checkpoint is not None
-    files = tuple(
-        replace(file, address=f"{site.address}/{file.name}") for file in BertBase.checkpoint.files
-    )
-    monkeypatch.setattr(BertBase, "checkpoint", replace(BertBase.checkpoint, files=files))
+    source = BertBase.pretrained_weights
+    files = tuple(replace(file, address=f"{site.address}/{file.name}") for file in source.files)
+    monkeypatch.setattr(BertBase, "pretrained_weights", replace(source, files=files))
     yield site
     server.shutdown()
     server.server_close()
@@ -84,7 +82,7 @@ def test_the_list_and_the_doctor_say_which_weights_are_there(
     capsys.readouterr()
     assert run(tmp_path, "list") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[::2]] == sorted(checkpoints())
+    assert [line.split()[0] for line in lines[::2]] == sorted(pretrained_weights())
     assert lines[0].split() == ["bert-base", "present"]
     assert "tiny-bert     absent: config.json, pytorch_model.bin, vocab.txt" in lines
     assert any("licence MIT" in line for line in lines)
@@ -105,8 +103,8 @@ def test_a_model_without_weights_is_refused_with_those_that_have_some(
 
 @pytest.mark.parametrize("model", [BertBase, TinyBert])
 def test_what_is_fetched_is_what_is_read(model: type[BertBase | TinyBert], tmp_path: Path) -> None:
-    assert model.checkpoint is not None
-    for file in model.checkpoint.files:
+    assert model.pretrained_weights is not None
+    for file in model.pretrained_weights.files:
         (tmp_path / file.name).touch()
     assert (tmp_path / "config.json").exists()
     assert Weights(model.id, tmp_path).file() is not None

@@ -12,9 +12,8 @@ import torch
 from clipnoise.audit.constants import Finding
 from clipnoise.audit.subject import recorded
 from clipnoise.data.base import DenseExamples
-from clipnoise.data.digits import Digits
-from clipnoise.data.digits_users import DigitsUsers
-from clipnoise.models.logistic import Logistic
+from clipnoise.data.digits import Digits, DigitsUsers
+from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 from clipnoise.privacy.sensitivity import EXCESS

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clipnoise.data.fetch import RawFiles
+    from clipnoise.data.remote import RawFiles
 
 
 def fetch(files: RawFiles) -> Path:

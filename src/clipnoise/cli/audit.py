@@ -91,7 +91,7 @@ def _contract(arguments: argparse.Namespace) -> dict[str, Any]:
     from clipnoise.audit.nodes import check_nodes
     from clipnoise.audit.runs import check_sampler, check_steps
     from clipnoise.data.digits import Digits
-    from clipnoise.models.logistic import Logistic
+    from clipnoise.models.dense import Logistic
     from clipnoise.privacy.microbatches import MicroBatches
 
     audited, digits = _subject(arguments), Digits()

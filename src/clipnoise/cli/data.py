@@ -93,31 +93,28 @@ def show(cache: Path) -> None:
 def _state(cache: Path, dataset: Dataset) -> str:
     """Say what of a dataset is there: prepared in some form, or its raw files at least."""
     from clipnoise.data.cache import MANIFEST
-    from clipnoise.data.fetch import raw_files
 
     forms = [cache / dataset.prepared, *cache.glob(f"{dataset.id}@*")]
     if any((folder / MANIFEST).is_file() for folder in forms):
         return "present"
     if not dataset.files:
         return "absent"
-    return "absent" if raw_files(cache, dataset).missing() else "absent, raw files here"
+    return "absent" if dataset.raw_files(cache).missing() else "absent, raw files here"
 
 
 def _fetch(cache: Path, dataset: Dataset) -> None:
     from clipnoise.cli._downloads import fetch
-    from clipnoise.data.fetch import raw_files
 
     if not dataset.files:
         print(f"{dataset.id}: nothing to fetch. {dataset.manual}".rstrip())
         return
-    print(f"{dataset.id}: fetched into {fetch(raw_files(cache, dataset))}")
+    print(f"{dataset.id}: fetched into {fetch(dataset.raw_files(cache))}")
 
 
 def _verify(cache: Path, dataset: Dataset) -> None:
     from clipnoise.data.cache import MANIFEST, read_arrays
-    from clipnoise.data.fetch import verify
 
-    for name, raw in verify(cache, dataset).items():
+    for name, raw in dataset.raw_files(cache).verify().items():
         print(f"{name}: sha256 {raw.sha256}, checked against {raw.checked}")
     folder = cache / dataset.prepared
     if (folder / MANIFEST).is_file():
@@ -126,13 +123,12 @@ def _verify(cache: Path, dataset: Dataset) -> None:
 
 
 def _prepare(cache: Path, dataset: Dataset, weights: Path, unverified: bool) -> None:
-    from clipnoise.data.fetch import accept, verify
-    from clipnoise.data.tokenisation import Tokenising
+    from clipnoise.data.text import Tokenising
 
     if unverified:
-        accept(cache, dataset)
+        dataset.raw_files(cache).accept()
     elif dataset.files:
-        verify(cache, dataset)
+        dataset.raw_files(cache).verify()
     if isinstance(dataset, Tokenising):
         dataset.prepare(cache, weights)
     else:

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from clipnoise.cli._downloads import fetch
-    from clipnoise.models.checkpoints import weight_files
+    from clipnoise.models.pretrained import weight_files
 
     if arguments.action == "list":
         show(arguments.weights)
@@ -50,12 +50,10 @@ def show(weights: Path) -> None:
         weights: folder of pretrained weights.
     """
     from clipnoise.models.base import model_class
-    from clipnoise.models.checkpoints import checkpoints, weight_files
+    from clipnoise.models.pretrained import pretrained_weights, weight_files
 
-    for name, checkpoint in checkpoints().items():
+    for name, source in pretrained_weights().items():
         missing = weight_files(weights, name).missing()
         state = f"absent: {', '.join(missing)}" if missing else "present"
         print(f"{name:<14}{state}")
-        print(
-            f"{'':<14}{model_class(name).title}, licence {checkpoint.licence}, {checkpoint.source}"
-        )
+        print(f"{'':<14}{model_class(name).title}, licence {source.licence}, {source.source}")

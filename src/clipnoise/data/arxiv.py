@@ -1,4 +1,4 @@
-"""Abstracts of arXiv papers, from the snapshot of its metadata, with tokens to fill in."""
+"""Abstracts of arXiv papers, from a snapshot of its metadata, with masked tokens to predict."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from clipnoise.data.base import Examples, OfFourSizes, Splits
-from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
-from clipnoise.data.fetch import RemoteFile, facts, require_raw
-from clipnoise.data.masking import MaskedRows, Masking
-from clipnoise.data.partition import cut_rows
-from clipnoise.data.ragged import Ragged
-from clipnoise.data.rows import RaggedRows
+from clipnoise.data.base import Splits
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.rows import RaggedRows, RaggedWriter
 from clipnoise.data.signature import Signature
-from clipnoise.data.tokenisation import TOKENIZERS, Tokenising, Tokenizer, TokenizerName
+from clipnoise.data.splits import FourSizes, cut_rows
+from clipnoise.data.text import TOKENIZERS, Masking, Tokenising, Tokenizer, TokenizerName
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 
@@ -24,8 +21,8 @@ SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArxivAbstracts(Tokenising, OfFourSizes):
-    """Abstracts with masked tokens; which are asked about is drawn once, from the split seed.
+class ArxivAbstracts(Tokenising, FourSizes):
+    """Abstracts with masked tokens; the tokens to predict are drawn once, from the split seed.
 
     The test set is the same for every split seed.
 
@@ -33,8 +30,8 @@ class ArxivAbstracts(Tokenising, OfFourSizes):
         split_seed: which abstracts are private, for validation or public, and what is masked.
         train_examples, validation_examples, test_examples: as in the paper.
         public_examples: how many are treated as public.
-        tokenizer: the model whose tokenizer cuts the text, from the weights folder.
-        length: the most tokens of an abstract, special ones included.
+        tokenizer: the model whose tokenizer is used, from the weights folder.
+        length: the most tokens of an abstract, special tokens included.
 
     Source: On Design Principles for Private Adaptive Optimizers, section 5.2.
     """
@@ -45,14 +42,15 @@ class ArxivAbstracts(Tokenising, OfFourSizes):
     source: ClassVar[str] = "arXiv Dataset, Cornell University, on Kaggle: the metadata snapshot"
     split: ClassVar[str] = "drawn at random: about 1.7, 0.1 and 0.1 million"
     preprocessing: ClassVar[str] = (
-        "tokenised as [CLS] abstract [SEP]; 15% of the tokens asked about, 80% of these hidden, "
+        "tokenised as [CLS] abstract [SEP]; 15% of the tokens to predict, 80% of these hidden, "
         "10% replaced; 0 is padding"
     )
     manual: ClassVar[str] = (
         "Kaggle asks for an account. Download Cornell-University/arxiv from kaggle.com/datasets "
-        f"and unpack {SNAPSHOT}. It grows every week: any with 1.9 million papers will do."
+        f"and unpack {SNAPSHOT}. It grows every week: any snapshot with 1.9 million papers will do."
     )
     files: ClassVar[tuple[RemoteFile, ...]] = (RemoteFile(SNAPSHOT, None),)
+    prepared_with: ClassVar[tuple[str, ...]] = ("tokenizer", "length")
 
     train_examples: Count = 1_700_000
     validation_examples: Natural = 100_000
@@ -66,45 +64,36 @@ class ArxivAbstracts(Tokenising, OfFourSizes):
         size = TOKENIZERS[self.tokenizer].vocabulary
         return Signature("tokens", (self.length,), size, "masked-tokens", vocabulary=size)
 
-    @property
-    def prepared(self) -> str:
-        return f"{self.id}@{self.tokenizer}-{self.length}"
-
-    def preparation(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer, "length": self.length}
-
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        path = require_raw(cache, self) / SNAPSHOT
+        path = self.raw_files(cache).require() / SNAPSHOT
         tokenizer = Tokenizer(self.tokenizer, weights or cache.parent / "weights", self.length)
-        ids = Ragged(cache, "uint16")
+        ids = RaggedWriter(cache, "uint16")
         for row in tokenizer.encode(abstracts(path)):
             ids.append(row)
         starts, values = ids.arrays()
-        write_arrays(cache / self.prepared, {"starts": starts, "ids": values}, facts(cache, self))
+        self.write(cache, {"starts": starts, "ids": values})
 
     def load(self, cache: Path) -> Splits:
-        folder, sizes = cache / self.prepared, self.sizes()
-        arrays = read_arrays(folder, self.invocation)
-        there = len(arrays["starts"]) - 1
-        if sum(sizes.values()) > there:
+        (arrays, provenance), sizes = self.read(cache), self.sizes()
+        starts, ids = arrays["starts"], arrays["ids"]
+        available = len(starts) - 1
+        if sum(sizes.values()) > available:
             raise UserError(
-                f"dataset.id: {self.id} asks for {sum(sizes.values())} abstracts, but {there} are "
-                "prepared; ask for fewer (train_examples, …) or prepare a newer snapshot."
+                f"dataset.id: {self.id} asks for {sum(sizes.values())} abstracts, but {available} "
+                "are prepared; ask for fewer (train_examples, …) or prepare a newer snapshot."
             )
-        rows = cut_rows(there, sizes, self.split_seed)
+        rows = cut_rows(available, sizes, self.split_seed)
         tokens = TOKENIZERS[self.tokenizer]
         masking = Masking(self.split_seed, tokens.mask, tokens.words, tokens.end)
-
-        def take(part: str) -> Examples:
-            ragged = RaggedRows(arrays["starts"], arrays["ids"], rows[part], self.length)
-            return Examples(MaskedRows(ragged, masking, False), MaskedRows(ragged, masking, True))
-
-        provenance = read_manifest(folder, self.invocation).provenance()
-        return Splits.taken(take, sizes, provenance)
+        return Splits.build(
+            lambda part: masking.examples(RaggedRows(starts, ids, rows[part], self.length)),
+            sizes,
+            provenance,
+        )
 
 
 def abstracts(path: Path) -> Iterator[Sequence[str]]:
-    """Yield the abstract of each paper of a snapshot: JSON, one paper a line.
+    """Yield the abstract of each paper of a snapshot: JSON, one paper per line.
 
     Raises:
         UserError: a line is truncated or is not a paper; names the line.
@@ -123,7 +112,7 @@ def _abstract(path: Path, number: int, line: str) -> str:
     except ValueError as error:
         raise UserError(f"{path}: line {number}: truncated or not JSON ({error}).") from None
     except (KeyError, TypeError):
-        raise UserError(f"{path}: line {number}: abstract: required, but not there.") from None
+        raise UserError(f"{path}: line {number}: abstract: required, but missing.") from None
     if not isinstance(text, str):
         raise UserError(f"{path}: line {number}: abstract: expected text, got {text!r}.")
     return " ".join(text.split())

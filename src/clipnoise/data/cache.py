@@ -1,4 +1,4 @@
-"""The cache of prepared datasets: arrays with a manifest that says what they are."""
+"""The cache of prepared datasets: arrays, with a manifest that describes them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MANIFEST = "manifest.json"
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Write arrays as .npy files, then the manifest; they appear when all are written.
+    """Write arrays as .npy files, then the manifest; they appear once all are written.
 
     The same arrays and facts give the same bytes. Memory-mapped arrays are written in pieces.
 
     Args:
-        folder: the dataset's folder in the cache; made when missing.
+        folder: the dataset's folder in the cache; created if missing.
         arrays: by name; the file is `<name>.npy`.
-        facts: what else the manifest says: source, licence, preprocessing, versions, …
+        facts: what else the manifest records: source, licence, preprocessing, versions, …
 
     Raises:
         UserError: the folder cannot be written; it stays as it was.
@@ -39,7 +39,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
             staging = Path(staged)
-            files = {f"{name}.npy": _write(staging / name, one) for name, one in arrays.items()}
+            files = {f"{name}.npy": _write(staging / name, array) for name, array in arrays.items()}
             write_json(staging / MANIFEST, {**facts, "files": files})
             folder.mkdir(exist_ok=True)
             for name in (*files, MANIFEST):
@@ -49,7 +49,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
 
 
 def _write(path: Path, array: np.ndarray) -> dict[str, Any]:
-    """Write an array to `<path>.npy` and return what the manifest says of it."""
+    """Write an array to `<path>.npy` and return its entry in the manifest."""
     from numpy.lib.format import write_array
 
     with path.with_name(f"{path.name}.npy").open("wb") as file:
@@ -60,7 +60,7 @@ def _write(path: Path, array: np.ndarray) -> dict[str, Any]:
 
 
 class _Hashed(io.RawIOBase):
-    """A stream whose checksum is taken on the way."""
+    """A stream that computes the checksum of what is written to it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.digest = stream, hashlib.sha256()
@@ -72,7 +72,7 @@ class _Hashed(io.RawIOBase):
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """What a manifest says of one array's file."""
+    """The entry of one array's file in a manifest."""
 
     sha256: str
     shape: tuple[int, ...]
@@ -81,23 +81,23 @@ class ArrayFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a dataset's manifest must say; it may say more."""
+    """What the manifest of a dataset must contain; it may contain more."""
 
     source: str
     licence: str
     files: dict[str, ArrayFile]
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of each prepared file, as a result file says it."""
+        """Return the digest of each prepared file, as a result file records it."""
         return {f"sha256 of {name}": file.sha256 for name, file in self.files.items()}
 
     def provenance(self) -> dict[str, str]:
-        """Return what a result file should say about its data."""
+        """Return what a result file should record about its data."""
         return {"source": self.source, "licence": self.licence, **self.digests()}
 
 
 def read_manifest(folder: Path, dataset: str) -> Manifest:
-    """Read what a dataset's manifest says.
+    """Read the manifest of a dataset.
 
     Args:
         folder: the dataset's folder in the cache.
@@ -110,7 +110,7 @@ def read_manifest(folder: Path, dataset: str) -> Manifest:
     try:
         manifest: Manifest = adapter(Manifest).validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise _unusable(path, dataset, "is not there") from None
+        raise _unusable(path, dataset, "does not exist") from None
     except OSError as error:
         raise _unusable(path, dataset, f"cannot be read ({error.strerror})") from None
     except ValidationError:
@@ -144,7 +144,7 @@ def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
                 raise _unusable(path, dataset, "is not what was prepared (truncated or changed)")
             arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
-            raise _unusable(path, dataset, "is not there") from None
+            raise _unusable(path, dataset, "does not exist") from None
         except (OSError, ValueError) as error:
             raise _unusable(path, dataset, f"cannot be read ({error})") from None
     return arrays

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clipnoise.data.fetch import RemoteFile
 from clipnoise.data.images import Images, Pixels
+from clipnoise.data.remote import RemoteFile
 from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PIECE = 1 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(Images):
-    """60,000 colour 32×32 images of ten kinds of things.
+    """60,000 colour 32×32 images of ten classes of objects.
 
     Standardised as usual with torchvision (DP-AdamBC, Appendix A), with the means and deviations
     that Opacus' example uses.
@@ -94,7 +94,7 @@ class Cifar10(Images):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(Cifar10):
-    """60,000 colour 32×32 images of a hundred kinds of things."""
+    """60,000 colour 32×32 images of a hundred classes of objects."""
 
     id: ClassVar[str] = "cifar-100"
     title: ClassVar[str] = "CIFAR-100"
@@ -116,7 +116,7 @@ class Cifar100(Cifar10):
 
 
 def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Read files out of a compressed archive; nothing is unpacked onto the disk.
+    """Read files from a compressed archive without unpacking it to disk.
 
     Args:
         path: a .tar.gz file.
@@ -133,7 +133,7 @@ def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
                     content = archive.extractfile(member) if member.name in names else None
                     if content is not None:
                         found[member.name] = content.read()
-            while stream.read(PIECE):  # the checksum stands at the end
+            while stream.read(PIECE):  # gzip verifies its checksum at the end
                 pass
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise UserError(f"{path}: truncated or damaged ({error}).") from None
@@ -144,9 +144,9 @@ def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds numbers, text, lists, dicts and arrays; a file that asks for more is refused.
+    """Reads numbers, text, lists, dicts and arrays, and refuses anything else.
 
-    A pickle may otherwise name any function to be called.
+    An unrestricted pickle can call any function that it names.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -170,7 +170,7 @@ def unpickle(content: bytes, where: str) -> Any:
         where: what it is, for the message.
 
     Raises:
-        UserError: it is damaged, or holds something else.
+        UserError: it is damaged, or contains anything else.
     """
     try:
         return _Unpickler(io.BytesIO(content), encoding="latin1").load()

@@ -1,4 +1,4 @@
-"""Download a file, going on where an earlier attempt stopped."""
+"""Download a file, resuming where an earlier attempt stopped."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from requests import Response
 
 PIECE = 1 << 18  # bytes
-ATTEMPTS = 4  # in a row that bring nothing
+ATTEMPTS = 4  # in a row without a new byte
 TIMEOUT = 60  # seconds without a byte
-REFUSED = {401, 403, 404, 410, 451}  # trying again does not help
+REFUSED = {401, 403, 404, 410, 451}  # status codes after which retrying does not help
 
 
 def version_file(part: Path) -> Path:
-    """Return the file that names the version of which a part is, where the server names any."""
+    """Return the file with the server's name for the version that is being downloaded, if any."""
     return part.with_name(f"{part.name}.version")
 
 
 def download(address: str, part: Path, report: Callable[[int, int | None], None]) -> None:
-    """Download a file; what of it is there already is not downloaded again.
+    """Download a file; bytes that are already present are not downloaded again.
 
     Args:
-        address: where it is.
-        part: where it grows; it stays there when the download fails.
-        report: is told how many bytes are there, and how many there will be, where this is known.
+        address: its URL.
+        part: the file that grows; it stays when the download fails.
+        report: called with how many bytes are present, and how many there will be, if known.
 
     Raises:
         UserError: no network, no such file there, or no space.
@@ -44,10 +44,10 @@ def download(address: str, part: Path, report: Callable[[int, int | None], None]
 
 @dataclass
 class _Download:
-    """One file on its way.
+    """The download of one file.
 
     Attributes:
-        validator: what the server calls the version that is being downloaded.
+        validator: the server's name for the version that is being downloaded.
     """
 
     address: str
@@ -56,7 +56,7 @@ class _Download:
     validator: str | None = None
 
     def run(self) -> None:
-        """Ask until it is whole; an attempt that brings nothing is repeated a few times."""
+        """Request until the file is complete; give up after a few attempts without a new byte."""
         import requests
         import urllib3
 
@@ -75,7 +75,7 @@ class _Download:
         raise UserError(f"{self.address}: cannot be downloaded: {problem}.")
 
     def _attempt(self) -> bool:
-        """Ask for what is missing; return whether the file is whole."""
+        """Request the missing bytes; return whether the file is complete."""
         import requests
 
         have = self._size()
@@ -91,16 +91,16 @@ class _Download:
                 r"bytes (?:(\d+)-\d+|\*)/(\d+)", response.headers.get("Content-Range", "")
             )
             if response.status_code == requests.codes.requested_range_not_satisfiable:
-                whole = offered is not None and int(offered[2]) == have
-                if not whole:
+                complete = offered is not None and int(offered[2]) == have
+                if not complete:
                     self.part.unlink()
-                return whole
+                return complete
             response.raise_for_status()
             self._note(_validator(response))
-            goes_on = response.status_code == requests.codes.partial_content
-            if goes_on and not (offered and offered[1] == str(have)):
-                raise requests.ConnectionError("the server sent another part than asked for")
-            self._receive(response, have if goes_on else 0)
+            resumes = response.status_code == requests.codes.partial_content
+            if resumes and not (offered and offered[1] == str(have)):
+                raise requests.ConnectionError("the server sent another range than requested")
+            self._receive(response, have if resumes else 0)
         return True
 
     def _receive(self, response: Response, have: int) -> None:
@@ -124,11 +124,11 @@ class _Download:
                 raise
             raise UserError(
                 f"{self.part}: the disk is full. Free some space and run the same again: "
-                "it goes on where it stopped."
+                "it resumes where it stopped."
             ) from None
 
     def _note(self, validator: str | None) -> None:
-        """Keep the name of the version, so that a later call can go on with it."""
+        """Keep the name of the version, so that a later call can resume the download."""
         self.validator = validator
         if validator is None:
             version_file(self.part).unlink(missing_ok=True)
@@ -140,13 +140,13 @@ class _Download:
 
 
 def _validator(response: Response) -> str | None:
-    """Return what names this version of the file; a weak tag cannot vouch for its bytes."""
+    """Return the server's name for this version; a weak ETag does not identify the bytes."""
     tag: str | None = response.headers.get("ETag")
     return response.headers.get("Last-Modified") if tag is None or tag.startswith("W/") else tag
 
 
 def _reason(error: Exception) -> str:
-    """Say what went wrong on the way, without the layers of the libraries."""
+    """Describe a network error without the layers of the libraries."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

@@ -1,4 +1,4 @@
-"""Graphs whose nodes have a bounded number of in- and out-neighbours, and a synthetic one.
+"""Graphs whose nodes have bounded in- and out-degrees: ogbn-arxiv, and a synthetic one.
 
 An undirected edge becomes two directed ones, and each belongs to the list of its source. Which
 directed edges are kept is fixed before training: a node keeps at most K edges to its neighbours,
@@ -14,15 +14,21 @@ gap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Examples
-from clipnoise.data.drawn import DrawnOfFourSizes
+from clipnoise.data.base import Examples, Splits
+from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
+from clipnoise.data.splits import Partitioned
+from clipnoise.data.synthetic import DrawnOfFourSizes
+from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural
-from clipnoise.seeds import derive, generator
+from clipnoise.seeds import GAMMA, derive, generator, mix64
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_NODE = -1
+FEATURES, CLASSES = 128, 40  # of ogbn-arxiv
+SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # files of ogbn-arxiv
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,6 @@ class NeighbourRows(Rows):
 
     features: np.ndarray
     neighbourhoods: Tensor
-    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.neighbourhoods)
@@ -61,9 +68,6 @@ class NeighbourRows(Rows):
         present = (nodes != NO_NODE).unsqueeze(-1)
         features = torch.from_numpy(self.features[nodes.clamp(min=0).numpy()])
         return torch.cat([features * present, present.to(features.dtype)], dim=-1).to(self.device)
-
-    def to(self, device: str) -> NeighbourRows:
-        return replace(self, device=device)
 
 
 def directed_edges(edges: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -115,18 +119,12 @@ def sample_neighbourhoods(
 
 
 def _priority(ends: np.ndarray, seed: int) -> np.ndarray:
-    """Return a pseudorandom number per edge that depends only on its ends and the seed.
-
-    Source: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
-    """
+    """Return a pseudorandom number per edge that depends only on its ends and the seed."""
     import numpy as np
 
     mixed = np.full(len(ends), derive("split", seed), dtype=np.uint64)
     for end in (0, 1):
-        mixed += ends[:, end].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
+        mixed = mix64(mixed + ends[:, end].astype(np.uint64) * np.uint64(GAMMA))
     return mixed
 
 
@@ -228,3 +226,144 @@ class SyntheticGraph(DrawnOfFourSizes):
             degree=self.degree,
             seed=self.split_seed,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OgbnArxiv(Partitioned):
+    """169,343 papers of computer science on arXiv, with the citations among them, in 40 subjects.
+
+    Citations count both ways. Training, validation, test and public papers form separate graphs, as
+    in Daigavane et al. 2021 (ogbn-arxiv-disjoint).
+
+    Attributes:
+        split_seed: which training papers are private or public, and which edges are kept.
+        degree: K, the bound on in- and out-degrees.
+    """
+
+    id: ClassVar[str] = "ogbn-arxiv"
+    title: ClassVar[str] = "ogbn-arxiv"
+    licence: ClassVar[str] = "ODC-BY 1.0"
+    source: ClassVar[str] = (
+        "W. Hu et al., Open Graph Benchmark: datasets for machine learning on graphs, NeurIPS "
+        "2020; citations and texts from the Microsoft Academic Graph"
+    )
+    split: ClassVar[str] = "published, by year: up to 2017, 2018, from 2019; public from the first"
+    preprocessing: ClassVar[str] = (
+        "citations both ways, within a split only; in- and out-degrees bounded by K; features as "
+        "published (means of word vectors)"
+    )
+    manual: ClassVar[str] = "no licence to accept; the archive as it is, not unpacked."
+    files: ClassVar[tuple[RemoteFile, ...]] = (
+        RemoteFile("arxiv.zip", "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"),
+    )
+    training_file: ClassVar[int] = 90_941
+    validation_file: ClassVar[int] = 29_799
+    test_file: ClassVar[int] = 48_603
+
+    validation_examples: Natural = 29_799
+    degree: Count = 7
+
+    @property
+    def signature(self) -> Signature:
+        return Signature("nodes", (1 + self.degree, FEATURES + 1), CLASSES)
+
+    def degree_bound(self) -> int:
+        return self.degree
+
+    def prepare(self, cache: Path) -> None:
+        """Write the whole graph: the options of the split and the degree apply when loading."""
+        path = self.raw_files(cache).require() / self.files[0].name
+        try:
+            with zipfile.ZipFile(path) as archive:
+                arrays = _graph(path, archive)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise UserError(f"{path}: truncated or damaged ({error}).") from None
+        self.write(cache, arrays)
+
+    def load(self, cache: Path) -> Splits:
+        import torch
+
+        arrays, provenance = self.read(cache)
+        members = {part: torch.from_numpy(arrays[part].astype("int64")) for part in SPLITS}
+        rows = self.positions({part: len(nodes) for part, nodes in members.items()})
+
+        def take(part: str) -> Examples:
+            file = "train" if part == "public" else part
+            return examples(
+                arrays["features"],
+                arrays["labels"],
+                arrays["edges"],
+                members[file][rows[part]],
+                degree=self.degree,
+                seed=self.split_seed if file == "train" else 0,
+            )
+
+        return Splits.build(take, self.sizes(), provenance)
+
+
+def _graph(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
+    """Read the archive and check that its parts fit together.
+
+    Raises:
+        UserError: a part is missing, is not a table of numbers, or does not fit; names it.
+    """
+    import numpy as np
+
+    features = _table(path, archive, "raw/node-feat", "float32", FEATURES)
+    count = len(features)
+    labels = _table(path, archive, "raw/node-label", "int64", 1, below=CLASSES)[:, 0]
+    edges = _table(path, archive, "raw/edge", "int64", 2, below=count)
+    nodes = {
+        part: _table(path, archive, f"split/time/{name}", "int64", 1, below=count)[:, 0]
+        for part, name in SPLITS.items()
+    }
+    if len(labels) != count:
+        raise UserError(f"{path}: node-label has {len(labels)} rows, node-feat {count}.")
+    if not np.isfinite(features).all():
+        raise UserError(f"{path}: node-feat holds a number that is not finite.")
+    everyone = np.concatenate(list(nodes.values()))
+    if len(np.unique(everyone)) != len(everyone):
+        raise UserError(f"{path}: a node occurs twice in the files of split/time.")
+    whole = {"edges": edges, **nodes}
+    return {
+        "features": features,
+        "labels": labels.astype("uint8"),
+        **{name: values.astype("int32") for name, values in whole.items()},
+    }
+
+
+def _table(
+    path: Path,
+    archive: zipfile.ZipFile,
+    name: str,
+    dtype: str,
+    columns: int,
+    below: int | None = None,
+) -> np.ndarray:
+    """Read one of the compressed CSV files of the archive, which have no header.
+
+    Args:
+        path: of the archive, for messages.
+        archive: the archive.
+        name: of the file, below its folder, without suffixes.
+        dtype: of its numbers.
+        columns: the required number.
+        below: the upper bound, exclusive, of its non-negative numbers; None allows any number.
+    """
+    import pandas as pd
+
+    member = f"arxiv/{name}.csv.gz"
+    try:
+        with archive.open(member) as stream:
+            table = pd.read_csv(stream, header=None, compression="gzip", dtype=dtype)
+    except KeyError:
+        raise UserError(f"{path}: does not contain {member}.") from None
+    except (ValueError, pd.errors.ParserError) as error:
+        raise UserError(f"{path}: {member} is not a table of {dtype} ({error}).") from None
+    values: np.ndarray = table.to_numpy()
+    if values.shape[1] != columns:
+        raise UserError(f"{path}: {member} has {values.shape[1]} columns, expected {columns}.")
+    if below is not None and len(values) and not 0 <= values.min() <= values.max() < below:
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise UserError(f"{path}: {member} holds {wrong}; allowed are 0 to {below - 1}.")
+    return values

@@ -1,4 +1,4 @@
-"""What datasets of images share: kept as bytes, memory-mapped, made floats when taken."""
+"""What datasets of images share: stored as bytes, memory-mapped, turned into floats when taken."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Splits
-from clipnoise.data.cache import write_arrays
-from clipnoise.data.fetch import facts, require_raw
-from clipnoise.data.partition import Partitioned
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
+from clipnoise.data.splits import Partitioned
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
 
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Pixels = Literal["unit", "standardised"]
-Asked = Literal["classification", "reconstruction"]
+ImageTask = Literal["classification", "reconstruction"]
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Makes bytes floats: between 0 and 1, then less the mean over the deviation of a channel.
+    """Turns bytes into floats between 0 and 1, then standardises each channel.
 
     Attributes:
         flat: whether an image becomes a vector.
@@ -46,16 +44,16 @@ class Scaled:
 
 
 def examples(
-    images: np.ndarray, labels: np.ndarray, rows: Tensor, task: Asked, scaled: Scaled
+    images: np.ndarray, labels: np.ndarray, rows: Tensor, task: ImageTask, scaled: Scaled
 ) -> Examples:
-    """Return some images with what is asked about them.
+    """Return images with their targets.
 
     Args:
         images: uint8 of shape (N, channels, height, width), possibly in a file.
         labels: integers of shape (N,).
-        rows: which of them, int64 of shape (n,).
-        task: what is asked.
-        scaled: what makes the bytes floats.
+        rows: the chosen ones, int64 of shape (n,).
+        task: whether targets are the labels or the images.
+        scaled: turns the bytes into floats.
     """
     import torch
 
@@ -65,8 +63,8 @@ def examples(
     return Examples(inputs, torch.from_numpy(labels[rows.numpy()].astype("int64")))
 
 
-def image_signature(shape: tuple[int, int, int], classes: int, task: Asked) -> Signature:
-    """Return what images look like, and what is asked about them."""
+def image_signature(shape: tuple[int, int, int], classes: int, task: ImageTask) -> Signature:
+    """Return the signature of images, whose targets are labels or the images."""
     outputs = math.prod(shape) if task == "reconstruction" else classes
     return Signature("image", shape, outputs, task)
 
@@ -75,16 +73,16 @@ def image_signature(shape: tuple[int, int, int], classes: int, task: Asked) -> S
 class Images(Partitioned):
     """Base of the datasets of images with a training file and a test file.
 
-    There is no augmentation: the papers name none, and a private step pays for one gradient of an
-    example, whatever view of it that is.
+    There is no augmentation: the papers name none, and a private step pays for one gradient per
+    example, whichever view of it is used.
 
     Attributes:
         shape: (channels, height, width).
         classes: number of labels.
         means, deviations: of each channel, over the published training file.
-        pixels: "unit" scales to [0, 1]; "standardised" then takes off the means and divides by the
-            deviations, which are taken as public knowledge.
-        task: what is asked about an image: its class, or itself.
+        pixels: "unit" scales to [0, 1]; "standardised" then subtracts the means and divides by the
+            deviations, which count as public knowledge.
+        task: whether to predict the class of an image or the image itself.
     """
 
     shape: ClassVar[tuple[int, int, int]]
@@ -97,7 +95,7 @@ class Images(Partitioned):
 
     validation_examples: Count = 5000
     pixels: Pixels = "unit"
-    task: Asked = "classification"
+    task: ImageTask = "classification"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,14 +122,14 @@ class Images(Partitioned):
         raise NotImplementedError
 
     def prepare(self, cache: Path) -> None:
-        """Write all images and labels, whatever the split: its options apply when loading."""
-        folder = require_raw(cache, self)
+        """Write all images and labels: the options of the split apply when loading."""
+        folder = self.raw_files(cache).require()
         arrays = {}
         for part, (images, labels) in self.raw_images(folder).items():
             self._check(folder, part, images, labels)
             arrays[f"{part}_images"] = images
             arrays[f"{part}_labels"] = labels.astype("uint8")
-        write_arrays(cache / self.prepared, arrays, facts(cache, self))
+        self.write(cache, arrays)
 
     def _check(self, folder: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
         where = f"{folder}: the {part} split"

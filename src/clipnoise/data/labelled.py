@@ -1,4 +1,4 @@
-"""What datasets of texts with a label share, in Parquet files as on the Hugging Face hub."""
+"""Texts with a label, in Parquet files as on the Hugging Face hub: what their datasets share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from clipnoise.data.base import Examples, Splits
-from clipnoise.data.cache import write_arrays
-from clipnoise.data.fetch import RemoteFile, facts, require_raw
-from clipnoise.data.parquet import check_label, rows
-from clipnoise.data.partition import Partitioned
-from clipnoise.data.ragged import Ragged
-from clipnoise.data.rows import RaggedRows
-from clipnoise.data.tokenisation import Tokenising
+from clipnoise.data.readers import check_label, parquet_rows
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.rows import RaggedRows, RaggedWriter
+from clipnoise.data.signature import Signature
+from clipnoise.data.splits import Partitioned
+from clipnoise.data.text import TOKENIZERS, Tokenising, Tokenizer, TokenizerName
 from clipnoise.fields import Count
 
 if TYPE_CHECKING:
@@ -65,14 +64,14 @@ class LabelledTexts(Partitioned):
         Args:
             folder: of the raw files.
             part: one of `parts`.
-            labels: grows.
+            labels: receives the labels.
 
         Raises:
-            UserError: a file is damaged, lacks a column, or holds a label that is none.
+            UserError: a file is damaged, lacks a column, or holds an invalid label.
         """
         for name in self.parts[part]:
             path = folder / f"{name}.parquet"
-            for *text, label in rows(path, (*self.columns, "label")):
+            for *text, label in parquet_rows(path, (*self.columns, "label")):
                 if label == NO_LABEL and self.drops_unlabelled:
                     continue
                 labels.append(check_label(path, label, self.classes))
@@ -85,11 +84,10 @@ class LabelledTexts(Partitioned):
 
         Args:
             cache: the folder of prepared datasets.
-            inputs: makes the inputs of a part: from all arrays, the part of the source, and which
-                of its rows.
+            inputs: makes inputs from all arrays, the part of the source, and the chosen rows of it.
 
         Raises:
-            UserError: it is not prepared, or holds fewer examples than asked for.
+            UserError: it is not prepared, or holds fewer examples than requested.
         """
 
         def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
@@ -106,37 +104,36 @@ class Sequences(LabelledTexts, Tokenising):
     """Base of texts as token ids, kept as ragged rows.
 
     Attributes:
-        length: the most tokens of an example, special ones included.
+        length: the most tokens of an example, special tokens included.
     """
 
     length: Count = 128
 
     def encoder(self, cache: Path, weights: Path) -> Encode:
-        """Return what turns texts into token ids.
+        """Return the function that turns texts into token ids.
 
         Args:
             cache: the folder of prepared datasets, and of raw files.
             weights: the folder of pretrained weights, and of their tokenizers.
 
         Raises:
-            UserError: what it is made from is missing or damaged.
+            UserError: a file that it needs is missing or damaged.
         """
         raise NotImplementedError
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        """Turn every part of the source into token ids."""
         import numpy as np
 
-        folder = require_raw(cache, self)
+        folder = self.raw_files(cache).require()
         encode = self.encoder(cache, weights or cache.parent / "weights")
         arrays: dict[str, np.ndarray] = {}
         for part in self.parts:
-            ids, labels = Ragged(cache, "uint16"), array("b")
+            ids, labels = RaggedWriter(cache, "uint16"), array("b")
             for row in encode(self.labelled(folder, part, labels)):
                 ids.append(row)
             arrays[f"{part}_starts"], arrays[f"{part}_ids"] = ids.arrays()
             arrays[f"{part}_labels"] = np.array(labels)
-        write_arrays(cache / self.prepared, arrays, facts(cache, self))
+        self.write(cache, arrays)
 
     def load(self, cache: Path) -> Splits:
         def tokens(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> RaggedRows:
@@ -144,3 +141,28 @@ class Sequences(LabelledTexts, Tokenising):
             return RaggedRows(starts, ids, chosen, self.length)
 
         return self.cut_texts(cache, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenisedTexts(Sequences):
+    """Base of texts for a pretrained model; of a pair the longer text is truncated.
+
+    Attributes:
+        tokenizer: the model whose tokenizer is used, from the weights folder.
+    """
+
+    preprocessing: ClassVar[str] = (
+        "tokenised with the special tokens of the model, as [CLS] one [SEP] other [SEP] or "
+        "[CLS] text [SEP]; 0 is padding"
+    )
+    prepared_with: ClassVar[tuple[str, ...]] = ("tokenizer", "length")
+
+    tokenizer: TokenizerName = "bert-base"
+
+    @property
+    def signature(self) -> Signature:
+        vocabulary = TOKENIZERS[self.tokenizer].vocabulary
+        return Signature("tokens", (self.length,), self.classes, vocabulary=vocabulary)
+
+    def encoder(self, cache: Path, weights: Path) -> Encode:
+        return Tokenizer(self.tokenizer, weights, self.length).encode

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.fetch import RemoteFile
 from clipnoise.data.images import Images
+from clipnoise.data.remote import RemoteFile
 from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
 PARTS = {"train": "train", "test": "t10k"}
-BYTES = 0x08  # the type of the numbers of an IDX file
+BYTES = 0x08  # the code of unsigned bytes in an IDX file
 
 
 def _files(folder: str, *md5: str) -> tuple[RemoteFile, ...]:
@@ -109,7 +109,7 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
         uint8, read-only.
 
     Raises:
-        UserError: it is damaged, or is not such a file.
+        UserError: it is damaged or not of this format.
     """
     import numpy as np
 
@@ -123,5 +123,5 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
         raise UserError(f"{path}: not an IDX file of bytes with {axes} axes.")
     values = np.frombuffer(content, dtype=np.uint8, offset=min(start, len(content)))
     if len(values) != np.prod(shape):
-        raise UserError(f"{path}: holds {len(values)} bytes, but its head says {shape}.")
+        raise UserError(f"{path}: holds {len(values)} bytes, but its header says {shape}.")
     return values.reshape(shape)

@@ -1,4 +1,4 @@
-"""A user's own data: two files in a folder, and a few lines that say what is in them."""
+"""A user's own data: two files in a folder, described by the options of the dataset."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Splits
-from clipnoise.data.cache import write_arrays
-from clipnoise.data.fetch import digest, facts, raw_folder
 from clipnoise.data.images import Scaled
-from clipnoise.data.parquet import rows
-from clipnoise.data.partition import Partitioned
+from clipnoise.data.readers import parquet_rows
+from clipnoise.data.remote import digest
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
+from clipnoise.data.splits import Partitioned
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, to_plain
 
@@ -36,21 +35,21 @@ CUT = ("split_seed", "train_examples", "validation_examples", "public_examples",
 class Own(Partitioned):
     """A training file and a test file, as NumPy archives or Parquet.
 
-    They lie in `<cache>/raw/<name>` and are called train and test, with .npz or .parquet behind.
-    What the options say of them is public: a study is planned from it without the data, and the
-    files are held to it when they are prepared.
+    They lie in `<cache>/raw/<name>` and are called train and test, with suffix .npz or .parquet.
+    What the options say about them is public: a study is planned from it without the data, and the
+    files are checked against it when they are prepared.
 
     Attributes:
         name: of the folder.
-        inputs: the arrays or columns that make an example: several of one number each, or one of
-            lists or of arrays.
-        target: the array or column that is asked about.
+        inputs: the arrays or columns that make up an example: several of one number each, or one
+            of lists or of arrays.
+        target: the array or column to predict.
         kind: "features": numbers; "image": bytes 0 to 255, scaled to [0, 1], or floats as they
-            are; "tokens": ids from 1, filled up with 0 to the longest.
+            are; "tokens": ids from 1, padded with 0 to the longest sequence.
         shape: of an example: (features,), (channels, height, width) or (longest,).
         outputs: number of classes, tags or numbers to predict.
         task: what the target is: a class from 0; tags as 0 and 1; or numbers.
-        vocabulary: number of token ids, 0 included; for tokens only.
+        vocabulary: number of token ids, including 0; for tokens only.
         training_file: examples in the training file.
         test_file: examples in the test file.
     """
@@ -82,7 +81,7 @@ class Own(Partitioned):
         if len(self.shape) != axes:
             raise ValueError(f"shape must have {axes} numbers for {self.kind}, got {self.shape}")
         if (self.vocabulary is None) == (self.kind == "tokens"):
-            raise ValueError("vocabulary must be given for tokens, and for nothing else")
+            raise ValueError("vocabulary must be given for tokens, and for no other kind")
 
     @property
     def signature(self) -> Signature:
@@ -104,25 +103,25 @@ class Own(Partitioned):
     def prepare(self, cache: Path) -> None:
         arrays: dict[str, np.ndarray] = {}
         raw: dict[str, dict[str, str]] = {}
-        announced = dict(zip(PARTS, (self.training_file, self.test_file), strict=True))
-        for part, count in announced.items():
-            path = self._path(raw_folder(cache, self.name), part)
+        declared = dict(zip(PARTS, (self.training_file, self.test_file), strict=True))
+        for part, count in declared.items():
+            path = self._path(cache / "raw" / self.name, part)
             read = _read_npz if path.suffix == ".npz" else _read_parquet
             columns = read(path, (*self.inputs, self.target))
             try:
                 inputs = self._examples([columns[name] for name in self.inputs])
                 targets = self._targets(_numbers(columns[self.target]))
-                for name, found in (("inputs", inputs), ("targets", targets)):
-                    if len(found) != count:
-                        raise ValueError(f"{len(found):,} {name}, but {count:,} are announced")
+                for name, values in (("inputs", inputs), ("targets", targets)):
+                    if len(values) != count:
+                        raise ValueError(f"{len(values):,} {name}, but {count:,} are declared")
             except ValueError as error:
                 raise UserError(f"{path}: {error}.") from None
             arrays |= {f"{part}_inputs": inputs, f"{part}_labels": targets}
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
-        write_arrays(cache / self.prepared, arrays, {**facts(cache, self), "raw files": raw})
+        self.write(cache, arrays, **{"raw files": raw})
 
     def _path(self, folder: Path, part: str) -> Path:
-        """Return the file of a part, in whatever form it is."""
+        """Return the file of a part, in either form."""
         found = [folder / f"{part}{form}" for form in FORMS if (folder / f"{part}{form}").is_file()]
         if len(found) != 1:
             names = " or ".join(f"{part}{form}" for form in FORMS)
@@ -130,7 +129,7 @@ class Own(Partitioned):
         return found[0]
 
     def _examples(self, columns: list[Any]) -> np.ndarray:
-        """Return inputs as they are stored, of shape (n, *shape), from their arrays or columns."""
+        """Return inputs as stored, of shape (n, *shape), from their arrays or columns."""
         import numpy as np
 
         if self.kind == "tokens":
@@ -138,7 +137,7 @@ class Own(Partitioned):
         arrays = [_numbers(column) for column in columns]
         joined = arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
         if joined.ndim == 0 or math.prod(joined.shape[1:]) != math.prod(self.shape):
-            raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is announced")
+            raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is declared")
         joined = joined.reshape(-1, *self.shape)
         if self.kind == "image" and joined.dtype.kind in "iu":
             _require_range("the pixel", joined, 256)
@@ -146,7 +145,7 @@ class Own(Partitioned):
         return _finite("inputs", joined)
 
     def _tokens(self, columns: list[Any]) -> np.ndarray:
-        """Return token ids, int32 of shape (n, longest), filled up with 0."""
+        """Return token ids, int32 of shape (n, longest), padded with 0."""
         import numpy as np
 
         assert self.vocabulary is not None
@@ -162,15 +161,15 @@ class Own(Partitioned):
         return padded.astype("int32")
 
     def _targets(self, targets: np.ndarray) -> np.ndarray:
-        """Return targets as they are stored."""
+        """Return targets as stored."""
         if self.task == "classification":
             if targets.ndim != 1 or targets.dtype.kind not in "iub":
-                raise ValueError(f"{self.target} must hold one whole number an example")
+                raise ValueError(f"{self.target} must hold one whole number per example")
             _require_range("the label", targets, self.outputs)
             return targets.astype("int64")
         wanted = (len(targets), self.outputs)
         if targets.shape != wanted and (targets.ndim != 1 or self.outputs != 1):
-            raise ValueError(f"{self.target} has shape {targets.shape}, but {wanted} is announced")
+            raise ValueError(f"{self.target} has shape {targets.shape}, but {wanted} is declared")
         numbers = _finite(self.target, targets.reshape(wanted))
         if self.task == "multi-label" and not ((numbers == 0) | (numbers == 1)).all():
             raise ValueError(f"{self.target} must hold 0 and 1 only")
@@ -186,7 +185,7 @@ class Own(Partitioned):
 
 
 def _wide(taken: Tensor) -> Tensor:
-    """Make token ids as wide as an embedding takes them; leave floats."""
+    """Widen token ids to int64, which embeddings take; leave floats."""
     return taken if taken.is_floating_point() else taken.long()
 
 
@@ -194,7 +193,7 @@ def _numbers(values: Any) -> np.ndarray:
     """Return numbers as an array.
 
     Raises:
-        ValueError: they are lists of different lengths, or no numbers.
+        ValueError: they are lists of different lengths, or not numbers.
     """
     import numpy as np
 
@@ -244,5 +243,5 @@ def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     """Return some columns of a Parquet file."""
-    columns = list(zip(*rows(path, names), strict=True)) or [()] * len(names)
+    columns = list(zip(*parquet_rows(path, names), strict=True)) or [()] * len(names)
     return dict(zip(names, columns, strict=True))

@@ -7,25 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.base import Splits
-from clipnoise.data.cache import write_arrays
-from clipnoise.data.fetch import RemoteFile, facts, require_raw
 from clipnoise.data.labelled import (
     Encode,
     LabelledTexts,
     Parts,
     Sequences,
+    TokenisedTexts,
     hub_files,
     one_file_each,
 )
-from clipnoise.data.parquet import rows
-from clipnoise.data.ragged import Ragged
-from clipnoise.data.rows import SparseRows
+from clipnoise.data.readers import parquet_rows
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.rows import RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.tokenised import TokenisedTexts
-from clipnoise.data.words import FIRST, Vocabulary, words_in
+from clipnoise.data.text import FIRST, MOST_IDS, Vocabulary, words_in
 from clipnoise.fields import Count
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 Counted = Literal["unlabelled", "private"]
 
 UNLABELLED = one_file_each("plain_text", unlabelled="unsupervised")
-MOST_WORDS = 2**16  # ids are kept in 16 bits
 
 
 class ImdbReviews(LabelledTexts):
@@ -98,32 +95,27 @@ class CountedWords(LabelledTexts):
     """Base of reviews as words from a vocabulary that is counted in IMDB reviews.
 
     Attributes:
-        words: how many words are kept, the most frequent first.
-        counted: in which reviews. The 50,000 "unlabelled" ones are published beside the labelled
-            ones and in no split here: they are public. "private" counts in the training file, as
-            the released code does: what the words are then depends on private examples, no noise
-            covers that, and ε is nominal.
+        words: size of the vocabulary, the most frequent words first.
+        counted: in which reviews words are counted. The 50,000 "unlabelled" ones are published
+            beside the labelled ones and in no split here: they are public. "private" counts in the
+            training file, as the released code does: the vocabulary then depends on private
+            examples, which no noise covers, and ε is nominal.
     """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted")
 
     words: Count = 10_000
     counted: Counted = "unlabelled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not FIRST < self.words <= MOST_WORDS:
-            raise ValueError(f"words must be above {FIRST} and at most {MOST_WORDS}")
-
-    @property
-    def prepared(self) -> str:
-        return f"{self.id}@" + "-".join(str(value) for value in self.preparation().values())
+        if not FIRST < self.words <= MOST_IDS:
+            raise ValueError(f"words must be above {FIRST} and at most {MOST_IDS}")
 
     @property
     def meaning(self) -> str:
-        """What the words are."""
+        """What the words stand for."""
         return f"the {self.words} most frequent words of IMDB's {self.counted} reviews"
-
-    def preparation(self) -> dict[str, Any]:
-        return {"words": self.words, "counted": self.counted}
 
     def caveat(self) -> str | None:
         if self.counted == "unlabelled":
@@ -131,18 +123,18 @@ class CountedWords(LabelledTexts):
         return "the vocabulary was counted in the private reviews, which no noise covers"
 
     def vocabulary(self, cache: Path, size: int) -> Vocabulary:
-        """Count the vocabulary, of some number of words.
+        """Count a vocabulary of a given size.
 
         Raises:
             UserError: IMDB's raw files are missing or damaged, or have fewer words.
         """
-        folder = require_raw(cache, Imdb())
+        folder = Imdb().raw_files(cache).require()
         names = UNLABELLED["unlabelled"] if self.counted == "unlabelled" else Imdb.parts["train"]
         paths = [folder / f"{name}.parquet" for name in names]
 
         def texts() -> Iterator[str]:
             for path in paths:
-                for (text,) in rows(path, Imdb.columns):
+                for (text,) in parquet_rows(path, Imdb.columns):
                     yield text
 
         return Vocabulary.counted(texts(), size, " and ".join(map(str, paths)))
@@ -150,7 +142,7 @@ class CountedWords(LabelledTexts):
 
 @dataclass(frozen=True, kw_only=True)
 class WordSequences(CountedWords, Sequences):
-    """Base of reviews as words in a row; of `words` ids, two are padding and the unknown word.
+    """Base of reviews as sequences of words; two of the `words` ids are padding and unknown.
 
     Source: AdaDPS, Appendix B and released code (10,000 words, the first 290 of a review).
     """
@@ -159,20 +151,14 @@ class WordSequences(CountedWords, Sequences):
         "lower case, without markup and punctuation; 0 is padding, 1 an unknown word"
     )
 
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "length")
+
     length: Count = 290
 
     @property
     def signature(self) -> Signature:
-        return Signature(
-            "tokens",
-            (self.length,),
-            self.classes,
-            vocabulary=self.words,
-            meaning=self.meaning,
-        )
-
-    def preparation(self) -> dict[str, Any]:
-        return {**super().preparation(), "length": self.length}
+        shape, words, meaning = (self.length,), self.words, self.meaning
+        return Signature("tokens", shape, self.classes, vocabulary=words, meaning=meaning)
 
     def encoder(self, cache: Path, weights: Path) -> Encode:
         vocabulary = self.vocabulary(cache, self.words - FIRST)
@@ -181,7 +167,7 @@ class WordSequences(CountedWords, Sequences):
 
 @dataclass(frozen=True, kw_only=True)
 class ImdbWords(ImdbReviews, WordSequences):
-    """IMDB reviews as words in a row."""
+    """IMDB reviews as sequences of words."""
 
     id: ClassVar[str] = "imdb-words"
     title: ClassVar[str] = "IMDB (words)"
@@ -189,7 +175,7 @@ class ImdbWords(ImdbReviews, WordSequences):
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonWords(AmazonReviews, WordSequences):
-    """Amazon reviews as words in a row, from the vocabulary of IMDB."""
+    """Amazon reviews as sequences of words, from the vocabulary of IMDB."""
 
     id: ClassVar[str] = "amazon-words"
     title: ClassVar[str] = "Amazon reviews (words)"
@@ -200,15 +186,16 @@ class BagOfWords(CountedWords):
     """Base of reviews as bags of words.
 
     Attributes:
-        features: "bag-of-words" is the share that a word has in the words of a review; "tf-idf" is
-            that times ln(reviews / reviews with the word), counted where the vocabulary is.
+        features: "bag-of-words" is the relative frequency of a word in a review; "tf-idf" is that
+            times ln(reviews / reviews with the word), counted in the vocabulary's reviews.
 
     Source: AdaDPS, Appendix B and released code.
     """
 
     preprocessing: ClassVar[str] = (
-        "lower case, without markup and punctuation; the share of each word in a review, or tf-idf"
+        "lower case, without markup and punctuation; relative frequency of each word, or tf-idf"
     )
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "features")
 
     features: Literal["bag-of-words", "tf-idf"] = "bag-of-words"
 
@@ -217,26 +204,24 @@ class BagOfWords(CountedWords):
         meaning = f"{self.features} of {self.meaning}"
         return Signature("features", (self.words,), self.classes, meaning=meaning)
 
-    def preparation(self) -> dict[str, Any]:
-        return {**super().preparation(), "features": self.features}
-
     def prepare(self, cache: Path) -> None:
         import numpy as np
 
-        folder, vocabulary = require_raw(cache, self), self.vocabulary(cache, self.words)
+        folder, vocabulary = self.raw_files(cache).require(), self.vocabulary(cache, self.words)
         idf = vocabulary.inverse_frequency if self.features == "tf-idf" else np.ones(self.words)
         arrays: dict[str, np.ndarray] = {}
         for part in self.parts:
-            columns, values, labels = Ragged(cache, "uint16"), Ragged(cache, "float32"), array("b")
+            columns, values = RaggedWriter(cache, "uint16"), RaggedWriter(cache, "float32")
+            labels = array("b")
             for (text,) in self.labelled(folder, part, labels):
-                found = words_in(text)
-                places, counts = vocabulary.counts(found)
-                columns.append(places)
-                values.append(counts / max(len(found), 1) * idf[places])
+                words = words_in(text)
+                ranks, counts = vocabulary.counts(words)
+                columns.append(ranks)
+                values.append(counts / max(len(words), 1) * idf[ranks])
             arrays[f"{part}_starts"], arrays[f"{part}_columns"] = columns.arrays()
             arrays[f"{part}_values"] = values.arrays()[1]
             arrays[f"{part}_labels"] = np.array(labels)
-        write_arrays(cache / self.prepared, arrays, facts(cache, self))
+        self.write(cache, arrays)
 
     def load(self, cache: Path) -> Splits:
         import torch
@@ -259,7 +244,7 @@ class ImdbBow(ImdbReviews, BagOfWords):
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonBow(AmazonReviews, BagOfWords):
-    """Amazon reviews as bags of the words of IMDB: public data out of IMDB's distribution."""
+    """Amazon reviews as bags of IMDB's words: public data from outside IMDB's distribution."""
 
     id: ClassVar[str] = "amazon-bow"
     title: ClassVar[str] = "Amazon reviews (bags of words)"

@@ -1,28 +1,34 @@
-"""Rows: examples kept in a smaller form than a dense tensor, made dense a batch at a time."""
+"""Rows: examples stored more compactly than a dense tensor, made dense a batch at a time."""
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
 
-BUCKET = 32  # ragged rows are filled up to a multiple of it
+BUCKET = 32  # ragged rows are padded to a multiple of this length
 
 
+@dataclass(frozen=True)
 class Rows(ABC):
-    """What stands for a tensor of shape (n, …) where only its rows are asked for.
+    """Stands for a tensor of shape (n, …) of which only rows are needed at a time.
 
     Attributes:
-        device: where the rows that are handed out lie.
+        device: where the returned rows lie.
     """
 
-    device: str
+    device: str = field(default="cpu", kw_only=True)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -39,9 +45,9 @@ class Rows(ABC):
             Shape (b, …), a copy, on the device.
         """
 
-    @abstractmethod
-    def to(self, device: str) -> Rows:
-        """Return the same rows, handed out on another device."""
+    def to(self, device: str) -> Self:
+        """Return the same rows, to be returned on another device."""
+        return replace(self, device=device)
 
 
 @dataclass(frozen=True)
@@ -51,14 +57,13 @@ class StoredRows(Rows):
     Attributes:
         array: shape (N, …); memory-mapped, or in memory.
         chosen: which of its rows these are, int64 of shape (n,).
-        transform: what makes a tensor of taken rows the rows that are handed out, e.g. bytes to
-            normalised floats; None leaves them as they are.
+        transform: applied to a tensor of taken rows, e.g. bytes to normalised floats; None leaves
+            them as they are.
     """
 
     array: np.ndarray
     chosen: Tensor
     transform: Callable[[Tensor], Tensor] | None = None
-    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -69,13 +74,10 @@ class StoredRows(Rows):
         taken = torch.from_numpy(self.array[_positions(self.chosen, chosen)]).to(self.device)
         return taken if self.transform is None else self.transform(taken)
 
-    def to(self, device: str) -> StoredRows:
-        return replace(self, device=device)
-
 
 @dataclass(frozen=True)
 class SparseRows(Rows):
-    """Rows of a sparse matrix in compressed rows (CSR), filled up with zeros when taken.
+    """Rows of a sparse matrix in compressed rows (CSR), made dense when taken.
 
     Attributes:
         starts: where each row begins in the other two, int64 of shape (N + 1,).
@@ -83,7 +85,7 @@ class SparseRows(Rows):
         values: each entry, shape (entries,).
         width: number of columns.
         chosen: which of its rows these are, int64 of shape (n,).
-        dtype: of the rows that are handed out.
+        dtype: of the returned rows.
     """
 
     starts: np.ndarray
@@ -92,7 +94,6 @@ class SparseRows(Rows):
     width: int
     chosen: Tensor
     dtype: torch.dtype
-    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -111,29 +112,25 @@ class SparseRows(Rows):
         values = torch.from_numpy(self.values[entries]).to(self.device, self.dtype)
         return dense.scatter_(0, places.to(self.device), values).view(-1, self.width)
 
-    def to(self, device: str) -> SparseRows:
-        return replace(self, device=device)
-
 
 @dataclass(frozen=True)
 class RaggedRows(Rows):
-    """Rows of different lengths, one after the other in one array, filled up with 0 when taken.
+    """Rows of different lengths, one after the other in one array, padded with 0 when taken.
 
-    What is taken is as long as its longest row, rounded up to a bucket, so that few shapes occur;
-    rows beyond `length` are cut off.
+    A batch is as wide as its longest row, rounded up to a bucket, so that few shapes occur; longer
+    rows than `length` are truncated.
 
     Attributes:
         starts: where each row begins in `values`, int64 of shape (N + 1,).
         values: the entries of all rows, integers of shape (entries,); memory-mapped, or in memory.
         chosen: which of its rows these are, int64 of shape (n,).
-        length: the longest that is handed out.
+        length: the longest row that is returned.
     """
 
     starts: np.ndarray
     values: np.ndarray
     chosen: Tensor
     length: int
-    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -144,11 +141,11 @@ class RaggedRows(Rows):
         return torch.from_numpy(self.padded(self.positions(chosen))).to(self.device)
 
     def positions(self, chosen: Tensor | slice) -> np.ndarray:
-        """Return which rows of the array are asked for, int64 of shape (b,)."""
+        """Return the positions in the array of chosen rows, int64 of shape (b,)."""
         return _positions(self.chosen, chosen)
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
-        """Return some rows of the array, int64 of shape (b, width)."""
+        """Return rows of the array, padded, int64 of shape (b, width)."""
         import numpy as np
 
         begins = self.starts[rows]
@@ -160,12 +157,64 @@ class RaggedRows(Rows):
         padded[real] = self.values[(begins[:, None] + np.arange(width))[real]]
         return padded
 
-    def to(self, device: str) -> RaggedRows:
-        return replace(self, device=device)
-
 
 def _positions(rows: Tensor, chosen: Tensor | slice) -> np.ndarray:
-    """Return which rows of an array are asked for."""
-    found = rows[chosen if isinstance(chosen, slice) else chosen.cpu()]
-    positions: np.ndarray = found.numpy()
+    """Return the positions in an array of chosen rows; indices may lie on any device."""
+    positions: np.ndarray = rows[chosen if isinstance(chosen, slice) else chosen.cpu()].numpy()
     return positions
+
+
+class RaggedWriter:
+    """Collects rows of different lengths: numbers in a temporary file, only lengths in memory."""
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        """Start without rows.
+
+        Args:
+            folder: on whose disk the temporary file lies.
+            dtype: of the numbers.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        self._folder, self._dtype, self._counts = folder, dtype, array("q", [0])
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (lives with the object)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def __len__(self) -> int:
+        return len(self._counts) - 1
+
+    def append(self, row: np.ndarray) -> None:
+        """Append a row of shape (length,).
+
+        Raises:
+            UserError: the disk is full.
+        """
+        try:
+            self._file.write(row.astype(self._dtype, copy=False).tobytes())
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._counts.append(len(row))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each row begins, int64 of shape (n + 1,), and all numbers, memory-mapped.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        import numpy as np
+
+        starts = np.cumsum(np.frombuffer(self._counts, dtype="int64"))
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from None
+        if not starts[-1]:
+            return starts, np.zeros(0, self._dtype)
+        return starts, np.memmap(self._file, self._dtype, mode="r")
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(f"{self._folder}: cannot be written: {error.strerror or error}.")

@@ -1,13 +1,131 @@
-"""What goes into a model and what comes out of it: public, known before any data is read."""
+"""What a dataset offers a model: what an example looks like, and the task with its loss and score.
+
+All of it is public and known before any data are read.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clipnoise.data.tasks import Task, TaskName, task_of
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["features", "image", "tokens", "nodes"]
+TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
+
+NO_TARGET = -100  # as a target: there is nothing to predict at this token
+
+
+class Task:
+    """A loss per example, which is trained, and a score per example, which is reported.
+
+    Attributes:
+        score: what `scores` measures, in words for a table; None where there is only the loss.
+    """
+
+    score: ClassVar[str | None] = None
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example, shape (b,)."""
+        raise NotImplementedError
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the score of each example, between 0 and 1, shape (b,); higher is better."""
+        raise NotImplementedError
+
+
+class Classification(Task):
+    """One class of several; outputs of shape (b, classes), targets int64 of shape (b,).
+
+    The loss is the cross entropy in nats.
+    """
+
+    score: ClassVar[str | None] = "accuracy"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
+
+
+class MultiLabel(Task):
+    """Several tags of many; outputs of shape (b, tags), targets float32 of the same shape.
+
+    The loss is the binary cross entropy in nats, summed over the tags.
+    """
+
+    score: ClassVar[str | None] = "accuracy (the most likely tag is one of the example's)"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        each = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return each.sum(dim=-1)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        first = outputs.argmax(dim=-1, keepdim=True)
+        return targets.gather(-1, first).squeeze(-1).to(outputs.dtype)
+
+
+class Regression(Task):
+    """Numbers to predict; outputs of shape (b, numbers), targets float32 of the same shape.
+
+    The loss is half the squared distance.
+    """
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (outputs - targets).square().sum(dim=-1)
+
+
+class Reconstruction(Task):
+    """The input itself, flattened; outputs and targets float32 of shape (b, pixels).
+
+    The loss is the squared distance, averaged over the pixels (AdaDPS, Appendix B).
+    """
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().mean(dim=-1)
+
+
+class MaskedTokens(Task):
+    """Tokens to predict; outputs of shape (b, length, vocabulary), targets int64 of (b, length).
+
+    The loss of an example is the mean cross entropy over its own targets, so that no example
+    depends on how many another one has; without any, it is 0.
+    Source: Devlin et al. 2019, BERT, section 3.1.
+    """
+
+    score: ClassVar[str | None] = "accuracy of masked tokens"
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        each = cross_entropy(
+            outputs.transpose(1, 2), targets, reduction="none", ignore_index=NO_TARGET
+        )
+        return _mean_where(each, targets != NO_TARGET)
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        right = (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
+        return _mean_where(right, targets != NO_TARGET)
+
+
+def _mean_where(values: Tensor, there: Tensor) -> Tensor:
+    """Return the mean of the selected values of each row, or 0 where none is selected."""
+    return (values * there).sum(dim=-1) / there.sum(dim=-1).clamp(min=1)
+
+
+TASKS: dict[TaskName, Task] = {
+    "classification": Classification(),
+    "multi-label": MultiLabel(),
+    "regression": Regression(),
+    "reconstruction": Reconstruction(),
+    "masked-tokens": MaskedTokens(),
+}
 
 
 @dataclass(frozen=True)
@@ -16,15 +134,15 @@ class Signature:
 
     Attributes:
         kind: what an input is. "features": a vector; "image": (channels, height, width);
-            "tokens": token ids, filled up with 0 at the end; "nodes": the features of a
-            node, then of its up to K in-neighbours, (1 + K, features + 1); the last column is 1
-            where there is a node and 0 where there is none, see `clipnoise.data.graphs`.
-        shape: of one input, without the batch axis; of tokens the longest.
-        outputs: numbers per example (or per token) that a network gives: classes, tags, pixels.
+            "tokens": token ids, padded with 0 at the end; "nodes": the features of a node, then of
+            its up to K in-neighbours, (1 + K, features + 1); the last column is 1 where there is a
+            node and 0 where there is none, see `clipnoise.data.graphs`.
+        shape: of one input, without the batch axis; for tokens the longest.
+        outputs: numbers per example (or per token) that a network returns: classes, tags, pixels.
         task_name: what the outputs are compared with, and how.
-        vocabulary: how many token ids there are; None where inputs are not tokens.
+        vocabulary: number of token ids; None where inputs are not tokens.
         meaning: what features or tokens stand for, where the same shape can mean different things;
-            it matters to public data, and to no model.
+            it matters to public data and to no model.
     """
 
     kind: Kind
@@ -36,13 +154,13 @@ class Signature:
 
     @property
     def numbers(self) -> int:
-        """How many numbers a network gives for one example."""
+        """How many numbers a network returns for one example."""
         return self.outputs * (self.shape[0] if self.task_name == "masked-tokens" else 1)
 
     @property
     def task(self) -> Task:
-        """The losses and scores of the task."""
-        return task_of(self.task_name)
+        """The losses and scores."""
+        return TASKS[self.task_name]
 
     def __str__(self) -> str:
         words = "" if self.vocabulary is None else f" from a vocabulary of {self.vocabulary}"

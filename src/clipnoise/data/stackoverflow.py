@@ -1,4 +1,4 @@
-"""Stack Overflow: which tags belong to a sentence of a question or an answer? By user."""
+"""Stack Overflow: predict the tags of a sentence of a question or an answer; by user."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Splits
-from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
-from clipnoise.data.fetch import RemoteFile, facts, require_raw
-from clipnoise.data.partition import Partitioned
-from clipnoise.data.ragged import Ragged
-from clipnoise.data.rows import Rows, SparseRows
+from clipnoise.data.readers import Database, Sentence, open_database, read_counts
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.tffile import Database, Sentence, opened, read_counts
+from clipnoise.data.splits import Partitioned
+from clipnoise.data.text import MOST_IDS
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
@@ -28,30 +27,32 @@ ADDRESS = "https://storage.googleapis.com/tff-datasets-public"
 DATABASE = "stackoverflow.sqlite.lzma"
 WORDS, TAGS = "stackoverflow.word_count", "stackoverflow.tag_count"
 HELD_OUT = 1000  # users in whose sentences words and tags are counted
-MOST = 2**16
+
+Target = Literal["tag", "tags"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackOverflow(Partitioned):
     """Sentences of Stack Overflow users as bags of words, with the tags of their question.
 
-    The first users by their id; of each the first 80% of the sentences to train, the rest to test.
+    The first users by id; the first 80% of each user's sentences are for training, the rest for
+    testing.
 
     Attributes:
         split_seed: which training sentences are private, for validation or public.
-        users: how many users there are.
-        words: how many words are kept, the most frequent first.
+        users: number of users.
+        words: size of the vocabulary, the most frequent words first.
         tags: how many tags are kept, the most frequent first.
-        target: "tag" asks for one class, the most frequent of the sentence's tags; a sentence with
-            none of the tags counts as having the most frequent one. So do AdaDPS and its code.
-            "tags" asks for all of them.
-        counted: where words and tags are counted. "held-out": in the sentences of 1,000 of the
-            users that the source holds out; none of them is a user here, and they are public.
-            "published": the source's own counts over all its training users, as AdaDPS takes them;
-            the private users are among these, no noise covers that, and ε is nominal.
-        public_users: so many of the first users are public, and the public examples are theirs; 0
-            takes public examples from everybody. It needs train_examples, because how many
-            sentences the other users have is not known beforehand.
+        target: "tag": one class, the most frequent of the sentence's tags; a sentence with none of
+            the kept tags counts as having the most frequent one, as in AdaDPS and its code.
+            "tags": all of the sentence's tags.
+        counted: where words and tags are counted. "held-out": in the sentences of 1,000 users whom
+            the source holds out; they are not among the users here and are public. "published": the
+            source's own counts over all its training users, as in AdaDPS; these include the private
+            users, which no noise covers, and ε is nominal.
+        public_users: this many of the first users are public, and own the public examples; 0 takes
+            public examples from all users. It needs train_examples, because the number of the other
+            users' sentences is not known beforehand.
 
     Source: AdaDPS, section 6 and released code, after TensorFlow Federated's tag prediction.
     """
@@ -60,16 +61,16 @@ class StackOverflow(Partitioned):
     title: ClassVar[str] = "Stack Overflow tags"
     licence: ClassVar[str] = "CC BY-SA 3.0"
     source: ClassVar[str] = (
-        "Stack Overflow data hosted by Kaggle, as TensorFlow Federated gives it out (SQLite)"
+        "Stack Overflow data hosted by Kaggle, as published by TensorFlow Federated (SQLite)"
     )
     split: ClassVar[str] = "by user, the first 80% and the rest; validation and public of the first"
     preprocessing: ClassVar[str] = (
-        "the share of each word among the words of sentence and title; kept sparse"
+        "relative frequency of each word in sentence and title; kept sparse"
     )
     manual: ClassVar[str] = (
         "no licence to accept. The file is large: unpacked it needs several times its size on the "
-        "cache's disk while it is prepared. The HDF5 files of older releases are not read: no "
-        "library of this environment does."
+        "cache's disk while it is prepared. The HDF5 files of older releases cannot be read: no "
+        "library of this environment does so."
     )
     files: ClassVar[tuple[RemoteFile, ...]] = (
         RemoteFile(DATABASE, f"{ADDRESS}/{DATABASE}"),
@@ -85,19 +86,20 @@ class StackOverflow(Partitioned):
         ),
     )
     training_file: ClassVar[int] = 246_092
-    test_file: ClassVar[int] = 61_523  # as many as that leaves at least, at one in five
+    test_file: ClassVar[int] = 61_523  # the fewest that remain, at one in five
+    prepared_with: ClassVar[tuple[str, ...]] = ("users", "words", "tags", "counted")
 
     users: Count = 400
     words: Count = 10_000
     tags: Count = 500
-    target: Literal["tag", "tags"] = "tag"
+    target: Target = "tag"
     counted: Literal["held-out", "published"] = "held-out"
     public_users: Natural = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if max(self.words, self.tags) > MOST:
-            raise ValueError(f"words and tags must be at most {MOST}")
+        if max(self.words, self.tags) > MOST_IDS:
+            raise ValueError(f"words and tags must be at most {MOST_IDS}")
         if self.public_users >= self.users:
             raise ValueError(f"public_users must be below users, {self.users}")
         if self.public_users and not (self.train_examples and self.public_examples):
@@ -110,18 +112,6 @@ class StackOverflow(Partitioned):
         meaning = f"words and tags of Stack Overflow, {self.counted} counts"
         return Signature("features", (self.words,), self.tags, task, meaning=meaning)
 
-    @property
-    def prepared(self) -> str:
-        return f"{self.id}@" + "-".join(str(value) for value in self.preparation().values())
-
-    def preparation(self) -> dict[str, Any]:
-        return {
-            "users": self.users,
-            "words": self.words,
-            "tags": self.tags,
-            "counted": self.counted,
-        }
-
     def user_count(self) -> int:
         return self.users - self.public_users
 
@@ -131,20 +121,20 @@ class StackOverflow(Partitioned):
         return "words and tags were counted over the private users too, which no noise covers"
 
     def prepare(self, cache: Path) -> None:
-        """Write words and tags of every sentence, user by user, sparse."""
+        """Write words and tags of every sentence, sparse, one user after the other."""
         import numpy as np
 
-        folder = require_raw(cache, self)
+        folder = self.raw_files(cache).require()
         names = ("words", "values", "tags")
         kinds = ("uint16", "float32", "uint16")
-        with opened(folder / DATABASE, cache) as database:
+        with open_database(folder / DATABASE, cache) as database:
             word, tag = self._vocabularies(folder, database)
-            rows = [Ragged(cache, kind) for kind in kinds]
+            rows = [RaggedWriter(cache, kind) for kind in kinds]
             owners, tests = [], []
             for user, name in enumerate(self._names(database)):
                 sentences = list(database.sentences("train", name))
                 owners += [user] * len(sentences)
-                tests += [place >= len(sentences) * 4 // 5 for place in range(len(sentences))]
+                tests += [index >= len(sentences) * 4 // 5 for index in range(len(sentences))]
                 for sentence in sentences:
                     for ragged, row in zip(rows, _encoded(sentence, word, tag), strict=True):
                         ragged.append(row)
@@ -152,7 +142,7 @@ class StackOverflow(Partitioned):
         arrays = {name: values for name, (_, values) in parts.items()}
         arrays["word_starts"], arrays["tag_starts"] = parts["words"][0], parts["tags"][0]
         arrays["users"], arrays["test"] = np.array(owners, "int32"), np.array(tests, "bool")
-        write_arrays(cache / self.prepared, arrays, facts(cache, self))
+        self.write(cache, arrays)
 
     def _names(self, database: Database) -> list[str]:
         names = database.users("train")
@@ -162,7 +152,7 @@ class StackOverflow(Partitioned):
     def _vocabularies(
         self, folder: Path, database: Database
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the place of each word and of each tag, the most frequent first."""
+        """Return the rank of each word and of each tag, the most frequent first."""
         words: Counter[str] = Counter()
         tags: Counter[str] = Counter()
         if self.counted == "published":
@@ -176,34 +166,32 @@ class StackOverflow(Partitioned):
         return self._kept("words", words, self.words), self._kept("tags", tags, self.tags)
 
     def _kept(self, kind: str, counts: Mapping[str, int], size: int) -> dict[str, int]:
-        """Return the place of the most frequent ones; ties are in alphabetical order."""
+        """Return the rank of the most frequent entries; ties are in alphabetical order."""
         if len(counts) < size:
             raise UserError(
                 f"dataset.{kind}: {size} are asked for, but the {self.counted} counts of "
                 f"{self.id} have only {len(counts)}."
             )
-        order = sorted(counts, key=lambda one: (-counts[one], one))
-        return {one: place for place, one in enumerate(order[:size])}
+        order = sorted(counts, key=lambda entry: (-counts[entry], entry))
+        return {entry: rank for rank, entry in enumerate(order[:size])}
 
     def load(self, cache: Path) -> Splits:
         import torch
 
-        folder = cache / self.prepared
-        arrays = read_arrays(folder, self.invocation)
+        arrays, provenance = self.read(cache)
         chosen = self._chosen(torch.from_numpy(arrays["users"].copy()), arrays["test"])
 
         def take(part: str) -> Examples:
             rows = chosen[part]
             starts, words, values = (arrays[name] for name in ("word_starts", "words", "values"))
             inputs = SparseRows(starts, words, values, self.words, rows, torch.float32)
-            return Examples(inputs, self._targets(arrays, rows))
+            return Examples(inputs, tag_targets(arrays, rows, self.target, self.tags))
 
         owners = torch.from_numpy(arrays["users"][chosen["train"].numpy()].astype("int64"))
-        provenance = read_manifest(folder, self.invocation).provenance()
-        return Splits.taken(take, self.sizes(), provenance, owners - self.public_users)
+        return Splits.build(take, self.sizes(), provenance, owners - self.public_users)
 
     def _chosen(self, users: Tensor, test: np.ndarray) -> dict[str, Tensor]:
-        """Return which sentences each part has, int64 of shape (size,)."""
+        """Return the sentences of each part, int64 of shape (size,)."""
         import torch
 
         tests = torch.from_numpy(test.copy())
@@ -212,8 +200,8 @@ class StackOverflow(Partitioned):
         private = training[users[training] >= self.public_users]
         last = tests.nonzero().squeeze(1)
         sizes, draws = self.sizes(), generator("split", self.split_seed)
-        aside = 0 if self.public_users else sizes["public"]
-        self.require(sizes["train"] + sizes["validation"] + aside, len(private), "training")
+        shared = 0 if self.public_users else sizes["public"]
+        self.require(sizes["train"] + sizes["validation"] + shared, len(private), "training")
         self.require(sizes["test"], len(last), "test")
         order = private[torch.randperm(len(private), generator=draws)]
         reserve = public[torch.randperm(len(public), generator=draws)]
@@ -227,27 +215,38 @@ class StackOverflow(Partitioned):
             "public": reserve[: sizes["public"]],
         }
 
-    def _targets(self, arrays: dict[str, np.ndarray], rows: Tensor) -> Tensor | Rows:
-        import numpy as np
-        import torch
 
-        starts, tags = arrays["tag_starts"], arrays["tags"]
-        if self.target == "tags":
-            ones = np.broadcast_to(np.uint8(1), tags.shape)
-            return SparseRows(starts, tags, ones, self.tags, rows, torch.float32)
-        begins, ends = starts[rows.numpy()], starts[rows.numpy() + 1]
-        padded = np.append(tags, 0)  # where the last sentence has no tag
-        first = np.where(begins < ends, padded[begins], 0)
-        return torch.from_numpy(first.astype("int64"))
+def tag_targets(
+    arrays: Mapping[str, np.ndarray], rows: Tensor, target: Target, tags: int
+) -> Tensor | Rows:
+    """Return the first tag of each example as its class, or all of its tags.
+
+    Args:
+        arrays: "tags" of all examples, and where those of each example begin, "tag_starts".
+        rows: the chosen examples, int64 of shape (n,).
+        target: "tag" or "tags"; an example without tags has the class 0.
+        tags: the number of different tags.
+    """
+    import numpy as np
+    import torch
+
+    starts, values = arrays["tag_starts"], arrays["tags"]
+    if target == "tags":
+        ones = np.broadcast_to(np.uint8(1), values.shape)
+        return SparseRows(starts, values, ones, tags, rows, torch.float32)
+    begins, ends = starts[rows.numpy()], starts[rows.numpy() + 1]
+    padded = np.append(values, 0)  # the last example may have no tag
+    first = np.where(begins < ends, padded[begins], 0)
+    return torch.from_numpy(first.astype("int64"))
 
 
 def _encoded(
     sentence: Sentence, word: Mapping[str, int], tag: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the places of a sentence's words, their shares, and the places of its tags."""
+    """Return the ranks of a sentence's words, their relative frequencies, and its tags' ranks."""
     import numpy as np
 
-    known = [word[one] for one in sentence.words if one in word]
-    places, counts = np.unique(np.array(known, "int64"), return_counts=True)
-    tags = np.unique(np.array([tag[one] for one in sentence.tags if one in tag], "int64"))
-    return places, counts / max(len(sentence.words), 1), tags
+    known = [word[text] for text in sentence.words if text in word]
+    ranks, counts = np.unique(np.array(known, "int64"), return_counts=True)
+    tags = np.unique(np.array([tag[text] for text in sentence.tags if text in tag], "int64"))
+    return ranks, counts / max(len(sentence.words), 1), tags

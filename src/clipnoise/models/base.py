@@ -1,4 +1,4 @@
-"""The contract of a model: build a network for what a dataset's examples look like."""
+"""The contract of a model: build a network for the signature of a dataset's examples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,23 @@ from clipnoise.plugins import lookup, plugins
 if TYPE_CHECKING:
     from torch import nn
 
+    from clipnoise.data.remote import RemoteFile
     from clipnoise.data.signature import Signature
-    from clipnoise.models.checkpoints import PretrainedWeights
+
+
+@dataclass(frozen=True)
+class PretrainedWeights:
+    """Where the pretrained weights of a model come from.
+
+    Attributes:
+        files: what is downloaded, into a folder named by the model's id.
+        source: the page that describes them.
+        licence: under which they are published.
+    """
+
+    files: tuple[RemoteFile, ...]
+    source: str
+    licence: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +37,16 @@ class Model:
     """Base of every model: a frozen dataclass with an `id` and architecture options as fields.
 
     Attributes:
-        checkpoint: the pretrained weights that the network can start from, in a folder named by its
-            id below the weights folder; None where it always starts from random values.
+        pretrained_weights: that the network can start from, in a folder named by its id below the
+            weights folder; None where it always starts from random values.
         accepts: the examples that the model takes, in words; `takes` decides.
-        libraries: modules that take seconds to load; a job of several runs loads them once.
+        libraries: modules that take seconds to import; a job of several runs imports them once.
     """
 
     __pydantic_config__: ClassVar = STRICT
     id: ClassVar[str]
     title: ClassVar[str]
-    checkpoint: ClassVar[PretrainedWeights | None] = None
+    pretrained_weights: ClassVar[PretrainedWeights | None] = None
     accepts: ClassVar[str]
     libraries: ClassVar[tuple[str, ...]] = ()
 
@@ -52,19 +67,19 @@ class Model:
             )
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        """Build the network; its initial values are drawn from torch's default generator.
+        """Build the network, with initial values from torch's default generator.
 
         Args:
-            signature: what an example looks like, and what is asked about it.
-            weights: the folder of pretrained weights; only models with a `checkpoint` look into it.
+            signature: what an example looks like, and the task.
+            weights: the folder of pretrained weights; only models with `pretrained_weights` use it.
 
         Returns:
             A network from inputs of shape (b, …) to outputs of shape (b, outputs), or
-            (b, length, outputs) where every token is asked about.
+            (b, length, outputs) for masked tokens.
 
         Raises:
-            UserError: the model does not take such examples, and which models do; or its weights
-                are not there, and how to get them.
+            UserError: the model does not take such examples; the message names models that do. Or
+                its weights are missing; the message says how to get them.
         """
         raise NotImplementedError
 

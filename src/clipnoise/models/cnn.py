@@ -1,4 +1,4 @@
-"""Small convolutional networks for images."""
+"""Image models, and small convolutional networks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,27 @@ Pooling = Literal["max", "average"]
 GROUPS = 4
 
 
+class ImageModel(Model):
+    """Base of models that classify images.
+
+    Attributes:
+        sides: the least and the most pixels of a side.
+    """
+
+    sides: ClassVar[tuple[int, int]]
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        least, most = cls.sides
+        return (
+            signature.kind == "image"
+            and signature.task_name == "classification"
+            and all(least <= side <= most for side in signature.shape[1:])
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
-class SmallCNN(Model):
+class SmallCNN(ImageModel):
     """Two 3×3 convolutions with tanh and pooling, then a linear layer.
 
     Tanh keeps activations bounded, which suits clipped gradients.
@@ -30,13 +49,14 @@ class SmallCNN(Model):
 
     Attributes:
         width: channels of the first convolution; the second has twice as many.
-        pooling: how each 2×2 window becomes one value.
+        pooling: of each 2×2 window.
         group_norm: whether a GroupNorm of four groups follows each convolution.
     """
 
     id: ClassVar[str] = "cnn-small"
     title: ClassVar[str] = "Small CNN"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (8, 64)
 
     width: Count = 16
     pooling: Pooling = "max"
@@ -45,10 +65,6 @@ class SmallCNN(Model):
     def __post_init__(self) -> None:
         if self.group_norm and self.width % GROUPS:
             raise ValueError(f"width must be a multiple of {GROUPS} with group_norm")
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return is_image(signature, 8, 64)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
@@ -66,11 +82,11 @@ class SmallCNN(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FiveLayerCNN(Model):
+class FiveLayerCNN(ImageModel):
     """Five 3×3 convolutions, each followed by tanh and 2×2 max-pooling, then a linear layer.
 
-    The paper gives no channels or kernels: they are those of DP-AdamBC's released network, the last
-    width repeated. Pooling rounds sizes up, so that five of them fit into 28 pixels.
+    The paper states no channels or kernels; they are those of DP-AdamBC's released network, the
+    last width repeated. Pooling rounds sizes up, so that five poolings fit into 28 pixels.
     Source: DP-PMLF, Appendix, Models.
 
     Attributes:
@@ -79,13 +95,10 @@ class FiveLayerCNN(Model):
 
     id: ClassVar[str] = "cnn-5"
     title: ClassVar[str] = "CNN-5"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (17, 64)
 
     widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return is_image(signature, 17, 64)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
@@ -104,7 +117,7 @@ class FiveLayerCNN(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragedCNN(Model):
+class AveragedCNN(ImageModel):
     """Five 3×3 convolutions with tanh; the last gives one map per class, averaged to an output.
 
     Max-pooling follows the first three; the first convolution is not padded.
@@ -113,11 +126,8 @@ class AveragedCNN(Model):
 
     id: ClassVar[str] = "cnn-5-averaged"
     title: ClassVar[str] = "CNN-5 (averaged)"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels a side"
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return is_image(signature, 17, 64)
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (17, 64)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from torch import nn
@@ -139,12 +149,3 @@ class AveragedCNN(Model):
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
-
-
-def is_image(signature: Signature, smallest: int, largest: int) -> bool:
-    """Return whether examples are images to classify, with sides in a range of pixels."""
-    return (
-        signature.kind == "image"
-        and signature.task_name == "classification"
-        and all(smallest <= side <= largest for side in signature.shape[1:])
-    )

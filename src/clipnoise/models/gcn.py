@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class GCN(Model):
     """Encodes each node, averages a node with its in-neighbours, and decodes the mean.
 
-    The mean goes through one more layer, which is added to it. As DP-GCN in Daigavane et al. 2021;
+    One more layer is applied to the mean and added to it. As DP-GCN in Daigavane et al. 2021;
     widths and layers of DP-AdamBC, Appendix A (DP-Adam and DP-AdamBC; DP-SGD has two encoder
     layers and one decoder layer).
 
     Attributes:
         width: outputs of every layer but the last.
-        encoder_layers: before the messages.
-        decoder_layers: after them, the last layer included.
+        encoder_layers: before the mean.
+        decoder_layers: after it, including the last layer.
     """
 
     id: ClassVar[str] = "gcn"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.fields import Count, Decay, Natural
-from clipnoise.models.base import Model
-from clipnoise.models.checkpoints import PretrainedWeights, Weights, hub
+from clipnoise.models.base import Model, PretrainedWeights
+from clipnoise.models.pretrained import Weights, hub
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,19 +23,19 @@ class LanguageModel(Model):
     """A transformer encoder with a head for a class, or for the token at each position.
 
     It takes token ids with 0 for padding, whatever its tokenizer pads with: where that is another
-    id, the two change places inside.
+    id, the network swaps the two.
 
     Attributes:
         pretrained: whether it starts from the weights folder, or from random values.
         layers: encoder blocks.
-        width: length of a token's vector; the perceptrons are four times as wide.
-        heads: of the attention.
-        train: "all" parameters, or those of the "last-block", of the pooler and of the head.
-        reinitialise: whether the last block and the pooler start from random values in any case.
+        width: length of a token's vector; the feed-forward layers are four times as wide.
+        heads: number of attention heads.
+        train: "all" parameters, or those of the "last-block", the pooler and the head.
+        reinitialise: whether the last block and the pooler always start from random values.
         dropout: share of values set to 0 in training, in frozen layers too.
     """
 
-    accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify or with tokens to fill in"
+    accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
     family: ClassVar[Literal["bert", "roberta"]]
     tokens: ClassVar[dict[str, Any]]
 
@@ -58,7 +58,7 @@ class LanguageModel(Model):
 
     @property
     def second_segment_after(self) -> int | None:
-        """The token after whose first place the second segment begins; None without segments."""
+        """The token after whose first occurrence the second segment begins, or None."""
         return None
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
@@ -81,8 +81,8 @@ class LanguageModel(Model):
         """Build transformers' network with random values."""
         import transformers
 
-        fills_in = signature.task_name == "masked-tokens"
-        head = "AutoModelForMaskedLM" if fills_in else "AutoModelForSequenceClassification"
+        masked = signature.task_name == "masked-tokens"
+        head = "AutoModelForMaskedLM" if masked else "AutoModelForSequenceClassification"
         config = transformers.AutoConfig.for_model(
             self.family,
             **self._architecture(signature),
@@ -95,7 +95,7 @@ class LanguageModel(Model):
         return network
 
     def _architecture(self, signature: Signature) -> dict[str, Any]:
-        """Return what config.json of fitting weights must say."""
+        """Return what config.json of matching weights must contain."""
         return {
             "vocab_size": signature.vocabulary,
             "hidden_size": self.width,
@@ -107,10 +107,10 @@ class LanguageModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Bert(LanguageModel):
-    """BERT: two segments, told apart by the token that ends a sentence.
+    """BERT: two segments, separated by the token that ends a sentence.
 
     Attributes:
-        separator: that token's id; what follows the first one is the second segment.
+        separator: that token's id; the second segment follows the first one.
     """
 
     family: ClassVar[Literal["bert", "roberta"]] = "bert"
@@ -131,40 +131,42 @@ class Bert(LanguageModel):
 
 @dataclass(frozen=True, kw_only=True)
 class BertBase(Bert):
-    """BERT-base, cased; by default only the last block, the pooler and the head train, anew.
+    """BERT-base, cased; by default only last block, pooler and head train, from random values.
 
     Source: Devlin et al. 2019, section 3; DP-AdamBC, section 5 and Appendix A.
     """
 
     id: ClassVar[str] = "bert-base"
     title: ClassVar[str] = "BERT-base"
-    checkpoint: ClassVar[PretrainedWeights] = hub("google-bert/bert-base-cased", "Apache-2.0")
+    pretrained_weights: ClassVar[PretrainedWeights] = hub(
+        "google-bert/bert-base-cased", "Apache-2.0"
+    )
 
     train: Literal["all", "last-block"] = "last-block"
     reinitialise: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertLarge(Bert):
-    """BERT-large, cased; by default only the last block, the pooler and the head train, anew.
+class BertLarge(BertBase):
+    """BERT-large, cased; by default only last block, pooler and head train, from random values.
 
     Source: Devlin et al. 2019, section 3; DP-AdamBC, Appendix, Figure 9.
     """
 
     id: ClassVar[str] = "bert-large"
     title: ClassVar[str] = "BERT-large"
-    checkpoint: ClassVar[PretrainedWeights] = hub("google-bert/bert-large-cased", "Apache-2.0")
+    pretrained_weights: ClassVar[PretrainedWeights] = hub(
+        "google-bert/bert-large-cased", "Apache-2.0"
+    )
 
     layers: Count = 24
     width: Count = 1024
     heads: Count = 16
-    train: Literal["all", "last-block"] = "last-block"
-    reinitialise: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class TinyBert(Bert):
-    """The smallest BERT, of 4.4 million parameters, uncased; all of them train.
+    """The smallest BERT, of 4.4 million parameters, uncased; all are trained.
 
     Source: Turc et al. 2019, Table 1 (two layers of width 128); On Design Principles for Private
     Adaptive Optimizers, section 5.
@@ -172,7 +174,7 @@ class TinyBert(Bert):
 
     id: ClassVar[str] = "tiny-bert"
     title: ClassVar[str] = "TinyBERT"
-    checkpoint: ClassVar[PretrainedWeights] = hub(
+    pretrained_weights: ClassVar[PretrainedWeights] = hub(
         "google/bert_uncased_L-2_H-128_A-2",
         "Apache-2.0",
         tensors="pytorch_model.bin",
@@ -186,7 +188,7 @@ class TinyBert(Bert):
 
 @dataclass(frozen=True, kw_only=True)
 class RobertaBase(LanguageModel):
-    """RoBERTa-base; all parameters train.
+    """RoBERTa-base; all parameters are trained.
 
     Source: Liu et al. 2019, section 3; DP-PMLF, section 6, Models.
     """
@@ -194,7 +196,7 @@ class RobertaBase(LanguageModel):
     id: ClassVar[str] = "roberta-base"
     libraries: ClassVar[tuple[str, ...]] = ("transformers.models.roberta.modeling_roberta",)
     title: ClassVar[str] = "RoBERTa-base"
-    checkpoint: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
+    pretrained_weights: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
     family: ClassVar[Literal["bert", "roberta"]] = "roberta"
     tokens: ClassVar[dict[str, Any]] = {
         "pad_token_id": 1,
@@ -223,11 +225,12 @@ def _network(inside: nn.Module, padding: int, separator: int | None) -> nn.Modul
                 segments = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
             if padding:
                 ids = torch.where(ids == padding, 0, torch.where(present, ids, padding))
-            # A mask that is additive and has four axes is taken as it is: nothing looks at values.
-            # The first token is never masked, so that a text without tokens has an output too.
-            place = torch.arange(ids.shape[1], device=ids.device)
+            # transformers uses an additive mask with four axes as it is: no code branches on its
+            # values, which vmap could not follow. The first token is never masked, so that a text
+            # without tokens has an output too.
+            position = torch.arange(ids.shape[1], device=ids.device)
             kind = next(inside.parameters()).dtype
-            masked = (~present & (place > 0))[:, None, None, :].to(kind)
+            masked = (~present & (position > 0))[:, None, None, :].to(kind)
             mask = masked * torch.finfo(kind).min
             logits: Tensor = self.inside(
                 input_ids=ids, attention_mask=mask, token_type_ids=segments

@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LSTM(Model):
-    """An embedding, two LSTM layers and a linear layer on the mean of what they give.
+    """An embedding, two LSTM layers and a linear layer on the mean of their outputs.
 
-    On 10,000 words and two classes it has 706,690 parameters, as in the paper. The mean is over the
-    tokens that are there. The released code fills all texts up to 290 tokens and takes the padding
-    into the mean; here how far a text is filled up depends on the others in its batch, and no
-    output may.
+    With 10,000 words and two classes it has 706,690 parameters, as in the paper. The mean is over
+    real tokens only. The released code pads all texts to 290 tokens and includes the padding in the
+    mean; here the padding of a text depends on the others in its batch, and no output may.
     Source: AdaDPS, Appendix B and released code.
 
     Attributes:
-        width: length of a word's vector, and of the state of each layer.
-        layers: LSTM layers.
+        width: length of a word's vector and of each layer's state.
+        layers: number of LSTM layers.
         dropout: share of the values of word vectors and of states set to 0 in training.
     """
 

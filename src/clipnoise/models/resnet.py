@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.fields import Count
-from clipnoise.models.base import Model
-from clipnoise.models.cnn import is_image
+from clipnoise.models.cnn import ImageModel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet18(Model):
+class ResNet18(ImageModel):
     """ResNet-18 with GroupNorm in place of BatchNorm and no activation in place.
 
     DP-PMLF's released code takes timm's network, lets Opacus replace each BatchNorm by a GroupNorm
@@ -26,18 +25,19 @@ class ResNet18(Model):
     Source: He et al. 2016, Table 1; DP-PMLF, Appendix, Models.
 
     Attributes:
-        stem: "3x3" keeps the resolution of small images; "imagenet" is the original's 7×7
-            convolution and pooling, which leave one pixel of 32 after the last stage.
+        stem: "3x3" keeps the resolution of small images; "imagenet" is the original 7×7
+            convolution and pooling, which reduce 32 pixels to one after the last stage.
         blocks: residual blocks of each of the four stages; every stage after the first halves the
             resolution and doubles the channels.
         width: channels of the first stage.
-        groups: of each GroupNorm.
+        groups: number of groups of each GroupNorm.
     """
 
     id: ClassVar[str] = "resnet-18"
     libraries: ClassVar[tuple[str, ...]] = ("timm.models.resnet",)
     title: ClassVar[str] = "ResNet-18"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (16, 256)
 
     stem: Literal["3x3", "imagenet"] = "3x3"
     blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
@@ -47,10 +47,6 @@ class ResNet18(Model):
     def __post_init__(self) -> None:
         if self.width % self.groups:
             raise ValueError(f"width must be a multiple of groups, {self.groups}")
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return is_image(signature, 16, 256)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from timm.models.resnet import BasicBlock, ResNet

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
-from clipnoise.models.base import Model
-from clipnoise.models.cnn import is_image
+from clipnoise.models.cnn import ImageModel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,24 +18,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionTransformer(Model):
+class VisionTransformer(ImageModel):
     """A vision transformer with a class token, by default ViT-Small on patches of 4×4 pixels.
 
-    DP-PMLF does not say the size of its network; its released code names ViT-Small, with patches of
-    16×16 on images enlarged to 224 pixels. Small images have about as many patches of 4×4.
+    DP-PMLF does not state the size of its network; its released code names ViT-Small, with patches
+    of 16×16 on images enlarged to 224 pixels. Small images have about as many patches of 4×4.
     Source: Dosovitskiy et al. 2021, section 3.1; DP-PMLF, Appendix, Models.
 
     Attributes:
-        patch: pixels of a patch's side.
+        patch: side length of a patch, in pixels.
         width: length of a token.
-        layers: blocks of attention and multi-layer perceptron.
-        heads: of the attention.
+        layers: blocks of attention and a multi-layer perceptron.
+        heads: number of attention heads.
     """
 
     id: ClassVar[str] = "vit"
     libraries: ClassVar[tuple[str, ...]] = ("timm.models.vision_transformer",)
     title: ClassVar[str] = "ViT"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels a side"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (16, 256)
 
     patch: Count = 4
     width: Count = 384
@@ -46,10 +46,6 @@ class VisionTransformer(Model):
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return is_image(signature, 16, 256)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from timm.models import vision_transformer as timm

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from clipnoise.data.base import Dataset
 from clipnoise.models.base import Model
-from clipnoise.models.checkpoints import Weights
+from clipnoise.models.pretrained import Weights
 from clipnoise.plugins import plugins
 from clipnoise.tracking.store import redacted, tracking_uri
 
@@ -139,7 +139,7 @@ def datasets(cache: Path) -> Iterator[Finding]:
 def pretrained(weights: Path) -> Iterator[Finding]:
     """Tell for each model that can start from pretrained weights whether they are there."""
     for name, model in plugins("clipnoise.models", Model).items():
-        if model.checkpoint is not None:
+        if model.pretrained_weights is not None:
             found = Weights(name, weights / name).file()
             yield Finding(
                 f"weights {name}",

@@ -36,7 +36,7 @@ from clipnoise.run.units import Units, private_units
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from clipnoise.data.tasks import Task
+    from clipnoise.data.signature import Task
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.privacy.queries import Clipping, Unreleased
     from clipnoise.resumable import Resumable

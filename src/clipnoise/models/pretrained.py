@@ -1,4 +1,4 @@
-"""Pretrained weights in a local folder: what they must be, and reading them."""
+"""Pretrained weights in a local folder: where they come from, and how they are checked and read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.data.fetch import RawFiles, RemoteFile
+from clipnoise.data.remote import RawFiles, RemoteFile
 from clipnoise.errors import UserError, unknown
-from clipnoise.models.base import Model
+from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.plugins import plugins
 
 if TYPE_CHECKING:
@@ -21,21 +21,6 @@ TENSORS = ("model.safetensors", "pytorch_model.bin")
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-@dataclass(frozen=True)
-class PretrainedWeights:
-    """Where the pretrained weights of a model come from.
-
-    Attributes:
-        files: what is downloaded, into a folder named by the model's id.
-        source: the page that describes them.
-        licence: under which they are given out.
-    """
-
-    files: tuple[RemoteFile, ...]
-    source: str
-    licence: str
-
-
 def hub(
     repository: str,
     licence: str,
@@ -43,11 +28,11 @@ def hub(
     tensors: str = TENSORS[0],
     tokenizer: str = "tokenizer.json",
 ) -> PretrainedWeights:
-    """Describe weights that lie on the Hugging Face hub.
+    """Describe weights on the Hugging Face hub.
 
     Args:
         repository: its name there.
-        licence: under which they are given out.
+        licence: under which they are published.
         tensors: the name of the file of tensors.
         tokenizer: the name of the file of the tokenizer.
     """
@@ -57,23 +42,24 @@ def hub(
     return PretrainedWeights(files, page, licence)
 
 
-def checkpoints() -> dict[str, PretrainedWeights]:
-    """Return the checkpoint of each model that can start from one, by the model's id."""
+def pretrained_weights() -> dict[str, PretrainedWeights]:
+    """Return the weights of each model that can start from pretrained ones, by the model's id."""
     known = plugins("clipnoise.models", Model)
-    return {name: one.checkpoint for name, one in known.items() if one.checkpoint is not None}
+    weights = {name: model.pretrained_weights for name, model in known.items()}
+    return {name: source for name, source in weights.items() if source is not None}
 
 
 def weight_files(weights: Path, name: str) -> RawFiles:
-    """Return the files that a model's weights and tokenizer are, there or not.
+    """Return the files of a model's weights and tokenizer, present or not.
 
     Args:
         weights: the folder of pretrained weights.
         name: the model's id.
 
     Raises:
-        UserError: no such model starts from pretrained weights; names the nearest one.
+        UserError: no such model has pretrained weights; names the nearest one.
     """
-    known = checkpoints()
+    known = pretrained_weights()
     if name not in known:
         raise unknown("pretrained model", name, known)
     return RawFiles(
@@ -91,7 +77,7 @@ class Weights:
 
     Attributes:
         model: the model's id.
-        folder: where config.json and the tensors lie.
+        folder: of config.json and the tensors.
     """
 
     model: str
@@ -105,17 +91,17 @@ class Weights:
         """
         path = self.folder / CONFIG
         try:
-            found = json.loads(path.read_bytes())
+            config = json.loads(path.read_bytes())
         except OSError as error:
             raise self._unusable(path, _missing(error)) from None
         except ValueError as error:
             raise self._unusable(path, f"is not JSON ({error})") from None
-        if not isinstance(found, dict):
+        if not isinstance(config, dict):
             raise self._unusable(path, "is not a mapping")
-        return found
+        return config
 
     def require(self, wanted: Mapping[str, Any]) -> None:
-        """Compare config.json with the architecture that is asked for.
+        """Compare config.json with the requested architecture.
 
         Args:
             wanted: values by their key in config.json.
@@ -123,11 +109,11 @@ class Weights:
         Raises:
             UserError: names the file and every key that differs, with both values.
         """
-        found = self.config()
+        config = self.config()
         wrong = [
-            f"{key} is {found.get(key)!r}, but {value!r} is wanted"
+            f"{key} is {config.get(key)!r}, but {value!r} is wanted"
             for key, value in wanted.items()
-            if found.get(key) != value
+            if config.get(key) != value
         ]
         if wrong:
             raise UserError(
@@ -136,18 +122,18 @@ class Weights:
             )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Read the tensors by name, without running any code that a file may hold.
+        """Read the tensors by name, without executing code that a file may contain.
 
         Raises:
-            UserError: no file of tensors is there, or it is truncated or damaged.
+            UserError: the file of tensors is missing, truncated or damaged.
         """
         path = self.file()
         if path is None:
-            raise self._unusable(self.folder / TENSORS[0], "is not there")
+            raise self._unusable(self.folder / TENSORS[0], "does not exist")
         return self._read(path)
 
     def file(self) -> Path | None:
-        """Return the file of tensors, or None where there is none."""
+        """Return the file of tensors, or None if it is missing."""
         paths = (self.folder / name for name in TENSORS)
         return next((path for path in paths if path.is_file()), None)
 
@@ -156,32 +142,32 @@ class Weights:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
 
-                found: dict[str, Tensor] = load_file(path)
+                tensors: dict[str, Tensor] = load_file(path)
             else:
                 import torch
 
-                found = dict(torch.load(path, map_location="cpu", weights_only=True))
+                tensors = dict(torch.load(path, map_location="cpu", weights_only=True))
         except OSError as error:
             raise self._unusable(path, _missing(error)) from None
-        except Exception as error:  # each format has its own for a damaged file
+        except Exception as error:  # each format raises its own error for a damaged file
             raise self._unusable(path, f"is truncated or damaged ({_line(error)})") from None
-        return {_renamed(name): tensor for name, tensor in found.items()}
+        return {_renamed(name): tensor for name, tensor in tensors.items()}
 
     def load_into(self, network: nn.Module, prefix: str, fresh: tuple[str, ...]) -> None:
-        """Give a network the tensors of the folder.
+        """Load the tensors of the folder into a network.
 
         Args:
             network: its parameters are changed in place.
-            prefix: what the names of the network's encoder begin with; files that hold nothing but
-                the encoder leave it out.
-            fresh: beginnings of the names that keep their initial values.
+            prefix: of the names of the network's encoder; files that contain only the encoder omit
+                it.
+            fresh: prefixes of the names that keep their initial values.
 
         Raises:
             UserError: a tensor is missing or has another shape.
         """
-        found = self.tensors()
-        if not any(name.startswith(prefix) for name in found):
-            found = {f"{prefix}{name}": tensor for name, tensor in found.items()}
+        tensors = self.tensors()
+        if not any(name.startswith(prefix) for name in tensors):
+            tensors = {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
         names: dict[int, list[str]] = {}
         for name, parameter in network.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
@@ -189,8 +175,8 @@ class Weights:
         for name, parameter in network.named_parameters():
             if name.startswith(fresh):
                 continue
-            tied = names[id(parameter)]
-            tensor = next((found[one] for one in tied if one in found), None)
+            tied = names[id(parameter)]  # a file holds a shared tensor under any of its names
+            tensor = next((tensors[alias] for alias in tied if alias in tensors), None)
             if tensor is None:
                 wrong.append(f"{name} is missing")
             elif tensor.shape != parameter.shape:
@@ -208,7 +194,7 @@ class Weights:
 
     def _unusable(self, path: Path, problem: str) -> UserError:
         return UserError(
-            f"{path} {problem}: the weights of {self.model} are not here. {self._advice()}"
+            f"{path} {problem}: the weights of {self.model} are missing. {self._advice()}"
         )
 
     def _advice(self) -> str:
@@ -220,7 +206,7 @@ class Weights:
 
 
 def _renamed(name: str) -> str:
-    """Return a tensor's name as transformers has it today."""
+    """Return a tensor's name in today's transformers."""
     for old, new in OLD_NAMES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
@@ -228,7 +214,7 @@ def _renamed(name: str) -> str:
 
 def _missing(error: OSError) -> str:
     missing = isinstance(error, FileNotFoundError)
-    return "is not there" if missing else f"cannot be read ({error.strerror})"
+    return "does not exist" if missing else f"cannot be read ({error.strerror})"
 
 
 def _line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Files of TensorFlow Federated: an SQLite database of users and their examples, and counts."""
+"""Readers of raw files: Parquet, and the SQLite databases of TensorFlow Federated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import lzma
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -15,17 +15,72 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import Any, Literal
 
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, unknown
 
 Part = Literal["train", "heldout"]
 
+PIECE = 4096  # rows held at once
 NAME = "clipnoise.Example"
 BYTES, MESSAGE, TEXT = 12, 11, 9  # field types of a protocol buffer
 
 
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a Parquet file, reading it in pieces.
+
+    Args:
+        path: the file.
+        columns: which columns, in order; none may have a missing value.
+
+    Yields:
+        One tuple of values per row.
+
+    Raises:
+        UserError: the file is truncated or damaged, lacks a column, or has a missing value.
+    """
+    file = _guarded(path, lambda: _open(path))
+    for column in columns:
+        if column not in file.schema_arrow.names:
+            raise unknown("column", column, file.schema_arrow.names, file=str(path))
+    pieces, done = file.iter_batches(PIECE, columns=list(columns)), 0
+    while (piece := _guarded(path, lambda: next(pieces, None))) is not None:
+        values = [piece.column(column) for column in columns]
+        for column, held in zip(columns, values, strict=True):
+            if held.null_count:
+                end = done + len(piece)
+                raise UserError(f"{path}: {column}: a missing value in rows {done} to {end}.")
+        yield from zip(*(held.to_pylist() for held in values), strict=True)
+        done += len(piece)
+
+
+def _open(path: Path) -> Any:
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    return ParquetFile(path)
+
+
+def _guarded(path: Path, read: Callable[[], Any]) -> Any:
+    import pyarrow  # type: ignore[import-untyped]
+
+    try:
+        return read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file, or truncated or damaged ({error}).") from None
+
+
+def check_label(path: Path, label: object, classes: int) -> int:
+    """Return a label, an integer from 0 to classes − 1.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(label, int) or not 0 <= label < classes:
+        raise UserError(f"{path}: the label {label!r}; allowed are 0 to {classes - 1}.")
+    return label
+
+
 @dataclass(frozen=True)
 class Sentence:
-    """The words of a sentence and of the title of its question, in order, and the tags."""
+    """The words of a sentence and of its question's title, in order, and the question's tags."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -42,12 +97,12 @@ class Database:
         """Return the ids of the users of a part, in the order of TensorFlow Federated.
 
         Raises:
-            UserError: there is no such part.
+            UserError: the database has no such part.
         """
-        found = self.connection.execute(
+        rows = self.connection.execute(
             "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?", (part,)
         )
-        names = sorted(name for (name,) in found)
+        names = sorted(name for (name,) in rows)
         if not names:
             raise UserError(f"{self.path}: no split {part!r} in it.")
         return names
@@ -56,14 +111,14 @@ class Database:
         """Yield the sentences of a user in their order.
 
         Raises:
-            UserError: one is no tf.train.Example with tokens, title and tags.
+            UserError: one is not a tf.train.Example with tokens, title and tags.
         """
-        found = self.connection.execute(
+        rows = self.connection.execute(
             "SELECT serialized_example_proto FROM examples "
             "WHERE client_id = ? AND split_name = ? ORDER BY rowid",
             (user, part),
         )
-        for (serialised,) in found:
+        for (serialised,) in rows:
             try:
                 texts = texts_of(serialised)
                 words = f"{texts['tokens']} {texts['title']}".split()
@@ -76,8 +131,8 @@ class Database:
 
 
 @contextmanager
-def opened(path: Path, folder: Path) -> Iterator[Database]:
-    """Open a compressed database, unpacked meanwhile into a file that goes afterwards.
+def open_database(path: Path, folder: Path) -> Iterator[Database]:
+    """Open a compressed database, unpacked into a temporary file.
 
     Args:
         path: the file, which ends in .lzma.
@@ -127,10 +182,10 @@ def read_counts(path: Path) -> dict[str, int]:
 
 
 def texts_of(serialised: bytes) -> dict[str, str]:
-    """Return the features of an example that hold text.
+    """Return the text features of a serialised tf.train.Example.
 
     Raises:
-        ValueError: it is no such message.
+        ValueError: it is not such a message.
     """
     from google.protobuf.message import DecodeError
 
@@ -148,7 +203,10 @@ def texts_of(serialised: bytes) -> dict[str, str]:
 
 @cache
 def _message() -> Any:
-    """Return the class of messages, with the fields that are read here and their numbers."""
+    """Return the message class of tf.train.Example, defined here so that TensorFlow is not needed.
+
+    Only the fields that are read have names.
+    """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="clipnoise")

@@ -1,66 +1,37 @@
-"""Sentences and pairs of sentences, tokenised once for a pretrained model."""
+"""GLUE and SNLI: sentences and pairs of sentences for a pretrained model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from clipnoise.data.fetch import RemoteFile
-from clipnoise.data.labelled import Encode, Parts, Sequences, hub_files, one_file_each
-from clipnoise.data.signature import Signature
-from clipnoise.data.tokenisation import TOKENIZERS, Tokenizer, TokenizerName
+from clipnoise.data.labelled import Parts, TokenisedTexts, hub_files, one_file_each
+from clipnoise.data.remote import RemoteFile
 from clipnoise.fields import Natural
 
 GLUE = "A. Wang et al., GLUE, ICLR 2019; nyu-mll/glue on the Hugging Face hub"
-GLUE_SPLIT = (
-    "GLUE's test labels are not published: its validation set is the test set, as in the papers; "
-    "validation and public from the training file"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenisedTexts(Sequences):
-    """Base of the datasets of texts for a pretrained model; of a pair the longer sentence is cut.
+class Glue(TokenisedTexts):
+    """Base of the tasks of GLUE: two classes, tested on the published validation set."""
 
-    Attributes:
-        tokenizer: the model whose tokenizer cuts the text, from the weights folder.
-    """
-
-    preprocessing: ClassVar[str] = (
-        "tokenised with the special tokens of the model, as [CLS] one [SEP] other [SEP] or "
-        "[CLS] text [SEP]; 0 is padding"
+    split: ClassVar[str] = (
+        "GLUE's test labels are not published: its validation set is the test set, as in the "
+        "papers; validation and public from the training file"
     )
-
-    tokenizer: TokenizerName = "bert-base"
-
-    @property
-    def signature(self) -> Signature:
-        vocabulary = TOKENIZERS[self.tokenizer].vocabulary
-        return Signature("tokens", (self.length,), self.classes, vocabulary=vocabulary)
-
-    @property
-    def prepared(self) -> str:
-        return f"{self.id}@{self.tokenizer}-{self.length}"
-
-    def preparation(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer, "length": self.length}
-
-    def encoder(self, cache: Path, weights: Path) -> Encode:
-        return Tokenizer(self.tokenizer, weights, self.length).encode
+    classes: ClassVar[int] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sst2(TokenisedTexts):
+class Sst2(Glue):
     """SST-2: is a phrase of a film review positive?"""
 
     id: ClassVar[str] = "sst2"
     title: ClassVar[str] = "SST-2"
     licence: ClassVar[str] = "not stated by its authors"
     source: ClassVar[str] = f"R. Socher et al., EMNLP 2013; {GLUE}"
-    split: ClassVar[str] = GLUE_SPLIT
     columns: ClassVar[tuple[str, ...]] = ("sentence",)
-    classes: ClassVar[int] = 2
     parts: ClassVar[Parts] = one_file_each("sst2", train="train", test="validation")
     files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
     training_file: ClassVar[int] = 67_349
@@ -68,16 +39,14 @@ class Sst2(TokenisedTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qnli(TokenisedTexts):
+class Qnli(Glue):
     """QNLI: does a sentence answer a question?"""
 
     id: ClassVar[str] = "qnli"
     title: ClassVar[str] = "QNLI"
     licence: ClassVar[str] = "CC BY-SA 4.0 (SQuAD)"
     source: ClassVar[str] = f"P. Rajpurkar et al., EMNLP 2016; {GLUE}"
-    split: ClassVar[str] = GLUE_SPLIT
     columns: ClassVar[tuple[str, ...]] = ("question", "sentence")
-    classes: ClassVar[int] = 2
     parts: ClassVar[Parts] = one_file_each("qnli", train="train", test="validation")
     files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
     training_file: ClassVar[int] = 104_743
@@ -85,16 +54,14 @@ class Qnli(TokenisedTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qqp(TokenisedTexts):
-    """QQP: do two questions ask the same?"""
+class Qqp(Glue):
+    """QQP: do two questions ask the same thing?"""
 
     id: ClassVar[str] = "qqp"
     title: ClassVar[str] = "QQP"
     licence: ClassVar[str] = "Quora's terms of use: non-commercial"
     source: ClassVar[str] = f"S. Iyer et al., First Quora Dataset Release, 2017; {GLUE}"
-    split: ClassVar[str] = GLUE_SPLIT
     columns: ClassVar[tuple[str, ...]] = ("question1", "question2")
-    classes: ClassVar[int] = 2
     parts: ClassVar[Parts] = one_file_each("qqp", train="train", test="validation")
     files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
     training_file: ClassVar[int] = 363_846
@@ -102,18 +69,18 @@ class Qqp(TokenisedTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mnli(TokenisedTexts):
+class Mnli(Glue):
     """MNLI: does a sentence follow from another, contradict it, or neither?
 
     Attributes:
-        genres: whether the test sentences are of the genres of the training sentences.
+        genres: whether the test sentences match the genres of the training sentences.
     """
 
     id: ClassVar[str] = "mnli"
     title: ClassVar[str] = "MNLI"
     licence: ClassVar[str] = "by genre: OANC, CC BY 3.0, CC BY-SA 3.0, public domain"
     source: ClassVar[str] = f"A. Williams, N. Nangia, S. Bowman, NAACL 2018; {GLUE}"
-    split: ClassVar[str] = f"{GLUE_SPLIT}; two test sets, matched and mismatched"
+    split: ClassVar[str] = f"{Glue.split}; two test sets, matched and mismatched"
     columns: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
     classes: ClassVar[int] = 3
     parts: ClassVar[Parts] = one_file_each(
@@ -138,7 +105,7 @@ class Mnli(TokenisedTexts):
 class Snli(TokenisedTexts):
     """SNLI: does a sentence follow from another, contradict it, or neither?
 
-    Rows without a label, on which the annotators did not agree, are left out.
+    Rows without a label, on which the annotators disagreed, are left out.
     """
 
     id: ClassVar[str] = "snli"

@@ -1,4 +1,4 @@
-"""Datasets with a training file and a test file, and the parts that are cut from them."""
+"""How a dataset is cut into private, validation, test and public examples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.data.base import Dataset, Examples, Splits
-from clipnoise.data.cache import read_arrays, read_manifest
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cut_rows(
-    there: int,
+    available: int,
     sizes: Mapping[str, int],
     split_seed: int,
     order: tuple[str, ...] = ("train", "validation", "public"),
@@ -28,17 +27,17 @@ def cut_rows(
     """Cut the rows of one file at random; the test set is the same for every split seed.
 
     Args:
-        there: how many rows there are.
+        available: the number of rows.
         sizes: of the parts; together at most all rows.
         split_seed: shuffles what is not in the test set.
         order: in which the other parts are cut from that.
 
     Returns:
-        Which rows each part has, int64 of shape (size,).
+        The rows of each part, int64 of shape (size,).
     """
     import torch
 
-    fixed = torch.randperm(there, generator=generator("split", 0))
+    fixed = torch.randperm(available, generator=generator("split", 0))
     rest = fixed[sizes["test"] :]
     rest = rest[torch.randperm(len(rest), generator=generator("split", split_seed))]
     ends = [sizes[part] for part in order]
@@ -47,18 +46,42 @@ def cut_rows(
 
 
 @dataclass(frozen=True, kw_only=True)
+class FourSizes(Dataset):
+    """Base of datasets with one option for the size of each part.
+
+    Attributes:
+        split_seed: which examples belong to which part.
+        train_examples: number of private examples.
+        validation_examples, test_examples, public_examples: sizes of the other parts.
+    """
+
+    train_examples: Count
+    validation_examples: Natural
+    test_examples: Count
+    public_examples: Natural = 0
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+            "public": self.public_examples,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Partitioned(Dataset):
     """Base of datasets whose private, validation and public examples share one training file.
 
-    Who is private follows from positions and seeds alone. The test set is the same for every split
-    seed, so that nothing tuned under one seed has seen the test set of another.
+    Which examples are private follows from positions and seeds alone. The test set is the same for
+    every split seed, so that nothing tuned under one seed has seen the test set of another.
 
     Attributes:
-        training_file, test_file: examples that the real files hold.
+        training_file, test_file: number of examples in the real files.
         validation_file: the same, where the source has such a file; 0 where it has none.
         split_seed: which examples of the training file are for validation, training and public use.
         train_examples: how many of them are private; None takes all that are left.
-        validation_examples: how many are for validation: of them, or of the validation file.
+        validation_examples: for validation, from the validation file if there is one.
         public_examples: how many are treated as public.
         test_examples: how many of the test file are used, the same for every split; None takes all.
     """
@@ -73,8 +96,7 @@ class Partitioned(Dataset):
     test_examples: Count | None = None
 
     def __post_init__(self) -> None:
-        aside = self._aside()
-        if aside + (self.train_examples or 1) > self.training_file:
+        if self._held_out() + (self.train_examples or 1) > self.training_file:
             raise ValueError(
                 "train_examples, validation_examples and public_examples together must be at most "
                 f"{self.training_file}"
@@ -84,44 +106,44 @@ class Partitioned(Dataset):
         if (self.test_examples or 1) > self.test_file:
             raise ValueError(f"test_examples must be at most {self.test_file}")
 
-    def _aside(self) -> int:
+    def _held_out(self) -> int:
         """Return how many examples of the training file are not private."""
         return self.public_examples + (0 if self.validation_file else self.validation_examples)
 
     def sizes(self) -> dict[str, int]:
         return {
-            "train": self.train_examples or self.training_file - self._aside(),
+            "train": self.train_examples or self.training_file - self._held_out(),
             "validation": self.validation_examples,
             "test": self.test_examples or self.test_file,
             "public": self.public_examples,
         }
 
-    def positions(self, there: Mapping[str, int]) -> dict[str, Tensor]:
-        """Return which examples of its file each part has, int64 of shape (size,).
+    def positions(self, available: Mapping[str, int]) -> dict[str, Tensor]:
+        """Return the positions of each part's examples in its file, int64 of shape (size,).
 
         Args:
-            there: how many examples the prepared file of each part holds. Public examples come from
-                the training file, and so do those for validation where they have no file.
+            available: number of examples in the prepared file of each part. Public examples come
+                from the training file, and so do those for validation without a validation file.
 
         Raises:
-            UserError: there are fewer than asked for.
+            UserError: there are fewer than requested.
         """
         import torch
 
         sizes = self.sizes()
         train, validation, public = (sizes[part] for part in ("train", "validation", "public"))
-        own = 0 if self.validation_file else validation
-        self.require(train + own + public, there["train"], "training")
-        self.require(sizes["test"], there["test"], "test")
-        self.require(validation, there["validation"], "validation")
-        order = torch.randperm(there["train"], generator=generator("split", self.split_seed))
+        held_out = 0 if self.validation_file else validation
+        self.require(train + held_out + public, available["train"], "training")
+        self.require(sizes["test"], available["test"], "test")
+        self.require(validation, available["validation"], "validation")
+        order = torch.randperm(available["train"], generator=generator("split", self.split_seed))
         fixed = {
-            part: torch.randperm(there[part], generator=generator("split", 0))
+            part: torch.randperm(available[part], generator=generator("split", 0))
             for part in ("validation", "test")
         }
         return {
-            "train": order[own : own + train],
-            "validation": order[:own] if own else fixed["validation"][:validation],
+            "train": order[held_out : held_out + train],
+            "validation": order[:held_out] if held_out else fixed["validation"][:validation],
             "test": fixed["test"][: sizes["test"]],
             "public": order[len(order) - public :],
         }
@@ -138,27 +160,24 @@ class Partitioned(Dataset):
 
         Args:
             cache: the folder of prepared datasets; `<part>_labels` has a row for each example.
-            take: makes examples, from all arrays, the part of the source, and which of its rows.
+            take: makes examples from all arrays, the part of the source, and the chosen rows of it.
 
         Raises:
-            UserError: it is not prepared, or holds fewer examples than asked for.
+            UserError: it is not prepared, or holds fewer examples than requested.
         """
-        folder = cache / self.prepared
-        arrays = read_arrays(folder, self.invocation)
+        arrays, provenance = self.read(cache)
         files = {"train": "train", "public": "train", "test": self.test_part}
         files["validation"] = "validation" if self.validation_file else "train"
-        there = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
-        positions = self.positions(there)
-        return Splits.taken(
-            lambda part: take(arrays, files[part], positions[part]),
-            self.sizes(),
-            read_manifest(folder, self.invocation).provenance(),
+        rows = self.positions({part: len(arrays[f"{file}_labels"]) for part, file in files.items()})
+        return Splits.build(
+            lambda part: take(arrays, files[part], rows[part]), self.sizes(), provenance
         )
 
-    def require(self, asked: int, there: int, file: str) -> None:
-        """Raise UserError where a prepared file holds fewer examples than asked for."""
-        if asked > there:
+    def require(self, requested: int, available: int, file: str) -> None:
+        """Raise UserError where a prepared file holds fewer examples than requested."""
+        if requested > available:
             raise UserError(
-                f"dataset.id: {self.id} asks for {asked} examples of the {file} file, but the "
-                f"prepared one holds {there}; ask for fewer (train_examples, …) or prepare it anew."
+                f"dataset.id: {self.id} asks for {requested} examples of the {file} file, but the "
+                f"prepared one holds {available}; ask for fewer (train_examples, …) or prepare it "
+                "again."
             )

@@ -1,0 +1,260 @@
+"""Files from elsewhere: downloaded where there is a network, put in place by hand where not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clipnoise.data.download import download, version_file
+from clipnoise.errors import UserError
+from clipnoise.files import write_json
+
+Report = Callable[[str, int, int | None], None]
+
+CHECKSUMS = "checksums.json"
+PUBLISHED, DOWNLOADED, ACCEPTED = "its source", "the first download", "what was accepted"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file as its source publishes it.
+
+    Attributes:
+        name: of the file in its folder.
+        address: its URL; None where only a person can get it (a licence, a login).
+        sha256: its checksum, where the source or a library of the field publishes one.
+        md5: the same, where only this one is published. With neither, the checksum of the first
+            download is recorded, and later copies are compared with it.
+    """
+
+    name: str
+    address: str | None
+    sha256: str | None = None
+    md5: str | None = None
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file that is present.
+
+    Attributes:
+        sha256: its checksum.
+        checked: what it was compared with.
+        problem: how it differs from that, or None.
+    """
+
+    sha256: str
+    checked: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A checksum that a file should have, of a kind that hashlib knows, and where it comes from."""
+
+    origin: str
+    kind: str
+    checksum: str
+
+
+@dataclass(frozen=True)
+class RawFiles:
+    """Files that are fetched together: those of a dataset, or the weights of a model.
+
+    Attributes:
+        folder: where they lie.
+        files: what they are.
+        manual: how to get them without this program.
+        command: the command line without its verb, as in "clipnoise data {} mnist --cache data".
+        instead: the command that accepts other files than the published ones.
+    """
+
+    folder: Path
+    files: tuple[RemoteFile, ...]
+    manual: str
+    command: str
+    instead: str
+
+    def require(self) -> Path:
+        """Return the folder.
+
+        Raises:
+            UserError: a file is missing; the message says how to fetch it, and how to get it by
+                hand.
+        """
+        missing = self.missing()
+        if missing:
+            raise UserError(
+                f"{self.folder}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+                f"there. Run: {self.command.format('fetch')}\n{self.steps()}"
+            )
+        return self.folder
+
+    def missing(self) -> list[str]:
+        """Return the names of the missing files."""
+        return [file.name for file in self.files if not (self.folder / file.name).is_file()]
+
+    def steps(self) -> str:
+        """Explain how to get the files without this program."""
+        lines = [f"By hand: {self.manual}".rstrip()]
+        for file in self.files:
+            published = _expected(file, {})
+            checksum = "" if published is None else f" ({published.kind} {published.checksum})"
+            lines.append(
+                f"  {file.address or file.name}{checksum}\n    to {self.folder / file.name}"
+            )
+        lines.append(f"Then: {self.command.format('verify')}")
+        return "\n".join(lines)
+
+    def compare(self) -> dict[str, RawFile]:
+        """Compare the files with the checksums that they should have.
+
+        Raises:
+            UserError: a file is missing.
+        """
+        if not self.files:
+            return {}
+        folder, recorded = self.require(), self._recorded()
+        return {
+            file.name: _compared(folder / file.name, _expected(file, recorded.get(file.name, {})))
+            for file in self.files
+        }
+
+    def verify(self) -> dict[str, RawFile]:
+        """Return the result of `compare` if no file has a problem.
+
+        Raises:
+            UserError: a file is missing, or is not the one that was published, recorded or
+                accepted.
+        """
+        files = self.compare()
+        wrong = [
+            f"{self.folder / name}: {file.problem}" for name, file in files.items() if file.problem
+        ]
+        if wrong:
+            raise UserError(
+                "\n".join(wrong)
+                + "\nDelete it and fetch it again, or, if you want to use another file: "
+                + self.instead
+            )
+        return files
+
+    def accept(self) -> None:
+        """Record the checksums of the present files as right, whatever their source publishes.
+
+        Raises:
+            UserError: a file is missing, or the folder cannot be written.
+        """
+        if self.files:
+            folder = self.require()
+            names = [file.name for file in self.files]
+            self._record({name: digest(folder / name, "sha256") for name in names}, ACCEPTED)
+
+    def fetch(self, report: Report = lambda name, done, total: None) -> Path:
+        """Download the files, resuming where an earlier download stopped.
+
+        Args:
+            report: called with a file's name, how many bytes are present, and how many there will
+                be.
+
+        Returns:
+            The folder of the files; each is complete and has the right checksum.
+
+        Raises:
+            UserError: no network, no such file there, a wrong checksum, no space; the message says
+                how to get the files by hand.
+        """
+        from filelock import FileLock, Timeout
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / ".lock", blocking=False):
+                for file in self.files:
+                    if not (self.folder / file.name).exists():
+                        self._fetch(file, report)
+        except Timeout:
+            raise UserError(f"{self.folder}: is being fetched by another process.") from None
+        except UserError as error:
+            raise UserError(f"{error}\n{self.steps()}") from None
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self.verify()
+        return self.folder
+
+    def _fetch(self, file: RemoteFile, report: Report) -> None:
+        if file.address is None:
+            raise UserError(f"{file.name}: cannot be downloaded by a program.")
+        target = self.folder / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f"{target.name}.part")
+        recorded = self._recorded().get(file.name, {})
+        expected = _expected(file, {} if recorded.get("from") == ACCEPTED else recorded)
+        if expected is None and not version_file(part).exists():
+            part.unlink(missing_ok=True)  # without either, a changed source would go unnoticed
+        download(file.address, part, lambda done, total: report(file.name, done, total))
+        received = _compared(part, expected)
+        if received.problem:
+            part.unlink()
+            raise UserError(f"{file.address}: {received.problem}")
+        part.replace(target)
+        version_file(part).unlink(missing_ok=True)
+        self._record({file.name: received.sha256}, DOWNLOADED)
+
+    def _recorded(self) -> dict[str, dict[str, str]]:
+        path = self.folder / CHECKSUMS
+        try:
+            recorded: dict[str, dict[str, str]] = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error}).") from None
+        return recorded
+
+    def _record(self, digests: dict[str, str], origin: str) -> None:
+        new = {name: {"sha256": digest, "from": origin} for name, digest in digests.items()}
+        try:
+            write_json(self.folder / CHECKSUMS, {**self._recorded(), **new})
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(f"{self.folder}: cannot be written: {error.strerror or error}.")
+
+
+def _expected(file: RemoteFile, recorded: Mapping[str, str]) -> Expected | None:
+    """Return what a file is compared with: what was accepted, published or downloaded first."""
+    accepted = recorded.get("from") == ACCEPTED
+    if file.sha256 is not None and not accepted:
+        return Expected(PUBLISHED, "sha256", file.sha256)
+    if file.md5 is not None and not accepted:
+        return Expected(PUBLISHED, "md5", file.md5)
+    if recorded:
+        return Expected(ACCEPTED if accepted else DOWNLOADED, "sha256", recorded["sha256"])
+    return None
+
+
+def _compared(path: Path, expected: Expected | None) -> RawFile:
+    sha256 = digest(path, "sha256")
+    if expected is None:
+        return RawFile(sha256, "nothing")
+    found = sha256 if expected.kind == "sha256" else digest(path, expected.kind)
+    if found == expected.checksum:
+        return RawFile(sha256, expected.origin)
+    problem = f"its {expected.kind} is {found}, not {expected.checksum}, that of {expected.origin}."
+    return RawFile(sha256, expected.origin, problem)
+
+
+def digest(path: Path, kind: str) -> str:
+    """Return the checksum of a file, of a kind that hashlib knows.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, kind).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
