@@ -1,4 +1,4 @@
-"""Time and peak memory of each way on each network, taken in turns within one process."""
+"""Measure time and peak memory of every way to take a step's gradient on one network."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One way on one network.
 
     Attributes:
-        seconds: median over repetitions; None where the way does not work.
-        time_ratio: to the non-private gradient (or whole step) of the same batch.
-        peak_mb: memory beyond what was held before the step.
-        memory_ratio: to that of the non-private gradient.
-        deviation: from the non-private gradient or vmap's sum, relative; None where there is none.
-        problem: why the way does not work.
+        seconds: median over the repetitions; None where the way does not work.
+        time_ratio: relative to the non-private gradient (or whole step) of the same batch.
+        peak_mb: peak memory above what was allocated before the step.
+        memory_ratio: relative to that of the non-private gradient.
+        deviation: largest difference from the sum of vmap, relative to its largest entry; None
+            where there is nothing to compare with.
+        problem: why the way does not work; empty if it does.
     """
 
     network: str
@@ -57,10 +58,10 @@ def measure(
     repetitions: int,
     device: str,
     ways: Sequence[Way] = WAYS,
-) -> list[Row]:
+) -> list[Measurement]:
     """Measure ways on one network.
 
-    Ways take turns, so that what else the machine does falls on all of them alike.
+    Ways take turns, so that other load on the machine affects all of them alike.
     """
     inputs, targets = case.batch(batch, device)
     running: dict[Way, Callable[[], Tensor]] = {}
@@ -74,7 +75,7 @@ def measure(
         try:
             run = way.prepare(network, case.losses, inputs, targets)
             sums[way] = run()
-        except Exception as error:  # whatever a library raises is a result here
+        except Exception as error:  # that a library cannot do this is a result
             problems[way] = (str(error).strip() or type(error).__name__).splitlines()[0]
         else:
             running[way] = run
@@ -93,18 +94,18 @@ def measure(
             row |= {"seconds": medians[way], "time_ratio": medians[way] / medians[base]}
             row |= {"peak_mb": peaks[way], "memory_ratio": peaks[way] / max(peaks[base], 1e-9)}
             row["deviation"] = deviation(way, sums)
-        rows.append(Row(**row))
+        rows.append(Measurement(**row))
     return rows
 
 
 def non_private(ways: Iterable[Way], query: str) -> Way:
-    """Return what a query's ways are compared with: a whole step with a whole step."""
+    """Return the non-private way that a query is compared with; whole steps with a whole step."""
     others = {way.query: way for way in ways if way.engine == NON_PRIVATE}
     return others.get(query, others["plain"])
 
 
 def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
-    """Return how far a sum is from vmap's of the same query, relative to its largest entry."""
+    """Return the largest difference from vmap's sum of the same query, relative to its maximum."""
     reference = next((w for w in sums if w.engine == "vmap" and w.query == way.query), None)
     if reference is None or way.engine in (NON_PRIVATE, "vmap"):
         return None
@@ -113,7 +114,7 @@ def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
 
 
 def timed(run: Callable[[], Tensor], device: str) -> float:
-    """Return the seconds of one call, the device's queue included."""
+    """Return the seconds of one call, including work that is queued on the device."""
     _synchronise(device)
     start = time.perf_counter()
     run()
@@ -122,7 +123,7 @@ def timed(run: Callable[[], Tensor], device: str) -> float:
 
 
 def peak(run: Callable[[], Tensor], device: str) -> float:
-    """Return the most megabytes that one call holds beyond what was held before."""
+    """Return the peak memory of one call above what was allocated before, in megabytes."""
     gc.collect()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -130,7 +131,7 @@ def peak(run: Callable[[], Tensor], device: str) -> float:
         run()
         return (torch.cuda.max_memory_allocated() - before) / MEGABYTE
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # sets the recorded peak to what is held now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the recorded peak to current use
     before = psutil.Process().memory_info().rss
     run()
     status = Path("/proc/self/status").read_text()
@@ -145,7 +146,7 @@ def _synchronise(device: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the warnings of libraries about how they are used here."""
+    """Silence warnings of the libraries, which do not apply to a benchmark."""
     import warnings
 
     with warnings.catch_warnings():
@@ -153,6 +154,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def as_mappings(rows: list[Row]) -> list[dict[str, Any]]:
-    """Return rows as the CSV file has them."""
+def as_mappings(rows: list[Measurement]) -> list[dict[str, Any]]:
+    """Return the rows of the CSV file."""
     return [asdict(row) for row in rows]

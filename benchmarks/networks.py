@@ -1,4 +1,4 @@
-"""What is timed: every model of the suite, and series of models that grow in one direction."""
+"""The networks that are timed: every model of the suite, and series of models of growing size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TEXT = Signature("tokens", (64,), 2, vocabulary=VOCABULARY)
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the suite with random weights, and made-up data of the shape it takes.
+    """A model of the suite with random weights, and random data of a shape that it accepts.
 
     Attributes:
-        model: its id.
-        signature: of the data.
-        options: of the model.
-        goal: which row of the goals it is held to, by the kind of its layers.
+        model: id of the model.
+        signature: shape and task of the data.
+        options: options of the model.
+        goal: the entry of `page.GOALS` that applies to its kind of layers.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Case:
     goal: str = "convolutions and transformers"
 
     def build(self) -> nn.Module:
-        """Make the network, without ReLUs that overwrite their input: Opacus' hooks take none."""
+        """Return the network, with no in-place ReLU: hooks of Opacus do not work with those."""
         network = parse(model_class(self.model), self.options).build(
             self.signature, Path("weights")
         )
@@ -53,7 +53,7 @@ class Case:
         return self.signature.task.losses(outputs, targets)
 
     def batch(self, count: int, device: str) -> tuple[Tensor, Tensor]:
-        """Make up a batch of inputs and targets."""
+        """Return a random batch of inputs and targets."""
         draws, shape = torch.Generator().manual_seed(0), self.signature.shape
         if self.signature.kind == "tokens":
             inputs = torch.randint(1, VOCABULARY, (count, *shape), generator=draws)
@@ -98,12 +98,12 @@ CASES: dict[str, Case] = {
 
 
 @dataclass(frozen=True)
-class Series:
-    """A model that grows in one direction.
+class GrowthSeries:
+    """A model in several sizes.
 
     Attributes:
-        over: what grows, with its unit.
-        cases: its sizes, each with the case and the batch size.
+        over: the quantity that grows.
+        cases: case and batch size by the value of that quantity.
     """
 
     over: str
@@ -115,12 +115,12 @@ def _bert(length: int = 64, width: int = 128) -> Case:
     return Case("bert-base", signature, {**SMALL_BERT, "train": "all", "width": width})
 
 
-SERIES: dict[str, Series] = {
-    "cnn-5": Series("batch size", {b: (CASES["cnn-5"], b) for b in (8, 32, 128, 512)}),
-    "bert-base, 4 layers, width": Series(
+SERIES: dict[str, GrowthSeries] = {
+    "cnn-5": GrowthSeries("batch size", {b: (CASES["cnn-5"], b) for b in (8, 32, 128, 512)}),
+    "bert-base, 4 layers, width": GrowthSeries(
         "width", {w: (_bert(width=w), 16) for w in (64, 128, 256)}
     ),
-    "bert-base, 4 of 128, length": Series(
+    "bert-base, 4 of 128, length": GrowthSeries(
         "tokens of a sequence", {n: (_bert(length=n), 16) for n in (16, 64, 256)}
     ),
 }

@@ -1,4 +1,4 @@
-"""The benchmark's page: figures, tables of ratios, and the goals, from the CSV files alone."""
+"""Write the benchmark's page from its CSV files: figures, tables of ratios, and the goals."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 METHODS = """\
 Each number is the median time of one call that forms the step's sum of gradients, relative to the
-non-private gradient of the same batch: forward and backward pass, clipping and summing; no noise,
-no update. A whole step adds both: dp-sgd relative to SGD. Ways take turns within one process.
-Memory is the most that one call holds beyond what was held before it. “—” marks a way that does not
-take the network; its reason is in speed.csv, as is how far each clipped sum is from that of vmap.
-Two iterates take two forward and two backward passes. Bold marks a goal that was missed.
+non-private gradient of the same batch: forward and backward pass, clipping and summing, but no
+noise and no update. A whole step adds both: dp-sgd relative to SGD. All ways take turns within one
+process. Memory is the peak of one call above what was allocated before it. “—” marks a way that
+does not support the network; speed.csv gives the reason, and the difference of each clipped sum
+from that of vmap. Two iterates take two forward and two backward passes. Bold marks a missed goal.
 """
 
 
@@ -38,13 +38,13 @@ def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine:
         table: the rows of speed.csv.
         curves: the rows of curves.csv.
         folder: where to write.
-        machine: what it was measured on, in words.
+        machine: description of the machine and of the settings.
     """
     parts = ["# Time and memory of clipped sums", "", machine, "", METHODS]
     if len(table):
         draw(table, folder / "speed.svg")
         parts += ["![Time relative to the non-private gradient](speed.svg)", ""]
-        parts += ["## Goals and what was reached", "", goals(table), ""]
+        parts += ["## Goals and results", "", goals(table), ""]
         for column, title in (("time_ratio", "Time"), ("memory_ratio", "Peak memory")):
             parts += [f"## {title}, relative to non-private", "", as_markdown(table, column), ""]
     if len(curves):
@@ -54,24 +54,24 @@ def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine:
 
 
 def goals(table: pd.DataFrame) -> str:
-    """Return what the factored engine reached beside its goals, as a table."""
-    lines = ["| network | query | goal | reached | fastest mode of Opacus | memory (goal 1.3) |"]
+    """Return a table of the ratios of the factored engine beside its goals."""
+    lines = ["| network | query | goal | result | fastest mode of Opacus | memory (goal 1.3) |"]
     lines += ["|---|---|---:|---:|---:|---:|"]
     for network, rows in table.groupby("network", sort=False):
         ours = rows[rows["engine"] == "factored"].set_index("query")
         opacus = rows[rows["engine"].str.startswith("Opacus")].groupby("query")["time_ratio"].min()
         for query, row in ours.iterrows():
             goal = GOALS.get(CASES[str(network)].goal, {}).get(str(query))
-            reached = _held(row["time_ratio"], goal)
-            against = _held(opacus[query], None) if query in opacus else ""
-            memory = _held(row["memory_ratio"], MEMORY_GOAL)
-            asked = "" if goal is None else f"{goal:g}"
-            lines.append(f"| {network} | {query} | {asked} | {reached} | {against} | {memory} |")
+            result = _ratio(row["time_ratio"], goal)
+            fastest = _ratio(opacus[query], None) if query in opacus else ""
+            memory = _ratio(row["memory_ratio"], MEMORY_GOAL)
+            goal_text = "" if goal is None else f"{goal:g}"
+            lines.append(f"| {network} | {query} | {goal_text} | {result} | {fastest} | {memory} |")
     return "\n".join(lines)
 
 
-def _held(value: float, goal: float | None) -> str:
-    """Return a ratio, bold where it misses its goal, a dash where there is none."""
+def _ratio(value: float, goal: float | None) -> str:
+    """Return a ratio as text: bold where it misses its goal, a dash if it was not measured."""
     if value != value:
         return "—"
     missed = goal is not None and round(value, 2) > goal
@@ -79,7 +79,7 @@ def _held(value: float, goal: float | None) -> str:
 
 
 def as_markdown(table: pd.DataFrame, column: str) -> str:
-    """Return one column as a table: networks down, ways across."""
+    """Return a table of one column, with a row per network and a column per way."""
     private = table[table["engine"] != "non-private"]
     ways = list(dict.fromkeys(zip(private["engine"], private["query"], strict=True)))
     names = [engine if query == "plain" else f"{engine}, {query}" for engine, query in ways]
@@ -112,7 +112,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def draw_curves(curves: pd.DataFrame, path: Path) -> None:
-    """Draw the time of one call against what grows, a panel for each series."""
+    """Draw the time of one call against size, one panel per series."""
     panels = list(curves.groupby("network", sort=False))
     figure, axes = plt.subplots(
         1, len(panels), figsize=(3.6 * len(panels), 3.2), layout="constrained", squeeze=False

@@ -30,29 +30,30 @@ from matplotlib import pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = 50
-# A small process starts what is measured: a child's peak memory counts that of its parent, too.
+# A small process starts the measured command, because the peak memory of a child includes that of
+# its parent at the time of the fork.
 LAUNCH = """
 import json, resource, subprocess, sys, time
 begin = time.perf_counter()
 code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 seconds = {"seconds": time.perf_counter() - begin, "cpu_seconds": used.ru_utime + used.ru_stime}
-found = {name: round(value, 2) for name, value in seconds.items()}
-print(json.dumps({**found, "memory_mb": round(used.ru_maxrss / 1024)}))
+figures = {name: round(value, 2) for name, value in seconds.items()}
+print(json.dumps({**figures, "memory_mb": round(used.ru_maxrss / 1024)}))
 sys.exit(code)
 """
-MARKERS = "osD^v"  # lines are told apart without colour, too
+MARKERS = "osD^v"  # lines differ without colour, too
 WHAT = {
     "dry run": "snakemake -n of the whole study",
     "dry run, one run per job": "the same with as many jobs as runs (jobs_per_study)",
-    "one job": "what every job on a cluster does first: read the Snakefile, find one target",
+    "one job": "what every cluster job does first: read the Snakefile and find one target",
     "collect": "clipnoise collect over the finished runs",
     "status": "clipnoise status of the finished runs",
 }
 
 
 def main() -> int:
-    """Measure every size, then write."""
+    """Measure every size and write the results."""
     arguments = parse()
     arguments.output.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
@@ -83,7 +84,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
         runs: a multiple of 50.
 
     Returns:
-        One row per thing measured: runs, what, seconds, cpu_seconds, memory_mb.
+        One row per command: runs, what, seconds, cpu_seconds, memory_mb.
     """
     study = write_study(folder, runs)
     planned = Plan.from_values({"studies": [str(study)]}, ROOT / "workflow" / "studies")
@@ -121,7 +122,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
 
 
 def write_study(folder: Path, runs: int) -> Path:
-    """Write config.yaml and a study with the asked number of runs."""
+    """Write config.yaml and a study with so many runs."""
     rates = [round(0.001 * (1 + number), 6) for number in range(runs // SEEDS)]
     panel = {
         "datasets": ["digits"],
@@ -143,8 +144,8 @@ def write_study(folder: Path, runs: int) -> Path:
 
 
 def write_results(folder: Path, planned: Plan) -> None:
-    """Give every run the files of a finished one; its numbers are made up."""
-    os.fsync = lambda _: None  # these files need not survive a power cut
+    """Give every run the files of a finished run, with made-up numbers."""
+    os.fsync = lambda _: None  # durability costs time and does not matter here
     specs = {run.spec.hash: run.spec for run in planned.study(planned.configured[0]).runs}
     target = next(iter(specs.values())).budget
     assert target is not None
@@ -163,7 +164,7 @@ def write_results(folder: Path, planned: Plan) -> None:
 
 
 def timed(words: list[str], folder: Path) -> Mapping[str, float]:
-    """Run a command and return what it took, children included."""
+    """Run a command and return its time and peak memory, including those of its children."""
     with (folder / "output.txt").open("w") as output:
         launch = [sys.executable, "-S", "-c", LAUNCH, *words]
         done = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, stderr=output, text=True)

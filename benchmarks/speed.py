@@ -1,4 +1,4 @@
-"""Measure how fast clipped sums are, and write speed.csv, curves.csv, figures and speed.md.
+"""Measure the speed of clipped sums, and write speed.csv, curves.csv, figures and speed.md.
 
 Run it from the repository: `make benchmark`, or `python benchmarks/speed.py --help`.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from measure import Row, as_mappings, measure, quiet
+from measure import Measurement, as_mappings, measure, quiet
 from networks import CASES, SERIES
 from page import write_page
 from ways import PLAIN
@@ -24,15 +24,15 @@ from clipnoise.run.memory import keep_freed_memory
 
 
 def main() -> int:
-    """Measure, then write."""
+    """Measure all networks and write the results."""
     arguments = parse()
     torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as every training job does; it serves all ways alike
+    keep_freed_memory()  # as every training job does; all ways benefit alike
     device = "cuda" if torch.cuda.is_available() else "cpu"
     arguments.output.mkdir(parents=True, exist_ok=True)
     repeat = partial(measure, repetitions=arguments.repetitions, device=device)
     chosen = partial(wanted, only=arguments.only)
-    networks: list[Row] = []
+    networks: list[Measurement] = []
     series: list[pd.DataFrame] = []
     with quiet():
         for name in filter(chosen, CASES):
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def wanted(name: str, only: Sequence[str] | None) -> bool:
-    """Return whether a network is asked for."""
+    """Return whether a network is selected by `--only`."""
     return not only or any(part in name for part in only)
 
 
@@ -66,12 +66,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="examples in a batch")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="*", help="networks whose names hold one of these")
+    parser.add_argument("--only", nargs="*", help="networks whose names contain one of these")
     return parser.parse_args()
 
 
 def machine(arguments: argparse.Namespace, device: str) -> str:
-    """Say what was measured on."""
+    """Describe the machine and the settings."""
     where = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (

@@ -1,4 +1,4 @@
-"""Ways to a step's gradient: without privacy, by the suite's engines, by Opacus' three modes."""
+"""Ways to take a step's gradient: without privacy, by the suite's engines, by modes of Opacus."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
 WHOLE_STEP = "whole step"
 NON_PRIVATE = "non-private"
-NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1e-6  # the network stays what it is
+NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1e-6  # so small that the network hardly changes
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to one query's sum.
+    """One way to compute the sum of one query.
 
     Attributes:
-        engine: the way's name.
-        query: which sum.
-        prepare: network, inputs and targets → a function that takes the sum once.
+        engine: what computes it.
+        query: the query.
+        prepare: takes network, losses, inputs and targets, and returns a function that computes
+            the sum once.
     """
 
     engine: str
@@ -45,7 +46,7 @@ class Way:
 
 
 class SummedLoss(nn.Module):
-    """A loss as Opacus' ghost clipping wants it: with a reduction that it sets."""
+    """A loss with a `reduction` attribute, which Opacus' ghost clipping sets."""
 
     def __init__(self, losses: Losses) -> None:
         super().__init__()
@@ -57,8 +58,8 @@ class SummedLoss(nn.Module):
         return each if self.reduction == "none" else each.sum()
 
 
-def plan(query: str, theta: Tensor, count: int) -> Clipping:
-    """Return the clipping plan of a query."""
+def clipping_of(query: str, theta: Tensor, count: int) -> Clipping:
+    """Return the clipping of a query."""
     if query == "scaled":
         return Clipping(CLIP_NORM, scale=torch.linspace(0.5, 2, len(theta), device=theta.device))
     if query == "two iterates":
@@ -80,9 +81,9 @@ def by_engine(
     """Take a query's sum by an engine of the suite."""
     engine = kind(network, losses)
     theta = engine.flat.theta.clone()
-    wanted = plan(query, theta, len(inputs))
-    iterates = [theta] * len(wanted.weights)
-    return lambda: engine.clipped_sum(inputs, targets, iterates, wanted)
+    clipping = clipping_of(query, theta, len(inputs))
+    iterates = [theta] * len(clipping.weights)
+    return lambda: engine.clipped_sum(inputs, targets, iterates, clipping)
 
 
 def non_private(
@@ -116,7 +117,7 @@ def whole_step(
             state,
             public,
             available=1,
-            clipped_sum=lambda wanted: engine.clipped_sum(inputs, targets, [theta], wanted),
+            clipped_sum=lambda clipping: engine.clipped_sum(inputs, targets, [theta], clipping),
             noise=noise.next(),
         )
 
