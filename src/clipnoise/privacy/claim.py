@@ -59,10 +59,11 @@ class PrivacyStatement:
         sampler: how batches were drawn.
         adjacency: the relation between neighbouring datasets.
         unit: what is protected: "example", "user" or "node".
-        sensitivity: how far one unit moves what is released, before noise.
+        sensitivity: the furthest that one unit moves the released gradient in any step, before
+            noise.
         microbatch_size: m.
         caveat: why the claim is only nominal, if the reason is not the sampler.
-        clip_norm: C at the first step.
+        clip_norm: C; the largest of all steps if it changes.
         sampling_rate: q = B/n.
         noise: how noise is correlated across steps.
         randomness: "secure" if noise and batches came from a cryptographic source, else "seeded".

@@ -60,7 +60,9 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
     privacy, method, microbatches = spec.privacy, spec.method, spec.microbatches
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
-    clip_norm = method.clip_norm_at(1)
+    # A method may clip to another norm in another phase: the statement is about the largest.
+    clip_norms = {method.clip_norm_at(step) for step in range(1, spec.steps + 1)}
+    clip_norm = max((norm for norm in clip_norms if norm is not None), default=None)
     denominator = microbatches.count(spec.training.expected_batch_size)
     sensitivity = method.query.components(clip_norm or 0.0, denominator)[0].sensitivity
     covered = microbatches.covered(method.query)
