@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.methods.base import Method, Public
-    from clipnoise.privacy.queries import Clipping, Unreleased
 
 
 def build_method(name: str, *options: Mapping[str, Any], key: str = "") -> Method:
@@ -54,10 +53,14 @@ def change(
     """
     from clipnoise.gradients.per_example import clipped_sum
 
-    def form(clipping: Clipping) -> Unreleased:
-        return clipped_sum([gradients], clipping)
-
-    return step(method, state, public, available=1, clipped_sum=form, noise=tuple(noise))
+    return step(
+        method,
+        state,
+        public,
+        available=1,
+        clipped_sum=lambda clipping: clipped_sum([gradients], clipping),
+        noise=tuple(noise),
+    )
 
 
 class Trials:
