@@ -29,7 +29,6 @@ from clipnoise.tracking import (
     open_run,
     read_stamp,
     sync,
-    write,
 )
 from clipnoise.tracking.store import (
     explain,
@@ -39,6 +38,7 @@ from clipnoise.tracking.store import (
     stamp_path,
 )
 from clipnoise.tracking.view import finished_view
+from clipnoise.tracking.write import RunWriter
 
 
 class CrashError(Exception):
@@ -69,7 +69,7 @@ def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
         record(results, run, offset=0.001 * (calls + 1))
         view = finished_view(folder, Membership())
         try:
-            write.replace(DyingClient(client, calls), experiment, view)
+            RunWriter(DyingClient(client, calls), experiment).write(view)
         except CrashError:
             assert len(shown(results)) <= 1
         else:
@@ -103,7 +103,7 @@ def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
     restarted = RestartingClient(open_store(results, {})[0], answers)
     monkeypatch.setattr("clipnoise.tracking.live.connect", lambda *_: restarted)
     assert not train(results, spec(), mode="live", patience=60.0)
-    assert "Connection refused. `clipnoise mlflow-sync` will mend it" in caplog.text
+    assert "Connection refused. `clipnoise mlflow-sync` adds the rest" in caplog.text
     restarted.back = True
     assert train(results, spec(seed=1), mode="live", patience=60.0)
     repaired = sync(results)

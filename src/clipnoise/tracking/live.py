@@ -7,13 +7,13 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.run.results import run_folder
 from clipnoise.run.spec import to_mapping
-from clipnoise.tracking import write
 from clipnoise.tracking.store import (
     IN_JOB,
     connect,
@@ -24,21 +24,15 @@ from clipnoise.tracking.store import (
     redacted,
     tracking_uri,
 )
-from clipnoise.tracking.view import (
-    Membership,
-    Point,
-    View,
-    finished_view,
-    planned_view,
-    points,
-)
+from clipnoise.tracking.view import Membership, Point, finished_view, planned_view, points
+from clipnoise.tracking.write import RunWriter
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
 
 Mode = Literal["live", "after", "sync", "off"]
+End = Literal["done", "interrupted"]
 
-DONE, INTERRUPTED = "done", "interrupted"
 IMPORT_SECONDS = 60.0  # importing MLflow takes one second, a minute where the disk is slow
 
 logger = logging.getLogger(__name__)
@@ -54,39 +48,39 @@ def open_run(
 ) -> LiveRun:
     """Open a run's view in MLflow, for a `with` block around training and the writing of its files.
 
-    Nothing that happens to MLflow reaches the caller: the result files are enough for `sync`.
+    No failure of MLflow reaches the caller: the result files are enough for `sync`.
 
     Args:
-        results: the results folder; its stamp, written by `init_store`, says where the run belongs
-            and whether the store answers. Without a stamp the job leaves MLflow alone.
+        results: the results folder; its stamp, written by `init_store`, names the run's experiment
+            and tells whether the store answers. Without a stamp the job leaves MLflow alone.
         spec: the run.
-        mode: "live" logs during the run, "after" once at its end, "sync" and "off" leave it alone.
+        mode: "live" logs during the run, "after" once at its end, "sync" and "off" not at all.
         uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
         patience: seconds that the end of the run waits for the store before it leaves the rest
             to `sync`.
     """
     address = tracking_uri(results, uri)
+    stamp = None
     if mode in ("live", "after"):
-        stamp = read_stamp(results)
-        reason = None
+        stamp, reason = read_stamp(results), None
         if stamp is None:
             reason = "the store was not initialised; run `clipnoise mlflow-init` first"
         elif not stamp.available:
             reason = stamp.reason
         elif stamp.uri != redacted(address):
             reason = f"the store is {redacted(address)}, but {stamp.uri} was initialised"
-        if stamp is not None and reason is None:
-            membership = stamp.runs.get(spec.hash, Membership())
-            identity = stamp.experiments.get(membership.study)
-            return LiveRun(results, spec, membership, mode, address, identity, patience)
-        logger.warning("Run %s is not logged to MLflow: %s.", spec.hash, reason)
-    return LiveRun(results, spec, Membership(), "off", address, None, patience)
+        if reason is not None:
+            logger.warning("Run %s is not logged to MLflow: %s.", spec.hash, reason)
+            mode = "off"
+    membership = stamp.runs.get(spec.hash, Membership()) if stamp else Membership()
+    identity = stamp.experiments.get(membership.study) if stamp else None
+    return LiveRun(results, spec, membership, mode, address, identity, patience)
 
 
 class LiveRun:
     """A run's view in MLflow while the run lasts. Made by `open_run`.
 
-    Nothing here raises because of MLflow, and nothing but `finish` waits for it.
+    Nothing here raises because of MLflow, and only `finish` waits for it.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class LiveRun:
         self._uri = uri
         self._experiment_id = experiment_id
         self._patience = patience
-        self._items: queue.SimpleQueue[tuple[int, Mapping[str, Any]] | str] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Point] | End] = queue.SimpleQueue()
         self._imported = threading.Event()
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
@@ -121,7 +115,7 @@ class LiveRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end(DONE if kind is None else INTERRUPTED)
+        self._end("done" if kind is None else "interrupted")
 
     def start(self) -> None:
         """Begin to log, in mode "live"."""
@@ -135,7 +129,7 @@ class LiveRun:
             row: column of metrics.csv → value.
         """
         if self._thread is not None:
-            self._items.put((_now(), dict(row)))
+            self._queue.put(points(row, _now()))
 
     def finish(self) -> bool:
         """Finish from the result files, which the caller has written; waits a bounded time.
@@ -143,38 +137,41 @@ class LiveRun:
         Returns:
             Whether the store now shows the run; if not, `sync` will bring it up to date.
         """
-        return self._end(DONE)
-
-    def _end(self, how: str) -> bool:
-        if self._mode == "after" and how == DONE and self._thread is None:
-            self._launch()
-        if self._thread is None:
-            return False
-        self._items.put(how)
-        self._imported.wait(IMPORT_SECONDS)  # it costs the same whatever the store does
-        self._thread.join(self._patience)
-        if self._thread.is_alive():
-            self._failure = f"{redacted(self._uri)} is slow"
-        if self._failure:
-            logger.warning(
-                "MLflow does not show all of run %s: %s. `clipnoise mlflow-sync` will mend it.",
-                self._spec.hash,
-                self._failure,
-            )
-        return self._failure is None
+        return self._end("done")
 
     def _launch(self) -> None:
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
+    def _end(self, end: End) -> bool:
+        if self._mode == "after" and end == "done" and self._thread is None:
+            self._launch()
+        if self._thread is None:
+            return False
+        self._queue.put(end)
+        # The import is waited for longer: it takes the same time however slow the store is.
+        self._imported.wait(IMPORT_SECONDS)
+        self._thread.join(self._patience)
+        if self._thread.is_alive():
+            self._failure = f"{redacted(self._uri)} is slow"
+        if self._failure:
+            logger.warning(
+                "MLflow does not show all of run %s: %s. `clipnoise mlflow-sync` adds the rest.",
+                self._spec.hash,
+                self._failure,
+            )
+        return self._failure is None
+
     def _work(self) -> None:
+        """Write every state of the run into the store, in the thread."""
         try:
             client = connect(self._uri, IN_JOB)
             self._imported.set()
             with lock(self._results, self._spec.hash, seconds=self._patience):
-                if self._experiment_id is None:
-                    self._experiment_id = self._experiment(client)
-                self._record(client, self._experiment_id)
+                writer = RunWriter(client, self._experiment_id or self._experiment(client))
+                if self._mode == "after" or self._follow(writer) == "done":
+                    folder = run_folder(self._results, self._spec)
+                    writer.write(finished_view(folder, self._membership))
         except Exception as error:  # the result files are enough, whatever MLflow does
             self._failure = explain(error, self._uri)
         finally:
@@ -185,41 +182,21 @@ class LiveRun:
         with lock(self._results, "store", seconds=self._patience):
             return experiment(client, self._membership.study, self._results, self._uri)
 
-    def _record(self, client: Any, experiment_id: str) -> None:
-        folder = run_folder(self._results, self._spec)
-        if self._mode == "after":
-            write.replace(client, experiment_id, finished_view(folder, self._membership))
-            return
-        run_id = write.begin(client, experiment_id, self._planned(), _now())
-        rows, how = self._stream(client, run_id)
-        if how == INTERRUPTED:
-            client.set_terminated(run_id, "KILLED")
-            return
-        view = finished_view(folder, self._membership)
-        if rows == view.rows:
-            write.complete(client, run_id, view, ())
-        else:
-            write.replace(client, experiment_id, view)
-
-    def _planned(self) -> View:
-        return planned_view(to_mapping(self._spec), self._spec.hash, self._membership)
-
-    def _stream(self, client: Any, run_id: str) -> tuple[int, str]:
-        """Log whatever has queued, in one call each time; return the rows logged and the end."""
-        rows = 0
-        while True:
-            items = [self._items.get()]
-            while not self._items.empty():
-                items.append(self._items.get())
-            found: list[Point] = []
-            for item in items:
-                if isinstance(item, str):
-                    write.log_points(client, run_id, found)
-                    return rows, item
-                moment, row = item
-                found.extend(points(row, moment))
-                rows += 1
-            write.log_points(client, run_id, found)
+    def _follow(self, writer: RunWriter) -> End:
+        """Write the run's state at its start and after evaluations; return how it ended."""
+        spec = self._spec
+        view = planned_view(to_mapping(spec), spec.hash, self._membership, _now())
+        end: End | None = None
+        while end is None:
+            writer.write(view)
+            items = [self._queue.get()]
+            while not self._queue.empty():  # a slow store gets what has queued in one call
+                items.append(self._queue.get())
+            rows = [item for item in items if isinstance(item, list)]
+            view = replace(view, rows=(*view.rows, *rows))
+            end = next((item for item in items if not isinstance(item, list)), None)
+        writer.write(view if end == "done" else replace(view, status="KILLED"))
+        return end
 
 
 def _now() -> int:

@@ -1,4 +1,4 @@
-"""The store: where it is, whether it answers, and the stamp that tells the jobs so."""
+"""The store: its address, experiments and locks, and the stamp that says whether it answers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clipnoise.files import LockedError, locked, write_json
-from clipnoise.tracking.saved_views import description as with_links
-from clipnoise.tracking.saved_views import saved_views
-from clipnoise.tracking.view import Membership
+from clipnoise.tracking.view import Membership, description, saved_views
 
-OURS = "clipnoise"  # tag of the experiments that this suite made
+OURS = "clipnoise"  # tag of the experiments that this suite created
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # it would print credentials of the address
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the address may hold credentials
 }
 
 
@@ -30,7 +28,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long one HTTP call to a tracking server may take, and how often it is tried again."""
+    """How long one HTTP call to a tracking server may take, and how often it is retried."""
 
     timeout_seconds: int
     retries: int
@@ -42,14 +40,14 @@ IN_SYNC = Patience(timeout_seconds=30, retries=2)
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the first job found out about the store, for the jobs after it.
+    """The state of the store as the first job found it, for the jobs after it.
 
     Attributes:
         uri: the store's address, without credentials.
         available: whether it answered.
         reason: why not, otherwise None.
         experiments: experiment name → id.
-        runs: what the studies say about each planned run, by spec hash.
+        runs: the studies that plan each run, by spec hash.
     """
 
     uri: str
@@ -69,14 +67,14 @@ def init_store(
 ) -> Stamp:
     """Create the database and the experiments, once, before any job opens the store.
 
-    A fresh SQLite file that several processes open at once breaks in its migrations, so one job
+    The migrations of a new SQLite file break when several processes open it at once, so one job
     does this first. Doing it again changes nothing. A store that does not answer is no failure:
-    the stamp says so, the jobs leave MLflow alone, and `sync` adds their runs later.
+    the stamp records it, the jobs leave MLflow alone, and `sync` adds their runs later.
 
     Args:
         results: the results folder.
         experiments: experiment name → description.
-        runs: what the studies say about each planned run, by spec hash.
+        runs: the studies that plan each run, by spec hash.
         uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
         tracking: False writes a stamp that keeps every job away from MLflow.
 
@@ -98,12 +96,12 @@ def init_store(
 def is_open(
     results: Path, experiments: Iterable[str], runs: Mapping[str, Membership], *, tracking: bool
 ) -> bool:
-    """Tell whether `init_store` would change nothing, from the stamp alone.
+    """Return whether `init_store` would change nothing, judging by the stamp.
 
     Args:
         results: the results folder.
         experiments: names.
-        runs: what the studies say about each planned run, by spec hash.
+        runs: the studies that plan each run, by spec hash.
         tracking: whether jobs may use MLflow.
     """
     stamp, address = read_stamp(results), tracking_uri(results)
@@ -112,17 +110,17 @@ def is_open(
     if not tracking:
         return not stamp.available
     database = address.removeprefix("sqlite:///")
-    there = database == address or Path(database).exists()
-    return stamp.available and there and set(experiments) <= set(stamp.experiments)
+    exists = database == address or Path(database).exists()
+    return stamp.available and exists and set(experiments) <= set(stamp.experiments)
 
 
 def read_stamp(results: Path) -> Stamp | None:
-    """Read the stamp; None when no job has written one, or it is damaged."""
+    """Read the stamp; None where no job has written one, or it is damaged."""
     try:
         values = json.loads(stamp_path(results).read_text())
         runs = {
-            run_hash: Membership(**{**said, "studies": tuple(said["studies"])})
-            for run_hash, said in values.pop("runs").items()
+            run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
+            for run_hash, fields in values.pop("runs").items()
         }
         return Stamp(**values, runs=runs)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -137,7 +135,7 @@ def stamp_path(results: Path) -> Path:
 def open_store(
     results: Path, experiments: Mapping[str, str], *, uri: str | None = None
 ) -> tuple[Any, dict[str, str]]:
-    """Connect to the store with time to spare, creating what is missing, one process at a time.
+    """Connect to the store, patiently, creating what is missing, one process at a time.
 
     Args:
         results: the results folder.
@@ -154,15 +152,15 @@ def open_store(
     with lock(results, "store"), store_errors(address):
         client = connect(address, IN_SYNC)
         ids = {
-            name: experiment(client, name, results, address, description)
-            for name, description in experiments.items()
+            name: experiment(client, name, results, address, text)
+            for name, text in experiments.items()
         }
         known_experiments(client)  # with nothing to create, the first call to the store
     return client, ids
 
 
 def connect(uri: str, patience: Patience) -> Any:
-    """Import MLflow and return a client. The settings hold for this process; the user's win."""
+    """Import MLflow and return a client. Settings apply to this process; the user's own prevail."""
     settings = {
         **QUIET,
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(patience.timeout_seconds),
@@ -177,7 +175,7 @@ def connect(uri: str, patience: Patience) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def experiment(client: Any, name: str, results: Path, uri: str, description: str = "") -> str:
+def experiment(client: Any, name: str, results: Path, uri: str, text: str = "") -> str:
     """Return the id of an experiment, creating it, or restoring it if it was deleted."""
     found = client.get_experiment_by_name(name)
     if found is None:
@@ -185,8 +183,8 @@ def experiment(client: Any, name: str, results: Path, uri: str, description: str
     if found.lifecycle_stage == "deleted":
         client.restore_experiment(found.experiment_id)
     wanted = saved_views()
-    if description:
-        wanted["mlflow.note.content"] = with_links(description, found.experiment_id)
+    if text:
+        wanted["mlflow.note.content"] = description(text, found.experiment_id)
     for tag, value in wanted.items():
         if found.tags.get(tag) != value:
             client.set_experiment_tag(found.experiment_id, tag, value)
@@ -196,7 +194,7 @@ def experiment(client: Any, name: str, results: Path, uri: str, description: str
 def _create(client: Any, name: str, results: Path, uri: str) -> Any:
     from mlflow.exceptions import MlflowException
 
-    # A server keeps artefacts where it was told to; a database needs a folder beside it.
+    # A server has its own place for artefacts; a database needs a folder beside it.
     database = urlsplit(uri).scheme.split("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
     folder = (results.resolve() / "mlflow-artifacts" / name).as_uri() if database else None
     tags = {
@@ -206,7 +204,7 @@ def _create(client: Any, name: str, results: Path, uri: str) -> Any:
     try:
         client.create_experiment(name, artifact_location=folder, tags=tags)
     except MlflowException:
-        if client.get_experiment_by_name(name) is None:  # else another process was faster
+        if client.get_experiment_by_name(name) is None:  # otherwise another process was faster
             raise
     return client.get_experiment_by_name(name)
 
@@ -224,16 +222,16 @@ def tracking_uri(results: Path, uri: str | None = None) -> str:
 
 
 def redacted(uri: str) -> str:
-    """Return an address without user, password and query, fit for a log or a file."""
+    """Return an address without user, password and query, safe for a log or a file."""
     scheme, separator, rest = uri.partition("://")
     account, place = _account(rest)
-    if "?" in account:  # of a password, or the @ is in the query: nobody can tell
+    if "?" in account:  # either in a password, or the @ is in the query: hide everything
         return f"{scheme}{separator}…"
     return f"{scheme}{separator}{place.partition('?')[0]}"
 
 
 def _account(rest: str) -> tuple[str, str]:
-    """Split what follows :// at its last @: a password may hold / and @. A path has no account."""
+    """Split what follows :// at the last @: a password may contain / and @; a path has none."""
     if rest.startswith("/"):
         return "", rest
     account, _, place = rest.rpartition("@")
@@ -242,7 +240,7 @@ def _account(rest: str) -> tuple[str, str]:
 
 @contextmanager
 def store_errors(uri: str) -> Iterator[None]:
-    """Turn whatever goes wrong in the `with` block into a StoreError free of credentials."""
+    """Turn any error in the `with` block into a StoreError without credentials."""
     try:
         yield
     except StoreError:
@@ -274,9 +272,9 @@ def lock(results: Path, name: str, *, seconds: float = -1) -> Iterator[None]:
     """Hold a lock that the operating system frees when its process dies.
 
     Args:
-        results: the results folder; the lock keeps apart the processes that share it.
+        results: the results folder; the lock is between the processes that share it.
         name: what is locked: a run's hash, or `store`.
-        seconds: how long to wait; negative waits for ever.
+        seconds: how long to wait; negative waits forever.
 
     Raises:
         TimeoutError: another process holds it.

@@ -1,4 +1,4 @@
-"""The UI: MLflow's own pages over the local store, on loopback."""
+"""The UI: MLflow's own pages over the local store, served on loopback only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clipnoise.tracking.saved_views import page
 from clipnoise.tracking.store import QUIET, StoreError, read_stamp, tracking_uri
+from clipnoise.tracking.view import page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
-LETS_GO_WITHIN = 10.0  # seconds
+STOPS_WITHIN = 10.0  # seconds
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
     Args:
         results: the results folder.
         port: on 127.0.0.1.
-        log: file for what the server says; None drops it.
+        log: file for the server's output; None drops it.
 
     Yields:
         The address.
@@ -37,7 +37,8 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
     """
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
-    # By environment, not as an argument: an address may hold a password.
+    # Passed by environment, because other users can read arguments and an address may hold a
+    # password.
     settings = {**QUIET, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
     with open(log or os.devnull, "ab") as stream:  # noqa: PTH123 - devnull is no Path
         server = subprocess.Popen(
@@ -45,7 +46,7 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
             env={**os.environ, **settings},
             stdout=stream,
             stderr=stream,
-            start_new_session=True,  # a group of its own, so that its helpers end with it
+            start_new_session=True,  # its own process group, so that its workers end with it
         )
         try:
             _wait(server, address)
@@ -73,13 +74,13 @@ def _wait(server: subprocess.Popen[bytes], address: str) -> None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    for how in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(server.pid, how)
+            os.killpg(server.pid, number)
         except ProcessLookupError:
             break
         try:
-            server.wait(LETS_GO_WITHIN)
+            server.wait(STOPS_WITHIN)
         except subprocess.TimeoutExpired:
             continue
     server.wait()

@@ -1,4 +1,4 @@
-"""The view: how a run's result files look in MLflow. Plain data, no MLflow."""
+"""The view: how a run, and a study's page, look in MLflow. Plain data, no MLflow."""
 
 from __future__ import annotations
 
@@ -6,40 +6,31 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from clipnoise.run.outcome import Metrics
 from clipnoise.run.results import RunFiles, read_run
 
 LAYOUT = "1"  # raise it when names, tags or metrics change: the next sync then rewrites every run
 UNPLANNED = "unplanned"
 ARTEFACTS = ("spec.yaml", "summary.json", "metrics.csv", "run.log")
 LARGEST_ARTEFACT = 5_000_000  # bytes
-CURVES = (
-    "epsilon",
-    "train_loss",
-    "train_accuracy",
-    "validation_loss",
-    "validation_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "examples_per_second",
-    "peak_memory_mb",
-)
+CURVES = [field.name for field in fields(Metrics) if field.name not in ("step", "seconds")]
 
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """What the studies say about a run; a spec alone does not know.
+    """The studies that plan a run, which its spec does not contain.
 
     Attributes:
         study: the home study, the first one that plans the run: its MLflow experiment.
         studies: every study that plans it.
-        label: what the home study calls the method.
+        label: the home study's label for the method.
         panel: the panel of the home study.
     """
 
@@ -49,54 +40,48 @@ class Membership:
     panel: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
-    """A run as MLflow shows it.
+    """The state of a run as MLflow shows it, while it trains or after it has finished.
 
     Attributes:
         experiment: the experiment's name.
         name: the run's name.
         tags: to filter and group by.
         params: the spec, flattened.
+        started: milliseconds since 1970.
+        rows: the points of each evaluation.
+        status: MLflow's word: RUNNING, KILLED, FINISHED, or FAILED for a run that diverged, so
+            that it stands out.
+        finished: milliseconds since 1970; None before the run has finished.
+        finals: what finished runs are compared by, one point each.
+        artefacts: small files to keep with the run.
+        digest: of the result files, equal for equal content; empty before they are written.
     """
 
     experiment: str
     name: str
     tags: dict[str, str]
     params: dict[str, str]
-
-
-@dataclass(frozen=True)
-class FinishedView(View):
-    """A finished run as MLflow shows it.
-
-    Attributes:
-        digest: of the result files; equal digests show equal content.
-        curves: the metrics table as points.
-        finals: what a run is compared by, one point each.
-        status: MLflow's word: FINISHED, or FAILED for a run that diverged, so that it stands out.
-        started, finished: milliseconds since 1970.
-        rows: number of evaluations.
-        artefacts: small files to keep with the run.
-    """
-
-    digest: str
-    curves: list[Point]
-    finals: list[Point]
-    status: str
     started: int
-    finished: int
-    rows: int
-    artefacts: list[Path]
+    rows: tuple[list[Point], ...] = ()
+    status: str = "RUNNING"
+    finished: int | None = None
+    finals: tuple[Point, ...] = ()
+    artefacts: tuple[Path, ...] = ()
+    digest: str = ""
 
 
-def planned_view(spec: Mapping[str, Any], run_hash: str, membership: Membership) -> View:
-    """Return what MLflow shows of a run before it has a result.
+def planned_view(
+    spec: Mapping[str, Any], run_hash: str, membership: Membership, started: int
+) -> View:
+    """Return the view of a run that starts.
 
     Args:
         spec: the spec as plain data.
         run_hash: its content hash.
-        membership: what the studies say about it.
+        membership: the studies that plan it.
+        started: milliseconds since 1970.
     """
     method, model = spec["method"]["id"], spec["model"]["id"]
     label = membership.label or method
@@ -117,27 +102,33 @@ def planned_view(spec: Mapping[str, Any], run_hash: str, membership: Membership)
         "mlflow.source.name": "clipnoise",
         "mlflow.source.type": "JOB",
     }
-    name = f"{label} · {model} · {budget} · seed {spec['seed']}"
-    return View(membership.study, name, tags, dict(_flatten(spec)))
+    return View(
+        experiment=membership.study,
+        name=f"{label} · {model} · {budget} · seed {spec['seed']}",
+        tags=tags,
+        params=dict(_flatten(spec)),
+        started=started,
+    )
 
 
-def finished_view(folder: Path, membership: Membership) -> FinishedView:
-    """Return what MLflow shows of a finished run.
+def finished_view(folder: Path, membership: Membership) -> View:
+    """Return the view of a finished run.
 
     Args:
         folder: the run's folder.
-        membership: what the studies say about it.
+        membership: the studies that plan it.
 
     Raises:
         UserError: a result file is damaged; the message names it.
         FileNotFoundError: the run has not finished.
     """
-    digest = _digest(folder)  # first: if the files change meanwhile, the next sync notices
+    digest = _digest(folder)  # before reading: if the files change now, the next sync notices
     files = read_run(folder)
     if files is None:
         raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
     summary = files.summary
-    planned = planned_view(summary["spec"], summary["hash"], membership)
+    started, finished = _milliseconds(summary["started"]), _milliseconds(summary["finished"])
+    planned = planned_view(summary["spec"], summary["hash"], membership, started)
     commit = summary.get("git_commit") or "unknown"
     tags = {
         "status": summary["status"],
@@ -146,25 +137,23 @@ def finished_view(folder: Path, membership: Membership) -> FinishedView:
         "git_commit": commit,
         "mlflow.source.git.commit": commit,
     }
-    started, finished = _milliseconds(summary["started"]), _milliseconds(summary["finished"])
-    return FinishedView(
-        experiment=planned.experiment,
-        name=planned.name,
+    return replace(
+        planned,
         tags={**planned.tags, **tags},
-        params=planned.params,
-        digest=digest,
-        curves=[point for row in files.metrics for point in _row_points(row, started)],
-        finals=list(_finals(files, finished)),
+        rows=tuple(
+            points(row, started + round(1000 * (_finite(row.get("seconds")) or 0.0)))
+            for row in files.metrics
+        ),
         status="FINISHED" if summary["status"] == "completed" else "FAILED",
-        started=started,
         finished=finished,
-        rows=len(files.metrics),
-        artefacts=[path for name in ARTEFACTS if _is_small(path := folder / name)],
+        finals=tuple(_finals(files, finished)),
+        artefacts=tuple(path for name in ARTEFACTS if _is_small(path := folder / name)),
+        digest=digest,
     )
 
 
 def budget_label(spec: Mapping[str, Any]) -> str:
-    """Return the privacy budget for a person: `ε=1`, `σ=0.5` or `non-private`."""
+    """Return the privacy budget for a reader: `ε=1`, `σ=0.5` or `non-private`."""
     privacy = spec.get("privacy")
     if privacy is None:
         return "non-private"
@@ -173,27 +162,19 @@ def budget_label(spec: Mapping[str, Any]) -> str:
     return f"σ={privacy['noise_multiplier']:g}"
 
 
-def points(row: Mapping[str, Any], milliseconds: int) -> Iterator[Point]:
-    """Return one evaluation as points; what is empty or not finite is no point.
+def points(row: Mapping[str, Any], milliseconds: int) -> list[Point]:
+    """Return the points of one evaluation; a value that is missing or not finite has none.
 
     Args:
         row: column of metrics.csv → number or text.
-        milliseconds: when it was taken, since 1970.
+        milliseconds: time of the evaluation, since 1970.
     """
-    step = int(row["step"])
-    for name in CURVES:
-        value = _finite(row.get(name))
-        if value is not None:
-            yield name, value, milliseconds, step
-
-
-def _row_points(row: Mapping[str, Any], started: int) -> Iterator[Point]:
-    return points(row, started + round(1000 * (_finite(row.get("seconds")) or 0.0)))
+    return list(_points({name: row.get(name) for name in CURVES}, milliseconds, int(row["step"])))
 
 
 def _finals(files: RunFiles, milliseconds: int) -> Iterator[Point]:
     summary, privacy = files.summary, files.summary["privacy"]
-    # A diverged run has none, so that no mean over seeds in the UI counts it.
+    # A diverged run has no final metrics, so that means over seeds in the UI leave it out.
     quality = summary["final"] if summary["status"] == "completed" else {}
     values = {
         **{f"final_{name}": value for name, value in quality.items()},
@@ -203,7 +184,10 @@ def _finals(files: RunFiles, milliseconds: int) -> Iterator[Point]:
         "seconds": summary.get("seconds"),
         "parameters": summary.get("parameters"),
     }
-    step = int(summary.get("steps_done") or 0)
+    return _points(values, milliseconds, int(summary.get("steps_done") or 0))
+
+
+def _points(values: Mapping[str, Any], milliseconds: int, step: int) -> Iterator[Point]:
     for name, value in values.items():
         number = _finite(value)
         if number is not None:
@@ -241,3 +225,71 @@ def _milliseconds(moment: str) -> int:
 
 def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
+
+
+# ---- A study's page. The UI keeps saved views as experiment tags, in the format of MLflow 3.17; a
+# UI that does not know the format shows its plain table instead.
+
+TAG = "mlflow.sharedViewState."
+COLUMNS = {  # in order, with their widths in pixels
+    "attributes.`Run Name`": 310,
+    "runDateAndNestInfo": 140,
+    "metrics.`final_test_accuracy`": 150,
+    "metrics.`final_epsilon`": 110,
+    "tags.`label`": 150,
+    "tags.`dataset`": 90,
+    "tags.`model`": 110,
+    "tags.`budget`": 100,
+    "tags.`seed`": 60,
+    "tags.`status`": 90,
+    "duration": 80,
+}
+
+
+def saved_views() -> dict[str, str]:
+    """Return the experiment tags that hold the views: one per run, and means over the seeds."""
+    grouped = {
+        "aggregateFunction": "average",
+        "groupByKeys": [{"mode": "tag", "groupByData": "setting"}],
+    }
+    return {
+        f"{TAG}runs": _saved_view("Runs, best first", None),
+        f"{TAG}means": _saved_view("Methods, mean over seeds", grouped),
+    }
+
+
+def page(experiment_id: str, view: str) -> str:
+    """Return the address of a saved view below the UI's own; `view` is `runs` or `means`."""
+    query = f"workflowType=machine_learning&viewStateShareKey={view}"
+    return f"#/experiments/{experiment_id}/runs?{query}"
+
+
+def description(text: str, experiment_id: str) -> str:
+    """Return a study's description with links to its views in the first line.
+
+    The UI shows only the first line until it is unfolded.
+    """
+    head, _, rest = text.partition("\n")
+    runs, means = page(experiment_id, "runs"), page(experiment_id, "means")
+    links = f"[runs, best first]({runs}) · [methods, mean over seeds]({means})"
+    return f"{head} · {links}\n{rest}"
+
+
+def _saved_view(name: str, group_by: dict[str, Any] | None) -> str:
+    state = {
+        "searchFilter": "",
+        "orderByKey": "metrics.`final_test_accuracy`",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "modelVersionFilter": "All Runs",
+        "datasetsFilter": [],
+        "selectedColumns": [name for name in COLUMNS if name.startswith(("metrics.", "tags."))],
+        "columnOrder": list(COLUMNS),
+        "columnWidths": COLUMNS,
+        "runsHiddenMode": "FIRST_20_RUNS",
+        "useGroupedValuesInCharts": True,
+        "groupBy": group_by,
+    }
+    saved = {"name": name, "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)}
+    return json.dumps(saved, sort_keys=True)

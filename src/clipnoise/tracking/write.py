@@ -1,22 +1,95 @@
-"""Writing: one run into the store, in few calls, so that a crash at any point can be repaired.
+"""Writing: the state of one run into the store, and `sync`, which does so for all finished runs.
 
 MLflow can add points to a run but not remove them. A run whose content changed is therefore
-deleted (MLflow keeps it under "Deleted") and written anew: old first, so that there are never two
-active ones. A crash in between leaves none, or one without a digest, and the next sync writes it.
+deleted (MLflow keeps it under "Deleted") and written again: the old one goes first, so that there
+are never two active ones. A crash in between leaves none, or one without a digest, and the next
+sync writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from clipnoise.tracking.store import known_experiments
-from clipnoise.tracking.view import FinishedView, Point, View
+from clipnoise.errors import UserError
+from clipnoise.tracking.store import (
+    experiment,
+    known_experiments,
+    lock,
+    open_store,
+    read_stamp,
+    redacted,
+    store_errors,
+    tracking_uri,
+)
+from clipnoise.tracking.view import UNPLANNED, Membership, View, finished_view
 
 T = TypeVar("T")
+Change = Literal["added", "replaced", "retagged", "unchanged", "busy"]
 
 METRICS_PER_CALL = 1000
 PARAMS_PER_CALL = 100
+
+
+class RunWriter:
+    """Brings one run in the store to the state of its view; the caller holds the run's lock.
+
+    Args:
+        client: the MLflow client.
+        experiment_id: the experiment that the run belongs to.
+    """
+
+    def __init__(self, client: Any, experiment_id: str) -> None:
+        self._client = client
+        self._experiment_id = experiment_id
+        self._run_id = ""
+        self._rows = 0  # evaluations that the store shows
+
+    def write(self, view: View) -> None:
+        """Write whatever the store does not show of a view yet, in few calls.
+
+        The first view creates the run; each later one continues it. The digest is written last, so
+        a run with a digest is whole.
+        """
+        # A run that resumed from a checkpoint has logged only part of what its files hold.
+        rewrite = bool(view.digest) and self._rows != len(view.rows)
+        if not self._run_id or rewrite:
+            self._create(view)
+        new = [point for row in view.rows[self._rows :] for point in row]
+        self._log_points([*new, *view.finals])
+        self._rows = len(view.rows)
+        if view.status == "RUNNING":
+            return
+        for path in view.artefacts:
+            self._client.log_artifact(self._run_id, str(path))
+        set_tags(self._client, self._run_id, view.tags)
+        self._client.set_terminated(self._run_id, view.status, view.finished)
+        if view.digest:
+            set_tags(self._client, self._run_id, {"digest": view.digest})
+
+    def _create(self, view: View) -> None:
+        """Delete what the store shows of the spec, and create its run without any evaluation."""
+        from mlflow.entities import Param
+
+        client = self._client
+        for run in active_runs(client, known_experiments(client), view.tags["hash"]):
+            client.delete_run(run.info.run_id)
+        created = client.create_run(
+            self._experiment_id, start_time=view.started, tags=view.tags, run_name=view.name
+        )
+        self._run_id, self._rows = str(created.info.run_id), 0
+        for chunk in _chunks(list(view.params.items()), PARAMS_PER_CALL):
+            params = [Param(*item) for item in chunk]
+            client.log_batch(self._run_id, params=params, synchronous=True)
+
+    def _log_points(self, points: Sequence[tuple[Any, ...]]) -> None:
+        from mlflow.entities import Metric
+
+        for chunk in _chunks(points, METRICS_PER_CALL):
+            metrics = [Metric(*point) for point in chunk]
+            self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
 
 def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = None) -> list[Any]:
@@ -40,85 +113,6 @@ def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = 
             return found
 
 
-def begin(client: Any, experiment_id: str, view: View, started: int) -> str:
-    """Delete what the store shows of a spec and create its run; the caller holds its lock.
-
-    Args:
-        client: the MLflow client.
-        experiment_id: where it belongs.
-        view: its name, tags and params.
-        started: milliseconds since 1970.
-
-    Returns:
-        The id of the new MLflow run.
-    """
-    for run in active_runs(client, known_experiments(client), view.tags["hash"]):
-        client.delete_run(run.info.run_id)
-    created = client.create_run(
-        experiment_id, start_time=started, tags=view.tags, run_name=view.name
-    )
-    run_id = str(created.info.run_id)
-    log_params(client, run_id, view.params)
-    return run_id
-
-
-def complete(client: Any, run_id: str, view: FinishedView, curves: Iterable[Point]) -> None:
-    """Add what is known only at the end, the digest last.
-
-    Args:
-        client: the MLflow client.
-        run_id: the MLflow run.
-        view: the finished run.
-        curves: the points that the run does not show yet.
-    """
-    log_points(client, run_id, [*curves, *view.finals])
-    for path in view.artefacts:
-        client.log_artifact(run_id, str(path))
-    set_tags(client, run_id, view.tags)
-    client.set_terminated(run_id, view.status, view.finished)
-    set_tags(client, run_id, {"digest": view.digest})
-
-
-def replace(client: Any, experiment_id: str, view: FinishedView) -> None:
-    """Write a finished run from its files alone; the caller holds its lock."""
-    run_id = begin(client, experiment_id, view, view.started)
-    complete(client, run_id, view, view.curves)
-
-
-def retag(client: Any, run: Any, view: FinishedView) -> bool:
-    """Bring a run's name and tags up to date where only its studies changed.
-
-    Returns:
-        Whether there was anything to do.
-    """
-    tags = run.data.tags
-    changed = {name: value for name, value in view.tags.items() if tags.get(name) != value}
-    left = [name for name in tags if name.startswith("study.") and name not in view.tags]
-    if changed:
-        set_tags(client, run.info.run_id, changed)
-    for name in left:
-        client.delete_tag(run.info.run_id, name)
-    if run.info.run_name != view.name:
-        client.update_run(run.info.run_id, name=view.name)
-    return bool(changed or left or run.info.run_name != view.name)
-
-
-def log_points(client: Any, run_id: str, points: Sequence[Point]) -> None:
-    """Log points in as few calls as MLflow allows."""
-    from mlflow.entities import Metric
-
-    for batch in _batches(points, METRICS_PER_CALL):
-        client.log_batch(run_id, metrics=[Metric(*point) for point in batch], synchronous=True)
-
-
-def log_params(client: Any, run_id: str, params: Mapping[str, str]) -> None:
-    """Log params in as few calls as MLflow allows."""
-    from mlflow.entities import Param
-
-    for batch in _batches(list(params.items()), PARAMS_PER_CALL):
-        client.log_batch(run_id, params=[Param(*item) for item in batch], synchronous=True)
-
-
 def set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
     """Set tags in one call."""
     from mlflow.entities import RunTag
@@ -126,5 +120,132 @@ def set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
     client.log_batch(run_id, tags=[RunTag(*item) for item in tags.items()], synchronous=True)
 
 
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+@dataclass
+class SyncReport:
+    """What a sync did.
+
+    Attributes:
+        store: the store's address, without credentials.
+        added: runs that the store did not show.
+        replaced: runs whose content differed, or that a writer had left unfinished.
+        retagged: runs of which only name or tags changed, because the studies did.
+        unchanged: runs that were up to date.
+        busy: runs that another process is writing now.
+        damaged: one message per run whose result files cannot be read; it names the file.
+    """
+
+    store: str
+    added: int = 0
+    replaced: int = 0
+    retagged: int = 0
+    unchanged: int = 0
+    busy: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+
+def sync(
+    results: Path,
+    *,
+    runs: Mapping[str, Membership] | None = None,
+    only: Collection[str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+    uri: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SyncReport:
+    """Make the store show every finished run once, as in its result files.
+
+    Args:
+        results: the results folder.
+        runs: the studies that plan each run, by spec hash; None takes them from the stamp.
+        only: spec hashes to look at; None takes every run in the results folder.
+        descriptions: experiment name → description, of the experiments that must exist.
+        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
+        progress: called with the number of runs done and the number of runs in all.
+
+    Returns:
+        What was done.
+
+    Raises:
+        StoreError: the store does not answer; nothing is lost, a later sync resumes there.
+    """
+    stamp = read_stamp(results)
+    memberships = {**(stamp.runs if stamp else {}), **(runs or {})}
+    folders = [path.parent for path in sorted((results / "runs").rglob("summary.json"))]
+    folders = [folder for folder in folders if only is None or folder.name in only]
+    address = tracking_uri(results, uri)
+    client, ids = open_store(results, descriptions or {}, uri=address)
+    report = SyncReport(store=redacted(address))
+    with store_errors(address):
+        shown: dict[str, list[Any]] = {}
+        for run in active_runs(client, known_experiments(client)):
+            shown.setdefault(run.data.tags["hash"], []).append(run)
+        for done, folder in enumerate(folders, start=1):
+            present = shown.get(folder.name, [])
+            membership = memberships.get(folder.name) or _membership_in_store(present)
+            try:
+                view = finished_view(folder, membership)
+            except (UserError, KeyError, TypeError, ValueError, OSError) as error:
+                report.damaged.append(_damage(folder, error))
+            else:
+                if view.experiment not in ids:
+                    ids[view.experiment] = experiment(client, view.experiment, results, address)
+                change = _update(results, client, ids[view.experiment], view, present)
+                setattr(report, change, getattr(report, change) + 1)
+            if progress is not None:
+                progress(done, len(folders))
+    return report
+
+
+def _membership_in_store(present: list[Any]) -> Membership:
+    """Return the studies of a run by its tags, so that a run no study plans now keeps its place."""
+    if not present:
+        return Membership()
+    tags = present[0].data.tags
+    studies = (name.removeprefix("study.") for name in sorted(tags) if name.startswith("study."))
+    return Membership(
+        study=tags.get("study", UNPLANNED),
+        studies=tuple(studies),
+        label=tags.get("label") or None,
+        panel=tags.get("panel") or None,
+    )
+
+
+def _update(
+    results: Path, client: Any, experiment_id: str, view: View, present: list[Any]
+) -> Change:
+    """Bring one run up to date, given its active runs in the store."""
+    if len(present) == 1:
+        (run,) = present
+        if (run.info.experiment_id, run.data.tags.get("digest")) == (experiment_id, view.digest):
+            return "retagged" if _retag(client, run, view) else "unchanged"
+    try:
+        with lock(results, view.tags["hash"], seconds=0):
+            RunWriter(client, experiment_id).write(view)
+    except TimeoutError:
+        return "busy"
+    return "replaced" if present else "added"
+
+
+def _retag(client: Any, run: Any, view: View) -> bool:
+    """Bring a run's name and tags up to date where only its studies changed; tell if any did."""
+    tags = run.data.tags
+    changed = {name: value for name, value in view.tags.items() if tags.get(name) != value}
+    left = [name for name in tags if name.startswith("study.") and name not in view.tags]
+    renamed = run.info.run_name != view.name
+    if changed:
+        set_tags(client, run.info.run_id, changed)
+    for name in left:
+        client.delete_tag(run.info.run_id, name)
+    if renamed:
+        client.update_run(run.info.run_id, name=view.name)
+    return bool(changed or left or renamed)
+
+
+def _damage(folder: Path, error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    return f"{folder / 'summary.json'}: damaged result file ({error!r})."
