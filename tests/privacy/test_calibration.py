@@ -156,14 +156,12 @@ def test_the_key_is_the_same_in_another_process_without_heavy_imports() -> None:
 
 
 def test_options_are_the_command_line_that_gives_the_same_target() -> None:
-    import argparse
-
-    from clipnoise.cli import calibrate as command
+    from clipnoise.cli.privacy import budget_of
+    from clipnoise.cli.privacy import calibrate as command
 
     budget = target(sampling_rate=64 / 1437, evaluation_steps=(0, 3, 200), accountant="prv")
-    parser = argparse.ArgumentParser()
-    command.configure(parser)
-    assert command.budget_of(parser.parse_args(shlex.split(budget.options()))) == budget
+    options = command.make_context("calibrate", shlex.split(budget.options())).params
+    assert budget_of(options) == budget
 
 
 def test_a_calibration_survives_its_file(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import shlex
 
@@ -12,7 +11,8 @@ from budgets import flat_budget
 from scipy.special import logsumexp
 from scipy.stats import hypergeom, norm
 
-from clipnoise.cli import calibrate as command
+from clipnoise.cli.privacy import budget_of
+from clipnoise.cli.privacy import calibrate as command
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.nodes import node_curve, node_epsilon, sensitivity_factor
 from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, rdp_curve
@@ -130,9 +130,8 @@ def test_a_budget_of_nodes_is_calibrated_and_its_options_repeat_it(sampler: str)
     assert 6 - 1e-3 < found.epsilon <= 6
     assert found.adjacency == "add-remove-node"
     assert found.spent[0] == 0 < found.spent[150] < found.spent[300] == found.epsilon
-    parser = argparse.ArgumentParser()
-    command.configure(parser)
-    assert command.budget_of(parser.parse_args(shlex.split(target.options()))).key == target.key
+    options = command.make_context("calibrate", shlex.split(target.options())).params
+    assert budget_of(options).key == target.key
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.run import gpus
+from clipnoise.run import scheduler
 from clipnoise.run.batch import Forks, is_finished
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.batches import batches
@@ -285,44 +285,45 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text("#!/bin/sh\necho GPU-one\necho GPU-two\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name in (gpus.VISIBLE, "SLURM_JOB_ID"):
+    for name in (scheduler.VISIBLE, "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "locks"
 
 
 def test_jobs_take_different_gpus_and_give_them_back(machine: Path) -> None:
-    with gpus.own_gpus(1, locks=machine) as first:
-        assert os.environ[gpus.VISIBLE] == first[0]
-        del os.environ[gpus.VISIBLE]  # as another process would find it
-        with gpus.own_gpus(1, locks=machine) as second:
+    with scheduler.hold_gpus(1, locks=machine) as first:
+        assert os.environ[scheduler.VISIBLE] == first[0]
+        del os.environ[scheduler.VISIBLE]  # as another process would find it
+        with scheduler.hold_gpus(1, locks=machine) as second:
             assert sorted([*first, *second]) == ["GPU-one", "GPU-two"]
-        os.environ[gpus.VISIBLE] = first[0]
-    assert gpus.VISIBLE not in os.environ
-    with gpus.own_gpus(5, locks=machine) as every:
+        os.environ[scheduler.VISIBLE] = first[0]
+    assert scheduler.VISIBLE not in os.environ
+    with scheduler.hold_gpus(5, locks=machine) as every:
         assert every == ["GPU-one", "GPU-two"]
 
 
 def test_a_job_waits_until_a_gpu_is_free_also_when_its_holder_is_killed(machine: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from clipnoise.run.gpus import own_gpus\n"
-        "with own_gpus(2, locks=Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path\n"
+        "from clipnoise.run.scheduler import hold_gpus\n"
+        "with hold_gpus(2, locks=Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(machine)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         threading.Timer(0.3, holder.kill).start()
-        with gpus.own_gpus(1, locks=machine, poll=0.05):
+        with scheduler.hold_gpus(1, locks=machine, poll=0.05):
             assert holder.wait(10) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("name", [gpus.VISIBLE, "SLURM_JOB_ID"])
+@pytest.mark.parametrize("name", [scheduler.VISIBLE, "SLURM_JOB_ID"])
 def test_gpus_that_a_scheduler_has_dealt_out_are_left_as_they_are(
     machine: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "7")
     before = dict(os.environ)
-    with gpus.own_gpus(1, locks=machine) as taken:
+    with scheduler.hold_gpus(1, locks=machine) as taken:
         assert taken == []
         assert dict(os.environ) == before
 

@@ -1,59 +1,115 @@
-"""The command line: every command helps, mistakes are named, exit codes tell who is to act."""
+"""The command line: every command helps, mistakes are named, and exit codes say whose they are."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 
 import clipnoise.cli
-from clipnoise.cli import commands, main, overview
+from clipnoise.cli import COMMANDS, USERS, WORKFLOW, main, options
 
 SGD = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 2.0, "expected_batch_size": 4}
 
 
-def test_the_overview_lists_every_command_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    shown = capsys.readouterr().out
-    assert shown.strip() == overview()
-    rows = [line.split(maxsplit=1) for line in shown.splitlines() if line.startswith("  ")]
-    assert [name for name, _ in rows] == commands()
-    assert all(summary.endswith(".") for _, summary in rows)
+def listed(text: str) -> dict[str, str]:
+    """Return the commands of a help text, each with the beginning of its summary."""
+    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("  ")]
+    return {row[0]: row[1] for row in rows if row[0] in COMMANDS}
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_the_overview_lists_the_commands_that_users_type(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    assert list(listed(capsys.readouterr().out)) == sorted(USERS)
+
+
+@pytest.mark.parametrize("words", [["--all"], ["--all", "--help"], ["--help", "--all"]])
+def test_the_commands_of_the_workflow_are_listed_on_request(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    shown = listed(capsys.readouterr().out)
+    assert list(shown) == [*sorted(USERS), *sorted(WORKFLOW)]
+    assert all(shown.values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    assert f"usage: clipnoise {name}" in capsys.readouterr().out
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: clipnoise {name} " in shown
+    command = clipnoise.cli.clipnoise.get_command(click.Context(clipnoise.cli.clipnoise), name)
+    assert command is not None
+    assert (command.help or "").splitlines()[0].endswith(".")
 
 
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["repaly"]) == 2
-    message = capsys.readouterr().err
-    assert "unknown command 'repaly'" in message
-    assert "Did you mean 'replay'?" in message
+    for words, wrong, right in [
+        (["repaly"], "repaly", "replay"),
+        (["data", "fetsh", "mnist"], "fetsh", "fetch"),
+    ]:
+        assert main(words) == 2
+        message = capsys.readouterr().err
+        assert f"unknown command {wrong!r}" in message
+        assert f"Did you mean {right!r}?" in message
+
+
+def test_an_unknown_option_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--hyperparameter", "{}"]) == 2
+    assert "Did you mean '--hyperparameters'?" in capsys.readouterr().err
 
 
 def test_a_missing_argument_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["replay"])
-    assert ended.value.code == 2
-    assert "required" in capsys.readouterr().err
+    assert main(["replay"]) == 2
+    assert "clipnoise replay: Missing argument" in capsys.readouterr().err
 
 
 def test_a_fault_is_not_taken_for_a_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(arguments: object) -> int:
+    def fail() -> None:
         raise ZeroDivisionError
 
-    broken = SimpleNamespace(__doc__="Fail.", configure=lambda parser: None, run=fail)
-    monkeypatch.setattr(clipnoise.cli, "_module", lambda name: broken)
+    broken = click.Command("replay", callback=fail)
+    monkeypatch.setattr(clipnoise.cli.LazyGroup, "get_command", lambda *words: broken)
     with pytest.raises(ZeroDivisionError):
         main(["replay"])
+
+
+@options.command()
+@click.argument("names", nargs=-1)
+@click.option("--files", cls=options.ListOption, multiple=True)
+@click.option("--more", cls=options.ListOption, multiple=True)
+@options.scale
+@click.option("--out")
+def takes_lists(**values: object) -> dict[str, object]:
+    """Return what it is given."""
+    return values
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--files --more --scale --out x", {"out": "x"}),
+        ("--files a b --more c --out x", {"files": ("a", "b"), "more": ("c",), "out": "x"}),
+        ("--files a --out x --files b", {"files": ("a", "b"), "out": "x"}),
+        ("--files a b", {"files": ("a", "b")}),
+        ("--files=a --scale s name", {"files": ("a",), "scale": Path("s"), "names": ("name",)}),
+        ("one two --scale --out x", {"names": ("one", "two"), "out": "x"}),
+    ],
+)
+def test_a_list_option_takes_any_number_of_values(line: str, expected: dict[str, object]) -> None:
+    none = {"names": (), "files": (), "more": (), "scale": None, "out": None}
+    assert takes_lists.main(line.split(), standalone_mode=False) == none | expected
+
+
+def test_a_required_list_without_values_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["select", "--runs", "--parameters", "clip_norm", "--out", "x"]) == 2
+    assert "Missing option '--runs'" in capsys.readouterr().err
 
 
 def stream(path: Path) -> dict[str, np.ndarray]:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clipnoise.cli import main
+from clipnoise.cli import doctor, main
 from clipnoise.data.base import Dataset
 from clipnoise.plugins import plugins
-from clipnoise.run import doctor
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +77,7 @@ def test_an_unreachable_server_is_reported_without_its_password(
 
 
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ROOM_GB", float("inf"))
+    monkeypatch.setattr(doctor, "SPACE_GB", float("inf"))
     finding = doctor.disk(tmp_path / "not" / "there" / "yet")
     assert not finding.present
     assert str(tmp_path) in finding.detail

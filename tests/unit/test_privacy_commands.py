@@ -73,7 +73,7 @@ def test_micro_batches_are_accounted_at_twice_the_clip_norm(capsys: Output) -> N
     ("words", "said"),
     [
         (["--steps", "3"], "--participations instead"),
-        (["--participations", "2", "--steps", "3"], "goes without"),
+        (["--participations", "2", "--steps", "3"], "cannot be combined"),
     ],
 )
 def test_half_a_mechanism_is_refused(words: list[str], said: str, capsys: Output) -> None:
@@ -118,19 +118,16 @@ def test_a_wrong_value_names_the_option_and_what_is_allowed(
     command: str, option: str, value: str, allowed: str, capsys: Output
 ) -> None:
     words = [command, "--noise-multiplier", "2", *MECHANISM, f"{option}={value}"]
-    with pytest.raises(SystemExit) as leaving:
-        main(words)
-    assert leaving.value.code == 2
+    assert main(words) == 2
     message = capsys.readouterr().err
-    assert f"argument {option}" in message
-    assert allowed in message.replace("choose from rdp, prv, pld", "'rdp', 'prv', 'pld'")
+    assert f"clipnoise {command}: Invalid value for '{option}'" in message
+    assert allowed in message
 
 
 @pytest.mark.parametrize("given", [[], ["--epsilon", "1", "--noise-multiplier", "2"]])
-def test_calibrate_takes_exactly_one_of_epsilon_and_sigma(given: list[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main(["calibrate", *given, *MECHANISM])
-    assert leaving.value.code == 2
+def test_calibrate_takes_exactly_one_of_epsilon_and_sigma(given: list[str], capsys: Output) -> None:
+    assert main(["calibrate", *given, *MECHANISM]) == 2
+    assert "give exactly one" in capsys.readouterr().err
 
 
 def test_calibrate_refuses_what_it_cannot_reach_and_writes_nothing(

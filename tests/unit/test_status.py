@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from clipnoise.cli import main
-from clipnoise.cli.status import STATES, span
+from clipnoise.cli.studies import STATES, span
 from clipnoise.files import write_json
 from clipnoise.run.checkpoint import Checkpoint, InterruptedRunError, StopRequest
 from clipnoise.run.job import describe

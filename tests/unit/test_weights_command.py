@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from web_server import Site, serve
 
-from clipnoise.cli import main
+from clipnoise.cli import doctor, main
 from clipnoise.data import download
 from clipnoise.models.language import BertBase, TinyBert
 from clipnoise.models.pretrained import Weights, pretrained_weights
-from clipnoise.run import doctor
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
 

@@ -1,26 +1,90 @@
-"""The command line: one module per command; its name is the command's.
+"""The command line: commands grouped into files by what they are about.
 
 Belongs here: arguments, messages, exit codes (2 for a user's mistake, 1 for a fault). Does not:
-logic. A command module has a docstring (its first line is the help text), `configure(parser)` and
-`run(arguments) -> int`, and imports what is heavy inside `run`.
+logic. A command is a function decorated as a `click` command, and its docstring is its help; it
+imports what is heavy inside. `USERS` and `WORKFLOW` say which file a command is in.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import pkgutil
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Iterable, Sequence
 
-from clipnoise.errors import UserError, nearest
+import click
+
+from clipnoise.cli.options import CommandGroup
+
+USERS = {
+    "account": "privacy",
+    "audit": "audit",
+    "calibrate": "privacy",
+    "data": "inventory",
+    "doctor": "doctor",
+    "methods": "inventory",
+    "mlflow-sync": "mlflow",
+    "mlflow-ui": "mlflow",
+    "partial-report": "reports",
+    "reaccount": "audit",
+    "replay": "train",
+    "schema": "studies",
+    "status": "studies",
+    "train": "train",
+    "weights": "inventory",
+}
+WORKFLOW = {
+    "bundle": "reports",
+    "collect": "studies",
+    "compare": "reports",
+    "figure": "reports",
+    "mlflow-init": "mlflow",
+    "report": "reports",
+    "reproduce": "reports",
+    "reproduction-report": "reports",
+    "select": "studies",
+    "table": "reports",
+    "train-batch": "train",
+}
+COMMANDS = {**USERS, **WORKFLOW}
 
 
-def commands() -> list[str]:
-    """Return the names of all commands, sorted."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return sorted(name.replace("_", "-") for name in names if not name.startswith("_"))
+class LazyGroup(CommandGroup):
+    """The commands of `clipnoise`; the file of one is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def sections(self, ctx: click.Context) -> dict[str, Iterable[str]]:
+        shown: dict[str, Iterable[str]] = {"Commands": USERS}
+        if ctx.params["everything"]:
+            shown["Commands that the workflow calls"] = WORKFLOW
+        return shown
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
+
+
+@click.group(
+    cls=LazyGroup, invoke_without_command=True, add_help_option=False, context_settings=SETTINGS
+)
+@click.option("--all", "everything", is_flag=True, help="Also list the workflow's own commands.")
+@click.option("-h", "--help", "wants_help", is_flag=True, help="Show this message.")
+@click.pass_context
+def clipnoise(context: click.Context, everything: bool, wants_help: bool) -> None:
+    """Benchmark differentially private optimizers.
+
+    `clipnoise COMMAND --help` explains a command.
+    """
+    if context.invoked_subcommand is None or wants_help:
+        click.echo(context.get_help())
+        context.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,40 +94,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after the program's name; None takes them from the process.
 
     Returns:
-        The exit code: 0 done, 2 a mistake the user can mend, 1 a fault.
+        The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
+    from clipnoise.errors import UserError
+
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(overview())
-        return 0
-    name = words[0]
-    if name not in commands():
-        print(
-            f"clipnoise: unknown command {name!r}.{nearest(name, commands())} "
-            f"Allowed: {', '.join(commands())}.",
-            file=sys.stderr,
-        )
-        return 2
-    module = _module(name)
-    parser = argparse.ArgumentParser(prog=f"clipnoise {name}", description=module.__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    module.configure(parser)
+    called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
-        return int(module.run(parser.parse_args(words[1:])))
-    except UserError as error:
-        print(f"clipnoise {name}: {error}", file=sys.stderr)
+        code = clipnoise.main(words, prog_name="clipnoise", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
         return 2
-
-
-def overview() -> str:
-    """Return the list of commands with a line each."""
-    lines = ["usage: clipnoise COMMAND [options]", "", "commands:"]
-    width = max(map(len, commands())) + 2
-    for name in commands():
-        summary = (_module(name).__doc__ or "").strip().splitlines()[0]
-        lines.append(f"  {name:<{width}}{summary}")
-    return "\n".join([*lines, "", "`clipnoise COMMAND --help` tells more."])
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    except (UserError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else error
+        print(f"{' '.join(called)}: {message}", file=sys.stderr)
+        return 2
+    except click.Abort:
+        return 130  # interrupted, as a shell reports it
+    return int(code or 0)

@@ -1,34 +1,235 @@
-"""Tell what this machine has, and what to do about what it lacks.
-
-Reads the folders from config.yaml when there is one. Changes nothing, and exits with 0 whatever it
-finds: a missing part matters only to those who need it.
-"""
+"""The doctor: what this machine has for running the suite, and what to do about what it lacks."""
 
 from __future__ import annotations
 
-import argparse
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from clipnoise.cli import options
+
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
+SPACE_GB = 10.0  # the environment takes 7 GB, the results of a study much less than 1 GB
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, default=Path("config.yaml"), help="where the folders are named"
-    )
-    parser.add_argument(
-        "--weights", type=Path, default=Path("weights"), help="folder of pretrained weights"
-    )
+@dataclass(frozen=True)
+class Check:
+    """The result of looking for one thing.
+
+    Attributes:
+        name: what was looked for.
+        present: whether it is there.
+        detail: which version, how much, or where.
+        advice: what to do when it is missing; empty when nothing needs doing.
+    """
+
+    name: str
+    present: bool
+    detail: str
+    advice: str = ""
 
 
-def run(arguments: argparse.Namespace) -> int:
+@options.command()
+@click.option(
+    "--config",
+    type=options.PATH,
+    default=Path("config.yaml"),
+    help="Names the folders.",
+)
+@options.weights
+def doctor(config: Path, weights: Path) -> None:
+    """Show what this machine has, and what to do about what it lacks.
+
+    Reads the folders from config.yaml if there is one. Changes nothing, and exits with 0 whatever
+    is missing, because a missing part matters only to those who need it.
+    """
     from clipnoise.files import read_yaml
-    from clipnoise.run.doctor import examine
     from clipnoise.studies.config import parse_config
 
-    values = read_yaml(arguments.config) if arguments.config.exists() else {}
-    config = parse_config(values, file=str(arguments.config))
-    for finding in examine(Path(config.results), Path(config.cache), arguments.weights):
-        mark = "ok" if finding.present else "--"
-        print(f"{mark}  {finding.name:<18}{finding.detail}", flush=True)
-        if not finding.present and finding.advice:
-            print(f"    {'':<18}→ {finding.advice}", flush=True)
-    return 0
+    values = read_yaml(config) if config.exists() else {}
+    configured = parse_config(values, file=str(config))
+    for check in examine(Path(configured.results), Path(configured.cache), weights):
+        print(f"{'ok' if check.present else '--'}  {check.name:<18}{check.detail}", flush=True)
+        if not check.present and check.advice:
+            print(f"    {'':<18}→ {check.advice}", flush=True)
+
+
+def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
+    """Examine this machine, one check at a time, the quick ones first.
+
+    Args:
+        results: folder of result files and of the default MLflow store.
+        cache: folder of prepared datasets.
+        weights: folder of pretrained weights.
+
+    Yields:
+        The checks; a missing thing is a failed check, never an error.
+    """
+    yield Check("python", True, platform.python_version())
+    yield cores()
+    yield memory()
+    yield disk(results)
+    yield _program("git", ["git", "--version"], "Install git so that runs record their commit.")
+    yield _program(
+        "slurm",
+        ["sbatch", "--version"],
+        "Not needed on one machine. For --profile slurm, log in to a submission host.",
+    )
+    yield browser()
+    yield from datasets(cache)
+    yield from pretrained(weights)
+    yield store(results)
+    yield from torch_and_device()
+
+
+def cores() -> Check:
+    """Count the processor cores that this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Check("cores", True, f"{count} usable")
+
+
+def memory() -> Check:
+    """Report how much memory there is, and how much of it is available."""
+    import psutil
+
+    ram = psutil.virtual_memory()
+    return Check("memory", True, f"{ram.available / 1e9:.1f} of {ram.total / 1e9:.1f} GB available")
+
+
+def disk(results: Path) -> Check:
+    """Check how much disk space there is where results go."""
+    folder = next(
+        path for path in [results.absolute(), *results.absolute().parents] if path.exists()
+    )
+    free = shutil.disk_usage(folder).free / 1e9
+    return Check(
+        "disk",
+        free >= SPACE_GB,
+        f"{free:.0f} GB free in {folder}",
+        "Free some space, or set `results` and `cache` in config.yaml to a larger disk.",
+    )
+
+
+def browser() -> Check:
+    """Look for the Chromium that the browser tests drive."""
+    advice = "Only the browser tests need it. On Debian: apt-get install chromium chromium-driver."
+    name = next(
+        (n for n in ("chromium", "chromium-browser", "google-chrome") if shutil.which(n)), ""
+    )
+    if not (name and shutil.which("chromedriver")):
+        return Check(
+            "chromium", False, f"{'chromedriver' if name else 'chromium'} not found", advice
+        )
+    return _program("chromium", [name, "--version"], advice)
+
+
+def datasets(cache: Path) -> Iterator[Check]:
+    """Check whether each dataset is prepared."""
+    from clipnoise.data.base import Dataset
+    from clipnoise.plugins import plugins
+
+    for name in plugins("clipnoise.data", Dataset):
+        present = (cache / name / "manifest.json").is_file()
+        yield Check(
+            f"dataset {name}",
+            present,
+            str(cache / name) if present else f"not in {cache}",
+            f"Prepared when a study needs it, or by: clipnoise data prepare {name} --cache {cache}",
+        )
+
+
+def pretrained(weights: Path) -> Iterator[Check]:
+    """Check whether the weights of each model that can start from pretrained ones are here."""
+    from clipnoise.models.base import Model
+    from clipnoise.models.pretrained import Weights
+    from clipnoise.plugins import plugins
+
+    for name, model in plugins("clipnoise.models", Model).items():
+        if model.pretrained_weights is not None:
+            file = Weights(name, weights / name).file()
+            yield Check(
+                f"weights {name}",
+                file is not None,
+                str(file or f"not in {weights}"),
+                f"clipnoise weights fetch {name} --weights {weights}",
+            )
+
+
+def store(results: Path) -> Check:
+    """Check whether the MLflow store can be reached, without changing it."""
+    from clipnoise.tracking.store import redacted, tracking_uri
+
+    uri = tracking_uri(results)
+    place = redacted(uri)
+    if uri.startswith("sqlite:///"):
+        return _database(Path(uri.removeprefix("sqlite:///")))
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or PORTS.get(parts.scheme.partition("+")[0])
+        if not (parts.hostname and port):
+            return Check("mlflow store", True, f"{place} (cannot be checked from here)")
+        with socket.create_connection((parts.hostname, port), timeout=3):
+            return Check("mlflow store", True, place)
+    except (OSError, ValueError) as error:
+        return Check(
+            "mlflow store",
+            False,
+            f"{place}: {error}",
+            "Runs continue without it. Start the server, or unset MLFLOW_TRACKING_URI; "
+            "`clipnoise mlflow-sync` then adds the runs that it missed.",
+        )
+
+
+def torch_and_device() -> Iterator[Check]:
+    """Report the version of torch and what it can compute on. Importing torch takes seconds."""
+    import torch
+
+    yield Check("torch", True, torch.__version__)
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(index)
+            room = f"{facts.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
+            yield Check("gpu", True, f"{facts.name}, {room}")
+    elif torch.backends.mps.is_available():
+        yield Check("gpu", True, "Apple GPU, not used: it has no float64")
+    else:
+        yield Check(
+            "gpu",
+            False,
+            "none that torch can use",
+            "Not needed for the quickstart: it runs on CPUs.",
+        )
+
+
+def _database(file: Path) -> Check:
+    """Count the runs in an SQLite store, opened read-only."""
+    advice = (
+        "`snakemake --cores all` creates it; `clipnoise mlflow-sync` fills it from result files."
+    )
+    if not file.is_file():
+        return Check("mlflow store", False, f"{file} does not exist yet", advice)
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            (runs,) = database.execute("select count(*) from runs").fetchone()
+    except sqlite3.Error as error:
+        return Check("mlflow store", False, f"{file}: {error}", f"Move it away. {advice}")
+    return Check("mlflow store", True, f"{file}, {runs} runs")
+
+
+def _program(name: str, command: list[str], advice: str) -> Check:
+    """Check for a program by asking for its version."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return Check(name, False, f"{command[0]} not found", advice)
+    return Check(name, True, done.stdout.strip().splitlines()[0] if done.stdout.strip() else "")

@@ -1,113 +1,269 @@
-"""Train one run from its spec and write its result files.
-
-A run that diverges is a result too: it is recorded with its reason and the exit code is 0.
-On SIGTERM and SIGUSR1 the run is saved and the exit code is 75: the same command goes on with it.
-"""
+"""Training from specs, and replay of a recorded stream of gradients and noise."""
 
 from __future__ import annotations
 
-import argparse
+import json
 import logging
-import os
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from clipnoise.cli._options import ranged
-from clipnoise.errors import UserError
-from clipnoise.fields import Natural, Positive
+import click
+
+from clipnoise.cli import options
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import Count, Natural, Positive
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
-
+    from clipnoise.tracking import Mode
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
+ENGINE = "clipnoise.run.train"  # imports torch
+REQUIRED = ("initial", "per_example_gradients", "noise")
+OPTIONAL = ("public_gradients", "side_information", "warm_gradients")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--spec", required=True, help="a run spec: a YAML file, or JSON itself")
-    add_options(parser)
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What does not change a run's result: where its files are and what it may use.
+
+    Attributes:
+        results, cache, weights: folders.
+        tracking: when MLflow is told of the run.
+        device: "auto" or a torch device name.
+        threads: CPU threads of a run.
+        gpus: how many GPUs to wait for and to hold.
+        requeue: whether a stopped job goes back into Slurm's queue.
+        checkpoint_minutes: how often a run is saved.
+    """
+
+    results: Path
+    cache: Path
+    weights: Path
+    tracking: Mode
+    device: str
+    threads: int
+    gpus: int
+    requeue: bool
+    checkpoint_minutes: float
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is the same for one run and for a batch of them."""
-    parser.add_argument(
-        "--calibration", type=Path, nargs="*", default=[], help="file written by calibrate"
-    )
-    parser.add_argument(
-        "--choice", type=Path, nargs="*", default=[], help="file written by select, for a tuned run"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder")
-    parser.add_argument("--cache", type=Path, default=Path("data"), help="prepared datasets")
-    parser.add_argument("--weights", type=Path, default=Path("weights"), help="pretrained weights")
-    parser.add_argument("--tracking", choices=("live", "after", "sync", "off"), default="off")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads of this run")
-    parser.add_argument(
+calibration_files = click.option(
+    "--calibration",
+    cls=options.ListOption,
+    multiple=True,
+    type=options.PATH,
+    help="File written by calibrate.",
+)
+choice_files = click.option(
+    "--choice",
+    cls=options.ListOption,
+    multiple=True,
+    type=options.PATH,
+    help="File written by select, for a tuned run.",
+)
+circumstances = options.together(
+    options.results,
+    options.cache,
+    options.weights,
+    click.option("--tracking", type=options.TRACKING, default="off"),
+    click.option("--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto"),
+    options.threads,
+    click.option(
         "--gpus",
-        type=ranged(Natural),
+        type=options.Ranged(Natural),
         default=0,
-        help="GPUs to wait for and keep, where no scheduler deals them out",
-    )
-    parser.add_argument(
+        help="GPUs to wait for and hold, where no scheduler assigns them.",
+    ),
+    click.option(
         "--requeue",
-        action="store_true",
-        help="when told to stop inside a Slurm job, put the job back into the queue",
-    )
-    parser.add_argument(
+        is_flag=True,
+        help="Put the Slurm job back into the queue when it is told to stop.",
+    ),
+    click.option(
         "--checkpoint-minutes",
-        type=ranged(Positive),
+        type=options.Ranged(Positive),
         default=10.0,
-        help="how often the run is saved, to go on from there when it is stopped",
-    )
+        help="How often the run is saved, so that it can resume after a stop.",
+    ),
+)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(arguments.threads)
+@options.command()
+@click.option("--spec", required=True, help="Run spec: a YAML file, or the JSON text itself.")
+@calibration_files
+@choice_files
+@circumstances
+def train(
+    spec: str, calibration: Sequence[Path], choice: Sequence[Path], **circumstances: Any
+) -> int:
+    """Train one run from its spec and write its result files.
+
+    A run that diverges is a result, too: it is recorded with the reason, and the exit code is 0.
+    On SIGTERM and SIGUSR1 the run is saved and the exit code is 75; the same command resumes it.
+    """
+    given = Circumstances(**circumstances)
+    options.limit_threads(given.threads)
+    return train_run(with_choice(_read_spec(spec), choice), calibration, given)
+
+
+def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) -> int:
+    """Train one run in this process, and return the exit code.
+
+    Args:
+        spec: the run, with its tuned hyper-parameters.
+        calibration: its calibration file; ignored for a non-private run.
+        given: folders, device and so on.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     from clipnoise.privacy.calibration import read_calibration
     from clipnoise.run.checkpoint import InterruptedRunError
-    from clipnoise.run.gpus import own_gpus
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
+    from clipnoise.run.scheduler import hold_gpus
 
-    spec = chosen(_spec(arguments.spec), arguments.choice)
-    if spec.privacy is not None and len(arguments.calibration) != 1:
+    if spec.privacy is not None and len(calibration) != 1:
         raise UserError("--calibration: a private run reads exactly one calibration file.")
-    calibration = read_calibration(arguments.calibration[0]) if spec.privacy else None
+    noise = read_calibration(calibration[0]) if spec.privacy else None
     keep_freed_memory()
     try:
-        with own_gpus(arguments.gpus):
+        with hold_gpus(given.gpus):
             import torch
 
-            torch.set_num_threads(arguments.threads)
+            torch.set_num_threads(given.threads)
             run_job(
                 spec,
-                calibration,
-                results=arguments.results,
-                cache=arguments.cache,
-                weights=arguments.weights,
-                device=arguments.device,
-                tracking=arguments.tracking,
-                checkpoint_seconds=60 * arguments.checkpoint_minutes,
+                noise,
+                results=given.results,
+                cache=given.cache,
+                weights=given.weights,
+                device=given.device,
+                tracking=given.tracking,
+                checkpoint_seconds=60 * given.checkpoint_minutes,
             )
     except InterruptedRunError as reason:
         logging.getLogger(__name__).info(reason)
-        return try_again(arguments)
+        return _try_again(given.requeue)
     return 0
 
 
-def try_again(arguments: argparse.Namespace) -> int:
-    """Return the exit code of what can go on later; ask Slurm for that where it should."""
-    from clipnoise.run.slurm import requeue
+@options.command("train-batch")
+@click.option("--specs", required=True, help="Run specs: a JSON list, or a file that holds one.")
+@calibration_files
+@choice_files
+@click.option(
+    "--parallel",
+    type=options.Ranged(Count),
+    default=1,
+    help="Runs that train at the same time.",
+)
+@options.out("JSON file that lists the runs when all are done.", required=False)
+@circumstances
+def train_batch(
+    specs: str,
+    calibration: Sequence[Path],
+    choice: Sequence[Path],
+    parallel: int,
+    out: Path | None,
+    **circumstances: Any,
+) -> int:
+    """Train several runs in one job that loads the libraries once, each in its own process.
 
-    if arguments.requeue and requeue():
+    Runs that already have a sound result are left alone. A run that fails does not stop the others,
+    but the exit code is then 1. On SIGTERM and SIGUSR1 every run is saved and the exit code is 75;
+    the same command resumes those that are left. The log of each run is run.log in its folder.
+    """
+    given = Circumstances(**circumstances)
+    options.limit_threads(given.threads)
+    from clipnoise.files import write_json
+    from clipnoise.run.batch import Forks
+    from clipnoise.run.scheduler import hold_gpus
+
+    runs, tasks = _plan_batch(_read_list(specs), calibration, choice, given)
+    print(f"{len(tasks)} of {len(runs)} runs to train", flush=True)
+    forks, ended = Forks(parallel), {}
+    if tasks:
+        with hold_gpus(given.gpus):
+            needed = {name for log in tasks for name in runs[log].libraries}
+            ended = forks.run(tasks, [ENGINE, *sorted(needed)])
+    for log, code in ended.items():
+        print(f"{'done' if code == 0 else f'exit code {code}, see'} {log}")
+    if forks.stopped:
+        return _try_again(given.requeue)
+    if any(ended.values()):
+        return 1
+    if out is not None:
+        write_json(out, {"runs": [spec.folder for spec in runs.values()]})
+    return 0
+
+
+def _plan_batch(
+    specs: list[dict[str, Any]],
+    calibration: Sequence[Path],
+    choice: Sequence[Path],
+    given: Circumstances,
+) -> tuple[dict[Path, RunSpec], dict[Path, Callable[[], int]]]:
+    """Return all runs, and a function that trains it for each without a result, by log file."""
+    from clipnoise.privacy.calibration import read_calibration
+    from clipnoise.run.batch import is_finished
+    from clipnoise.run.results import run_folder
+    from clipnoise.run.spec import from_mapping
+
+    runs: dict[Path, RunSpec] = {}
+    tasks: dict[Path, Callable[[], int]] = {}
+    # The GPUs are held, and the job is requeued, by this process for all of its runs.
+    of_each = replace(given, gpus=0, requeue=False)
+    for values in specs:
+        spec = from_mapping(values, file="--specs")
+        spec = with_choice(spec, _named(choice, spec.tuning.key if spec.tuning else None))
+        budget = spec.budget
+        files = _named(calibration, budget.key if budget else None)
+        if budget is not None and not files:
+            raise UserError(f"--calibration: no file {budget.key}.json for run {spec.hash}.")
+        log = run_folder(given.results, spec) / "run.log"
+        runs[log] = spec
+        if not is_finished(given.results, given.cache, spec, *map(read_calibration, files)):
+            tasks[log] = partial(train_run, spec, files, of_each)
+    return runs, tasks
+
+
+def _named(files: Sequence[Path], key: str | None) -> list[Path]:
+    """Return the file named after a key; none where there is no key, or no such file."""
+    return [path for path in files if path.stem == key][:1]
+
+
+def with_choice(spec: RunSpec, choice: Sequence[Path]) -> RunSpec:
+    """Return the run with its tuned hyper-parameters.
+
+    Raises:
+        UserError: hyper-parameters of the run are tuned, and there is not one file of the choice.
+    """
+    from clipnoise.run.tuning import read_choice, resolve
+
+    if spec.tuning is None or (spec.tuning.chosen and not choice):
+        return spec
+    if len(choice) != 1:
+        names = ", ".join(spec.tuning.parameters)
+        raise UserError(
+            f"--choice: {names} of this run are tuned: give the file written by select."
+        )
+    return resolve(spec, read_choice(choice[0]))
+
+
+def _try_again(requeue: bool) -> int:
+    """Return the exit code of a job that can resume; ask Slurm to start it again if wanted."""
+    from clipnoise.run.scheduler import requeue_job
+
+    if requeue and requeue_job():
         print("the Slurm job is back in the queue", file=sys.stderr, flush=True)
     return TRY_AGAIN
 
 
-def _spec(text: str) -> RunSpec:
+def _read_spec(text: str) -> RunSpec:
     import yaml
 
     from clipnoise.run.spec import from_mapping, read_spec
@@ -120,13 +276,43 @@ def _spec(text: str) -> RunSpec:
         raise UserError(f"--spec: not valid JSON: {error}") from None
 
 
-def chosen(spec: RunSpec, choice: list[Path]) -> RunSpec:
-    """Return the run with its tuned hyper-parameters."""
-    from clipnoise.run.tuning import read_choice, resolve
+def _read_list(text: str) -> list[dict[str, Any]]:
+    try:
+        values = json.loads(text if text.lstrip().startswith("[") else Path(text).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"--specs: not a JSON list of run specs: {error}") from None
+    if not isinstance(values, list) or not values:
+        raise UserError("--specs: expected a JSON list of run specs.")
+    return values
 
-    if spec.tuning is None or (spec.tuning.chosen and not choice):
-        return spec
-    if len(choice) != 1:
-        names = ", ".join(spec.tuning.parameters)
-        raise UserError(f"--choice: {names} of this run are tuned: give the file of the choice.")
-    return resolve(spec, read_choice(choice[0]))
+
+@options.command()
+@click.argument("method")
+@click.argument("stream", type=options.PATH)
+@click.argument("output", type=options.PATH)
+@options.hyperparameters(required=True)
+def replay(method: str, stream: Path, output: Path, hyperparameters: dict[str, Any]) -> None:
+    """Run a recorded stream of gradients and noise through METHOD, from .npz to .npz.
+
+    STREAM holds the arrays initial, per_example_gradients, noise and, where the method needs them,
+    public_gradients, side_information and warm_gradients, in the shapes that clipnoise.replay
+    documents. OUTPUT holds `iterates`.
+    """
+    import numpy as np
+
+    from clipnoise.run.replay import replay as run_through
+
+    try:
+        with np.load(stream, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{stream}: cannot be read as .npz: {error}") from None
+    missing = [name for name in REQUIRED if name not in arrays]
+    if missing:
+        raise UserError(f"{stream}: missing arrays: {', '.join(missing)}.")
+    for name in arrays:
+        if name not in REQUIRED + OPTIONAL:
+            raise unknown("array", name, REQUIRED + OPTIONAL, file=str(stream))
+    iterates = run_through(method, hyperparameters, **arrays)
+    np.savez(output, iterates=iterates)
+    print(f"{output}: iterates of shape {iterates.shape}")

@@ -1,0 +1,191 @@
+"""MLflow: create the store, bring it up to date from the result files, and show its pages."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clipnoise.cli import options
+from clipnoise.errors import UserError
+
+if TYPE_CHECKING:
+    from clipnoise.studies.study import Study
+
+
+@options.command("mlflow-init")
+@click.argument("studies", nargs=-1, required=True)
+@options.results
+@click.option(
+    "--studies-folder",
+    type=options.PATH,
+    default=options.STUDIES,
+    help="Where study names are looked up.",
+)
+@options.scale
+@options.secure_noise
+@click.option(
+    "--tracking",
+    type=options.TRACKING,
+    default="live",
+    help="off writes a stamp that keeps every job away from MLflow.",
+)
+def mlflow_init(
+    studies: Sequence[str],
+    results: Path,
+    studies_folder: Path,
+    scale: Path | None,
+    secure_noise: bool,
+    tracking: str,
+) -> None:
+    """Create the MLflow store and one experiment per study, before any job opens it.
+
+    STUDIES are names or files; a run that several of them plan is shown under the first. The store
+    is an SQLite database in the results folder, or what MLFLOW_TRACKING_URI says. Repeating the
+    command changes nothing. A store that does not answer is a warning, not a failure: training
+    continues, and `clipnoise mlflow-sync` adds the runs later.
+    """
+    from clipnoise.studies.membership import descriptions, memberships
+    from clipnoise.studies.study import find_study
+    from clipnoise.tracking import init_store, is_open
+
+    found = [find_study(n, studies_folder, scale, secure_noise=secure_noise) for n in studies]
+    experiments, runs, wanted = descriptions(found), memberships(found), tracking != "off"
+    if is_open(results, experiments, runs, tracking=wanted):
+        return
+    stamp = init_store(results, experiments, runs=runs, tracking=wanted)
+    if stamp.available:
+        print(f"{stamp.uri}: {', '.join(stamp.experiments)}")
+    elif wanted:
+        print(
+            f"warning: {stamp.reason}\nTraining continues without it; "
+            "run `clipnoise mlflow-sync` when it answers.",
+            file=sys.stderr,
+        )
+
+
+@options.command("mlflow-sync")
+@options.results
+@click.option(
+    "--study",
+    "studies",
+    type=options.PATH,
+    multiple=True,
+    help="Study file: sync only the runs that it plans. May be repeated.",
+)
+@options.scale
+@options.secure_noise
+@click.option(
+    "--tracking",
+    type=options.TRACKING,
+    default="sync",
+    help="off does nothing; the other values mean the same here.",
+)
+@options.out("JSON file for the outcome; faults then exit with 0.", required=False)
+def mlflow_sync(
+    results: Path,
+    studies: Sequence[Path],
+    scale: Path | None,
+    secure_noise: bool,
+    tracking: str,
+    out: Path | None,
+) -> int:
+    """Bring the MLflow store up to date from the result files.
+
+    Adds what is missing, replaces what has changed, and leaves the rest. Exits with 1 when the
+    store does not answer or a result file is damaged. With --out, the outcome is written there
+    and the exit code is 0, so that a workflow finishes without its tracking server.
+    """
+    from clipnoise.files import write_json
+    from clipnoise.studies.study import load_study
+    from clipnoise.tracking import StoreError
+
+    planned = [load_study(path, scale, secure_noise=secure_noise) for path in studies]
+    outcome: dict[str, Any] = {"error": None}
+    if tracking == "off":
+        outcome["error"] = "tracking is off"
+    else:
+        try:
+            outcome |= _sync(results, planned)
+        except StoreError as error:
+            outcome["error"] = str(error)
+            print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
+    for message in outcome.get("damaged", ()):
+        print(f"clipnoise mlflow-sync: {message}", file=sys.stderr)
+    if out is not None:
+        write_json(out, outcome)
+        return 0
+    return 1 if outcome.get("damaged") or (outcome["error"] and tracking != "off") else 0
+
+
+def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
+    from clipnoise.studies.membership import descriptions, memberships
+    from clipnoise.tracking import read_stamp, sync
+
+    stamp = read_stamp(results)
+    planned = set(memberships(studies))
+    with _progress() as progress:
+        report = sync(
+            results,
+            runs=memberships(studies, stamp.runs if stamp else None),
+            only=planned if studies else None,
+            descriptions=descriptions(studies),
+            progress=progress,
+        )
+    values = asdict(report)
+    counts = ", ".join(f"{n} {name}" for name, n in values.items() if isinstance(n, int) and n)
+    print(f"{report.store}: {counts or 'no finished runs'}", end="")
+    print(f", {len(report.damaged)} damaged" if report.damaged else "")
+    return values
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar with the time left while the block runs, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+
+    console = Console(stderr=True)
+    columns = (TextColumn("mlflow-sync"), BarColumn(), MofNCompleteColumn(), TimeLeft())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@options.command("mlflow-ui")
+@options.results
+@click.option("--port", type=int, default=5000, help="Port on 127.0.0.1.")
+def mlflow_ui(results: Path, port: int) -> int:
+    """Show the recorded runs in MLflow's pages, on 127.0.0.1, until interrupted.
+
+    Prints, for every study, the address of the page that compares its methods.
+    """
+    from clipnoise.tracking.store import StoreError, redacted, tracking_uri
+    from clipnoise.tracking.ui import serve, study_pages
+
+    uri = tracking_uri(results)
+    if uri.startswith("http"):
+        raise UserError(f"MLFLOW_TRACKING_URI is a server with its own pages: {redacted(uri)}")
+    local = results / "mlflow.db"
+    if uri.endswith(str(local.resolve())) and not local.exists():
+        raise UserError(f"{local}: no recorded runs yet; `make quickstart` records some.")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the server ends, too
+    print("MLflow is starting; this takes up to 20 seconds.", flush=True)
+    try:
+        with serve(results, port=port) as address:
+            for name, link in study_pages(results, address).items():
+                print(f"{name}: {link}")
+            print(f"All experiments: {address}\nStop with Ctrl-C.", flush=True)
+            signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except StoreError as error:
+        print(f"clipnoise mlflow-ui: {error}", file=sys.stderr)
+    return 1

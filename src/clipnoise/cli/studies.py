@@ -1,0 +1,249 @@
+"""Studies: how far they are, what their runs have in common, and what their files may say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from clipnoise.cli import options
+from clipnoise.errors import UserError
+from clipnoise.fields import Natural
+from clipnoise.run.tuning import Metric
+
+if TYPE_CHECKING:
+    from clipnoise.studies.status import RunStatus, StudyStatus
+
+STATES = ("done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started")
+LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
+
+
+@options.command()
+@click.argument("names", metavar="[STUDY]...", nargs=-1)
+@click.option(
+    "--config",
+    type=options.PATH,
+    default=Path("config.yaml"),
+    help="Sets scale, folders and studies.",
+)
+@click.option("--results", type=options.PATH, help="Results folder, if not the configured one.")
+@click.option(
+    "--show",
+    type=options.Ranged(Natural),
+    default=10,
+    help="Runs to list of each state.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything about every run as JSON.")
+def status(
+    names: Sequence[str], config: Path, results: Path | None, show: int, as_json: bool
+) -> None:
+    """Show what of a study is done, running, failed (and why) and left, and how long that takes.
+
+    STUDY is a name such as quickstart or dp-pmlf/table1; without one, the studies of config.yaml
+    are shown. The command only reads files, so it works during a run and afterwards, on any machine
+    that sees the folder. It does not check whether a number in a result file has changed on disk:
+    that happens when results are collected.
+    """
+    from clipnoise.files import read_yaml
+    from clipnoise.studies.plan import Plan
+    from clipnoise.studies.status import failed_steps, study_status
+
+    values = read_yaml(config)
+    chosen = {"studies": list(names)} if names else {}
+    root = config.parent  # where Snakemake works, and what the folders are relative to
+    plan = Plan.from_values({**values, **chosen}, root / "workflow" / "studies")
+    results = results or root / plan.config.results
+    studies = [study_status(plan.study(name), results) for name in plan.configured]
+    steps = failed_steps(results, root / plan.config.cache)
+    if as_json:
+        mappings = [_study_mapping(study) for study in studies]
+        print(json.dumps({"studies": mappings, "failed_steps": steps}, indent=1))
+        return
+    print(_table(studies))
+    for study in studies:
+        for state in LISTED:
+            print(_listed(study, state, show), end="")
+    for name, reason in steps.items():
+        print(f"\nfailed: {name}\n    {reason}")
+
+
+def _table(studies: Iterable[StudyStatus]) -> str:
+    """Return one line per study, with the columns aligned."""
+    head = ("study", "runs", *STATES, "time left")
+    rows: list[tuple[str, ...]] = [head]
+    for study in studies:
+        counts = (str(study.counts[state]) for state in STATES)
+        rows.append((study.name, str(len(study.runs)), *counts, _left(study)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            word.ljust(width) if place in (0, len(head) - 1) else word.rjust(width)
+            for place, (word, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _left(study: StudyStatus) -> str:
+    if not study.of(*(state for state in STATES if state not in ("done", "diverged"))):
+        return "none"
+    if study.work_left is None:
+        return "unknown: no run has ended"
+    if study.time_left is None:
+        return f"{span(study.work_left)} of work, nothing runs"
+    return f"{span(study.time_left)} with {study.counts['running']} at a time"
+
+
+def _listed(study: StudyStatus, state: str, most: int) -> str:
+    """Return the runs of a study in one state, the first few of them."""
+    runs = study.of(state)
+    lines = [f"\n{state} in {study.name}:"]
+    for run in runs[:most]:
+        left = "" if run.left is None or state != "running" else f", {span(run.left)} left"
+        sign = "" if run.age is None else f", last sign of life {span(run.age)} ago"
+        lines.append(f"  {run.spec.folder}\n    {run.reason}{left}{sign}")
+        if run.log is not None and state in ("failed", "silent"):
+            lines.append(f"    {run.log}")
+    if len(runs) > most:
+        lines.append(f"  and {len(runs) - most} more; --show N lists N of them")
+    return "\n".join(lines) + "\n" if runs and most else ""
+
+
+def span(seconds: float) -> str:
+    """Format a time span by its two largest units: `8 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def _study_mapping(study: StudyStatus) -> dict[str, Any]:
+    return {
+        "study": study.name,
+        "runs": len(study.runs),
+        "counts": {state: study.counts[state] for state in STATES},
+        "seconds_of_work_left": study.work_left,
+        "seconds_left": study.time_left,
+        "each": [_run_mapping(run) for run in study.runs],
+    }
+
+
+def _run_mapping(run: RunStatus) -> dict[str, Any]:
+    return {
+        "hash": run.spec.hash,
+        "folder": run.spec.folder,
+        "state": run.state,
+        "reason": run.reason or None,
+        "log": None if run.log is None else str(run.log),
+        "seconds_since_last_sign": run.age,
+        "seconds": run.seconds,
+        "seconds_left": run.left,
+    }
+
+
+@options.command()
+@click.argument("study", type=options.PATH)
+@options.results
+@options.scale
+@options.secure_noise
+@options.out("Folder for the two tables.")
+def collect(study: Path, results: Path, scale: Path | None, secure_noise: bool, out: Path) -> int:
+    """Collect the result files of a study file into runs.csv and curves.csv.
+
+    Every planned run gets a row, also a missing, diverged or damaged one, with the reason. A
+    damaged result is set aside, and the exit code is 1: Snakemake then has no table that looks up
+    to date, and its next call repeats the run.
+    """
+    from clipnoise.files import write_atomically
+    from clipnoise.run.results import set_aside_because
+    from clipnoise.studies.collect import collect as collect_results
+    from clipnoise.studies.study import load_study
+
+    runs, curves = collect_results(load_study(study, scale, secure_noise=secure_noise), results)
+    write_atomically(out / "runs.csv", runs)
+    write_atomically(out / "curves.csv", curves)
+    rows = list(csv.DictReader(io.StringIO(runs)))
+    damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
+    for folder, reason in damaged.items():
+        print(set_aside_because(results / "runs" / folder, reason))
+    print(f"{out}: {len(rows)} runs")
+    return 1 if damaged else 0
+
+
+@options.command()
+@click.option(
+    "--runs",
+    cls=options.ListOption,
+    multiple=True,
+    required=True,
+    help="Folders of the tuning runs.",
+)
+@click.option(
+    "--below", type=options.PATH, default=Path(), help="The folder that contains these folders."
+)
+@click.option(
+    "--parameters",
+    cls=options.ListOption,
+    multiple=True,
+    required=True,
+    help="The hyper-parameters that are tuned.",
+)
+@click.option(
+    "--metric",
+    type=click.Choice(get_args(Metric)),
+    default="validation_accuracy",
+)
+@options.out("JSON file to write.")
+def select(
+    runs: Sequence[str], below: Path, parameters: Sequence[str], metric: Metric, out: Path
+) -> None:
+    """Choose the hyper-parameters with the best mean validation metric over their runs.
+
+    The choice is a JSON file with every configuration that was tried; `clipnoise train --choice`
+    reads it. A configuration with a run that diverged cannot win.
+    """
+    from clipnoise.run.results import read_run, set_aside_because
+    from clipnoise.run.tuning import write_choice
+    from clipnoise.studies.selection import choose
+
+    summaries = []
+    for name in runs:
+        try:
+            files = read_run(below / name)
+        except UserError as error:
+            raise UserError(set_aside_because(below / name, str(error))) from None
+        if files is None:
+            raise UserError(f"{below / name}: the run has not finished.")
+        absent = set(parameters) - set(files.summary["spec"]["method"])
+        if absent:
+            raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
+        summaries.append(files.summary)
+    choice = choose(summaries, parameters, metric)
+    write_choice(out, choice)
+    values = ", ".join(f"{name} {value}" for name, value in choice.choice.items())
+    print(f"{out}: {values}, the best of {len(choice.tried)}. {choice.remark}".rstrip())
+
+
+@options.command()
+@options.out("Folder for the schemas.")
+def schema(out: Path) -> None:
+    """Write the JSON Schemas of config.yaml, study files, scale files and run specs.
+
+    An editor that supports JSON Schema completes and checks the YAML files with them.
+    """
+    from clipnoise.files import write_atomically
+    from clipnoise.studies.schema import schema_text, schemas
+
+    for name, values in schemas().items():
+        write_atomically(out / name, schema_text(values))
+        print(out / name)

@@ -1,0 +1,106 @@
+"""What a scheduler does for a job: GPUs of its own, and a place in the queue after a stop.
+
+On a machine without a scheduler each job takes GPUs by locks and holds them to its end. On a Slurm
+cluster the scheduler assigns them, and a job that was told to stop asks to be started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+
+LOCKS = Path(tempfile.gettempdir()) / "clipnoise-gpus"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+logger = logging.getLogger(__name__)
+
+
+def list_gpus() -> list[str]:
+    """Return the identifiers of the machine's NVIDIA GPUs; none where there is no driver."""
+    output = _output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", seconds=60) or ""
+    return [line.strip() for line in output.splitlines() if line.strip()]
+
+
+def gpus_are_assigned(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a scheduler or the user has already chosen this process's GPUs."""
+    return VISIBLE in environment or "SLURM_JOB_ID" in environment
+
+
+@contextmanager
+def hold_gpus(count: int, *, locks: Path = LOCKS, poll: float = 1.0) -> Iterator[list[str]]:
+    """Hold some GPUs of this machine for the `with` block, waiting until they are free.
+
+    What torch and child processes see is set by CUDA_VISIBLE_DEVICES, before torch looks. Nothing
+    changes where GPUs are assigned already, where none are asked for, and where there are none.
+
+    Args:
+        count: how many; more than there are takes all.
+        locks: the folder of lock files, the same for all jobs of the machine.
+        poll: seconds between two attempts.
+
+    Yields:
+        The identifiers of the GPUs held.
+    """
+    known = [] if count == 0 or gpus_are_assigned() else list_gpus()
+    if not known:
+        yield []
+        return
+    wanted = min(count, len(known))
+    logger.info("taking %d of %d GPUs as soon as they are free", wanted, len(known))
+    while True:
+        with ExitStack() as held:  # all or none, so that two jobs never wait for each other
+            taken = list(islice((gpu for gpu in known if _take(gpu, locks, held)), wanted))
+            if len(taken) == wanted:
+                os.environ[VISIBLE] = ",".join(taken)
+                try:
+                    yield taken
+                finally:
+                    del os.environ[VISIBLE]
+                return
+        time.sleep(poll)
+
+
+def _take(gpu: str, locks: Path, held: ExitStack) -> bool:
+    """Lock a GPU without waiting; the operating system frees it when the process dies."""
+    from filelock import FileLock, Timeout
+
+    if not locks.is_dir():
+        locks.mkdir(parents=True, exist_ok=True)
+        locks.chmod(0o1777)  # other users of the machine lock GPUs in it, too
+    lock = FileLock(locks / f"{gpu}.lock", timeout=0, mode=0o666)
+    try:
+        held.enter_context(lock)
+    except Timeout:
+        return False
+    return True
+
+
+def requeue_job() -> bool:
+    """Put the Slurm job that this process runs in back into the queue, under the same id.
+
+    Slurm takes a preempted job that ends within its grace time for failed, and does not restart it
+    by itself. A job that somebody has cancelled is no longer running, and stays cancelled.
+
+    Returns:
+        Whether the job is queued again; False outside a batch job.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or _output("squeue", "--noheader", "--format=%T", f"--jobs={job}") != "RUNNING":
+        return False
+    return _output("scontrol", "requeue", job) is not None
+
+
+def _output(*words: str, seconds: int = 30) -> str | None:
+    """Return what a command prints; None where it fails or does not exist."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
