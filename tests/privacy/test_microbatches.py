@@ -232,7 +232,7 @@ def test_micro_batches_are_part_of_a_run_s_identity() -> None:
     [
         ({"microbatch_size": 5}, "64 must be a multiple of it, got 5"),
         ({"microbatch_size": 0}, "microbatch_size"),
-        ({"microbatch_accounting": "as-published"}, "goes with a microbatch_size above 1"),
+        ({"microbatch_accounting": "as-published"}, "requires a microbatch_size above 1"),
         ({"microbatch_size": 2, "microbatch_accounting": "paper"}, "microbatch_accounting"),
     ],
 )

@@ -105,7 +105,7 @@ def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None
 def test_a_position_in_a_secure_stream_can_be_neither_kept_nor_gone_back_to() -> None:
     source = IndependentNoise(None, torch.zeros(3))
     assert source.get_state() == {}
-    with pytest.raises(ValueError, match="cannot be gone on with"):
+    with pytest.raises(ValueError, match="cannot be resumed"):
         source.set_state({})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.poisson import epsilon
-from clipnoise.privacy.accountants.selection import pure_selected_epsilon, selected_epsilon
+from clipnoise.privacy.accountants.selection import selected_epsilon
 
 RUN: dict[str, Any] = {
     "noise_multiplier": 1.0,
@@ -60,7 +60,3 @@ def test_the_bound_holds_for_randomised_response_repeated_a_poisson_number_of_ti
 def test_less_than_one_run_is_refused() -> None:
     with pytest.raises(UserError, match="expected_runs"):
         selected_epsilon(expected_runs=0.5, **RUN)
-
-
-def test_pure_selection_triples() -> None:
-    assert pure_selected_epsilon(0.5) == 1.5

@@ -88,10 +88,13 @@ def test_code_of_the_public_dataset_is_code_of_the_run() -> None:
     ("changes", "message"),
     [
         ({"method": {"id": "dp-sgd", **_rates()}}, "public: dp-sgd uses no public data"),
-        ({"dataset": {"id": "digits", "public_examples": 9}}, "sets public examples aside already"),
+        ({"dataset": {"id": "digits", "public_examples": 9}}, "already sets public examples aside"),
         ({"public": "synthetic"}, "public.id: synthetic holds features"),
-        ({"public": "digits"}, "public.id: digits is cut from the same examples"),
-        ({"public": "digits-users"}, "public.id: digits-users is cut from the same examples"),
+        ({"public": "digits"}, "public.id: digits has the same source as the private dataset"),
+        (
+            {"public": "digits-users"},
+            "public.id: digits-users has the same source as the private dataset",
+        ),
         ({"public": "printed"}, "Did you mean 'printed-digits'"),
     ],
     ids=str,

@@ -1,4 +1,4 @@
 """Privacy: queries with declared sensitivity, samplers, noise, accountants and calibration.
 
-Belongs here: what a guarantee rests on. Does not: gradients of models, optimizers.
+Belongs here: everything that a guarantee rests on. Does not: gradients of models, optimizers.
 """

@@ -37,10 +37,10 @@ class Training:
         steps: T itself, instead of epochs; in federated training the number of rounds.
         physical_batch_size: examples held in memory at once; bounds memory, not privacy.
         evaluations: how many times the metrics are taken, the last step included.
-        diagnostics: whether moments are watched without their noise too; the run is non-private
-            then.
+        diagnostics: whether moments are also recorded without their noise, which makes the run
+            non-private.
         precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
-            noise, updates and metrics are float32 always.
+            noise, updates and metrics are always float32.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -67,17 +67,18 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One training run. Two studies that need the same run share it: its hash is its identity.
+    """One training run. Its hash is its identity: studies that need the same run share it.
 
     Attributes:
         dataset: the private examples, and the examples to validate and test on.
         model: the network.
         method: the optimizer.
-        privacy: the budget; None for a method without noise.
-        training: how long and in what pieces.
+        privacy: what is asked of privacy; None for a method without noise.
+        training: for how long, and in what pieces.
         seed: of every random stream.
-        public: the dataset whose training examples are public; None leaves it to `dataset`.
-        tuning: which hyper-parameters of the method earlier runs choose; None where none does.
+        public: the dataset whose training examples serve as public data; None if `dataset` sets its
+            public examples aside itself, or if none are needed.
+        tuning: which hyper-parameters of the method earlier runs choose; None if none is tuned.
     """
 
     dataset: Dataset
@@ -117,7 +118,7 @@ class RunSpec:
             raise UserError(f"public: {self.method.id} uses no public data; leave public out.")
         if self.dataset.sizes()["public"]:
             raise UserError(
-                f"public: {self.dataset.id} sets public examples aside already; give either public "
+                f"public: {self.dataset.id} already sets public examples aside; give either public "
                 "or the dataset's public_examples."
             )
         if public.signature != self.dataset.signature:
@@ -127,8 +128,8 @@ class RunSpec:
             )
         if public.origin == self.dataset.origin:
             raise UserError(
-                f"public.id: {public.id} is cut from the same examples as the private dataset "
-                f"{self.dataset.id}; public ones are set aside by its public_examples."
+                f"public.id: {public.id} has the same source as the private dataset "
+                f"{self.dataset.id}, whose option public_examples sets public examples aside."
             )
 
     @property
@@ -138,19 +139,17 @@ class RunSpec:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Modules that the run loads besides the engine and torch: worth loading once for many."""
-        noise = None if self.privacy is None else self.privacy.noise
-        correlated = noise is not None and noise.bands_over(self.steps) > 1
-        return (
-            *self.model.libraries,
-            *(["clipnoise.privacy.noise.strategies"] if correlated else []),
-        )
+        """Modules that this run loads besides what all runs load; a job group loads them once."""
+        correlated = self.privacy is not None and self.privacy.noise.bands_over(self.steps) > 1
+        strategies = ("clipnoise.privacy.noise.strategies",) if correlated else ()
+        return (*self.model.libraries, *strategies)
 
     @property
     def unit(self) -> Literal["example", "user", "node"]:
-        """What is drawn, clipped and protected as one: an example, or a user with all of theirs.
+        """What is drawn, clipped and protected as a whole: an example, a user or a node.
 
-        A node of a graph is drawn and clipped as an example is, but changes gradients of others.
+        A user has all of their examples. A node of a graph is drawn and clipped like an example,
+        but also changes the gradients of its out-neighbours.
         """
         if self.method.query.adjacency == "add-remove-user":
             return "user"
@@ -158,7 +157,7 @@ class RunSpec:
 
     @property
     def adjacency(self) -> Adjacency:
-        """What a neighbouring dataset is."""
+        """The relation between neighbouring datasets."""
         privacy = self.privacy
         if privacy is not None and ACCOUNTANTS[privacy.accountant].adjacency == "replace":
             return "replace"
@@ -174,7 +173,7 @@ class RunSpec:
 
     @property
     def examples(self) -> int:
-        """n, the number of private units: examples, or users where users are protected.
+        """n, the number of private units.
 
         Raises:
             UserError: the method protects users, and the dataset has none.
@@ -211,25 +210,15 @@ class RunSpec:
             UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
         """
         privacy = self.privacy
-        degree = self.dataset.degree_bound()
-        batch = self.training.expected_batch_size
-        if privacy is None:
-            return participation_under(
-                "poisson",
-                examples=self.examples,
-                expected_batch_size=batch,
-                steps=self.steps,
-                degree=degree,
-            )
         return participation_under(
-            privacy.sampler,
+            "poisson" if privacy is None else privacy.sampler,
             examples=self.examples,
-            expected_batch_size=batch,
+            expected_batch_size=self.training.expected_batch_size,
             steps=self.steps,
-            bands=privacy.noise.bands_over(self.steps),
-            accountant=privacy.accountant,
-            largest_batch=privacy.largest_batch,
-            degree=degree,
+            bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
+            accountant="rdp" if privacy is None else privacy.accountant,
+            largest_batch=None if privacy is None else privacy.largest_batch,
+            degree=self.dataset.degree_bound(),
         )
 
     @cached_property
@@ -238,12 +227,13 @@ class RunSpec:
         privacy = self.privacy
         if privacy is None:
             return None
-        sigma, batch = privacy.noise_multiplier, self.training.expected_batch_size
+        sigma = privacy.noise_multiplier
+        if sigma is not None:
+            batch = self.training.expected_batch_size
+            sigma = self.method.effective_noise_multiplier(sigma, batch)
         return Budget(
             epsilon=privacy.epsilon,
-            noise_multiplier=None
-            if sigma is None
-            else self.method.effective_noise_multiplier(sigma, batch),
+            noise_multiplier=sigma,
             delta=1 / self.examples if privacy.delta == "1/n" else float(privacy.delta),
             accountant=privacy.accountant,
             sampler=privacy.sampler,
@@ -260,7 +250,7 @@ class RunSpec:
     def hash(self) -> str:
         """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec.
 
-        Tuned hyper-parameters count by the search that chooses them: they are not known before it.
+        Tuned hyper-parameters are not known before the search, so the search stands for them.
         """
         values = to_mapping(self)
         if self.tuning is not None:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
-from clipnoise.fields import STRICT, Positive, Probability, parse
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Release:
-    __pydantic_config__: ClassVar = STRICT
-
-    noise_multiplier: Positive
-    delta: Probability
+from clipnoise.fields import parse
+from clipnoise.privacy.accountants.poisson import Releases
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -37,7 +28,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """
     from scipy.optimize import brentq
 
-    values = parse(_Release, {"noise_multiplier": noise_multiplier, "delta": delta})
+    one = {"sampling_rate": 1.0, "steps": 1}
+    values = parse(Releases, {"noise_multiplier": noise_multiplier, "delta": delta, **one})
     ratio = 1 / values.noise_multiplier
     target = math.log(values.delta)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
@@ -135,11 +135,6 @@ def epsilon(
     return max(0.0, value)
 
 
-def available() -> list[PoissonAccountant]:
-    """Return the accountants whose libraries are installed."""
-    return [name for name in POISSON_ACCOUNTANTS if name != "pld" or _has_dp_accounting()]
-
-
 @lru_cache(maxsize=16)
 def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float64]:
     """Bound the Rényi divergence of one release at each of ORDERS, rounding errors included.
@@ -220,14 +215,7 @@ def _prv_domain(releases: Releases, delta_error: float) -> Any:
     from opacus.accountants.analysis.prv import Domain
 
     def tail(steps: int, delta: float) -> float:
-        return _rdp(
-            Releases(
-                noise_multiplier=releases.noise_multiplier,
-                sampling_rate=releases.sampling_rate,
-                steps=steps,
-                delta=delta,
-            )
-        )
+        return _rdp(replace(releases, steps=steps, delta=delta))
 
     steps = releases.steps
     reach = 3 + max(

@@ -24,11 +24,11 @@ def selected_epsilon(
 ) -> float:
     """Bound the ε of publishing only the best of a random number of private runs.
 
-    The number of runs is Poisson with mean μ, drawn before the first; each run takes a candidate at
-    random, with its own noise. Publishing the best then costs a Rényi divergence of
+    The number of runs is Poisson with mean μ and drawn before the first run; each run takes a
+    candidate at random and has its own noise. Publishing the best then costs a Rényi divergence of
     ε(α) + μδ̂ + log(μ)/(α − 1) at order α, where one run is (ε̂, δ̂)-DP with ε̂ ≤ log(1 + 1/(α − 1)).
-    Choosing from a fixed grid costs more; choosing on public or validation data that is not private
-    costs nothing.
+    Choosing from a fixed grid costs more; choosing by public data, or by validation data that are
+    not private, costs nothing.
 
     Args:
         noise_multiplier: σ of each run.
@@ -61,8 +61,8 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
     """Bound the ε of publishing everything that several runs release.
 
     Args:
-        mechanisms: σ, q and T of each; Poisson-subsampled Gaussians whose noise and batches are
-            drawn anew for each.
+        mechanisms: σ, q and T of each run: Poisson-subsampled Gaussians with noise and batches
+            drawn independently of the other runs.
         delta: δ of all together.
 
     Returns:
@@ -74,17 +74,6 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
 
     curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
     return _epsilon(np.sum(curves, axis=0), np.array(ORDERS), delta) if curves else 0.0
-
-
-def pure_selected_epsilon(epsilon: float) -> float:
-    """Return 3ε: what the best of a geometric number of pure ε-DP runs costs.
-
-    Args:
-        epsilon: ε of one run, at δ = 0.
-
-    Source: Liu, Talwar 2019, "Private Selection from Private Candidates".
-    """
-    return 3 * epsilon
 
 
 def _epsilon(curve: NDArray[np.float64], orders: NDArray[np.float64], delta: float) -> float:

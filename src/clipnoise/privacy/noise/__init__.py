@@ -1,6 +1,6 @@
 """Noise: sources of standard normals, independent or correlated across steps (DP-MF).
 
-`NoiseCorrelation` is what a run spec says of it.
+`NoiseCorrelation` is how a run spec chooses one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NoiseCorrelation:
     Attributes:
         kind: "independent" (DP-SGD), "banded" (Toeplitz, optimised for prefix sums over T steps) or
             "dense" (optimal if each example takes part once; memory for T vectors).
-        bands: b of "banded": memory for b vectors, and at least b steps between participations.
+        bands: b for "banded": memory for b vectors, and at least b steps between participations.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -39,7 +39,7 @@ class NoiseCorrelation:
             raise ValueError("bands is required for kind banded and not allowed otherwise")
 
     def bands_over(self, steps: int) -> int:
-        """Return the bands of the strategy over T steps: 1 for independent, T for dense."""
+        """Return the number of bands over T steps: 1 for independent noise, T for dense noise."""
         if self.kind == "dense":
             return max(1, steps)
         return min(self.bands or 1, max(1, steps))

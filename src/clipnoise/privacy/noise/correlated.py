@@ -1,4 +1,4 @@
-"""Correlated noise, made step by step (DP-MF)."""
+"""Noise that is correlated across steps, computed step by step (DP-MF)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class CorrelatedNoise:
     """Row t of C⁻¹z at step t, for a strategy C with b bands.
 
-    Forward substitution: y_t = (z_t − Σ_{s=t−b+1}^{t−1} C[t, s] y_s)/C[t, t]. It needs the last
-    b − 1 outputs, not z or C⁻¹: b vectors in memory for any number of steps (for a dense strategy
-    b = T). Each of several draws is a stream of its own.
+    Forward substitution: y_t = (z_t − Σ_{s=t−b+1}^{t−1} C[t, s] y_s)/C[t, t]. It needs only the
+    last b − 1 outputs, not z or C⁻¹: b vectors in memory for any number of steps (b = T for a dense
+    strategy). Several draws per step are independent streams.
 
     Source: On Design Principles for Private Adaptive Optimizers, Algorithm 1; McKenna 2024,
     "Scaling up the Banded Matrix Factorization Mechanism", section 3.
@@ -46,10 +46,10 @@ class CorrelatedNoise:
         """Return the next step's noise, one tensor of shape (d,) per noisy released value.
 
         Raises:
-            ValueError: the strategy's steps are used up, or `draws` changed since the first step.
+            ValueError: no step is left, or `draws` changed after the first step.
         """
         if self._step == self._strategy.steps:
-            raise ValueError(f"the strategy has {self._strategy.steps} steps, and no more")
+            raise ValueError(f"all {self._strategy.steps} steps of the strategy are taken")
         past = self._room(draws)
         self._step += 1
         row = self._strategy.row(self._step)
@@ -85,11 +85,11 @@ class CorrelatedNoise:
             self._room(len(saved))[:, : saved.shape[1]] = saved.to(self._like.device)
 
     def _room(self, draws: int) -> torch.Tensor:
-        """Return the past outputs, shape (draws, b − 1, d), made at the first use."""
+        """Return the past outputs, shape (draws, b − 1, d), allocated at the first use."""
         if self._past is None:
             self._past = self._like.new_zeros((draws, self._slots, *self._like.shape))
         if len(self._past) != draws:
-            raise ValueError(f"the stream began with {len(self._past)} draws a step, not {draws}")
+            raise ValueError(f"the stream began with {len(self._past)} draws per step, not {draws}")
         return self._past
 
     def _substitute(

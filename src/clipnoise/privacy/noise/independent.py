@@ -1,4 +1,4 @@
-"""Noise sources: the standard normals that a query scales and adds."""
+"""Noise that is independent across steps, and what every source of noise provides."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from clipnoise.resumable import Resumable
 class NoiseSource(Resumable, Protocol):
     """A stream of noise, one entry per step, in order.
 
-    What a source returns at step t is row t of C⁻¹z for its strategy matrix C: z_t itself for
-    independent noise, a mix of z_1 … z_t for correlated noise. Methods see no difference except in
-    the variance, which is `row_norm_squared(t)` times that of independent noise.
+    At step t a source returns row t of C⁻¹z for its strategy matrix C: z_t itself for independent
+    noise, a mixture of z_1 … z_t for correlated noise. For methods the only difference is the
+    variance, which is `row_norm_squared(t)` times that of independent noise.
     """
 
     def next(self, draws: int = 1) -> list[torch.Tensor]:
@@ -30,9 +30,9 @@ class NoiseSource(Resumable, Protocol):
 class IndependentNoise:
     """z_t ~ N(0, I_d), fresh at every step and for every released value (DP-SGD).
 
-    Drawn in one call, in the dtype and on the device of the parameters. The usual caveat of the
-    field applies: floating-point normals are close to, not exactly, the real-valued ones that
-    accountants assume (float32 ones never exceed about 6 on a CPU).
+    Drawn in one call, in the dtype and on the device of the parameters. The usual caveat applies:
+    floating-point normals are close to, but not exactly, the real-valued ones that accountants
+    assume (on a CPU, float32 normals never exceed about 6).
     """
 
     def __init__(self, generator: torch.Generator | None, like: torch.Tensor) -> None:
@@ -65,15 +65,15 @@ class IndependentNoise:
         return 1.0
 
     def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position in the stream, for a checkpoint; a cryptographic one has none."""
+        """Return the position in the stream, for a checkpoint; a cryptographic source has none."""
         return {} if self._generator is None else {"generator": self._generator.get_state()}
 
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
         """Go to a saved position; the noise that follows is the same bit for bit.
 
         Raises:
-            ValueError: the noise is from a cryptographic source, which has no positions.
+            ValueError: the noise comes from a cryptographic source, which has no positions.
         """
         if self._generator is None:
-            raise ValueError("noise from a cryptographic source cannot be gone on with")
+            raise ValueError("noise from a cryptographic source cannot be resumed")
         self._generator.set_state(state["generator"])

@@ -1,4 +1,4 @@
-"""Randomness from a cryptographic source: nobody can repeat it, whatever they know."""
+"""Randomness from a cryptographic source, which nobody can reproduce."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
 
-PAIRS = 2**16  # pairs of normals made at a time: they fit the cache
-DIGITS = 53  # of a float64
+PAIRS = 2**16  # pairs of normals drawn at a time, few enough for the cache
+DIGITS = 53  # binary digits of a float64
 
 
 def secure_normals(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """Draw independent standard normals from a cryptographic stream.
 
     The stream is ChaCha20 under a key that the operating system draws for this call and that is
-    forgotten after it: no number follows from any other. Uniforms of 53 bits become normals by
-    Box and Muller's transform in float64, which reaches 8.5, and are rounded to the dtype of
+    discarded after it, so no number follows from any other. Box and Muller's transform turns
+    uniforms of 53 bits into normals of up to 8.5 in float64, which are rounded to the dtype of
     `like`. Drawn on the CPU, then moved.
 
     Args:
@@ -51,5 +51,5 @@ def _box_muller(stream: CipherContext, pairs: int) -> torch.Tensor:
 
 
 def secure_generator() -> torch.Generator:
-    """Return a stream for the CPU that starts where the operating system's randomness says."""
+    """Return a CPU stream with a seed drawn by the operating system."""
     return torch.Generator().manual_seed(secrets.randbits(63))

@@ -1,4 +1,4 @@
-"""Strategy matrices: how the noise of one step is cancelled in later ones.
+"""Strategy matrices: how later steps cancel the noise of earlier ones.
 
 Correlated noise adds row t of C⁻¹z in step t, z being independent standard normals and C the lower
 triangular strategy matrix. All strategies here have columns of norm at most 1, so that the noise
@@ -20,7 +20,7 @@ from scipy.signal import correlate, lfilter
 
 Array = NDArray[np.float64]
 
-SLOPE = 1e-5  # of the log error, per unit of a coefficient: where a search may end
+SLOPE = 1e-5  # largest slope of the log error, per unit of a coefficient, at an optimum
 EXPLODED = 1e100  # squared error of a strategy whose inverse grows without bound
 
 
@@ -63,7 +63,7 @@ class Strategy(Protocol):
 class Toeplitz:
     """A banded Toeplitz strategy: the same few coefficients in every column.
 
-    The last b − 1 columns are cut off at the end of training; their norms are below the others'.
+    The end of training cuts the last b − 1 columns off, so their norms are smaller.
 
     Attributes:
         coefficients: C[t, t], C[t+1, t], …, shape (b,), the first above 0.
@@ -152,8 +152,8 @@ class Dense:
 def prefix_sum_rmse(strategy: Strategy) -> float:
     """Return the root mean squared error of the T prefix sums at σ = 1 and sensitivity 1.
 
-    For independent noise this is √((T + 1)/2). The strategy is taken at column norm 1 by scaling:
-    the result is max‖column of C‖ · ‖AC⁻¹‖_F / √T, where A sums prefixes.
+    For independent noise this is √((T + 1)/2). The strategy is scaled to column norm 1, so the
+    result is max‖column of C‖ · ‖AC⁻¹‖_F / √T, where A is the prefix-sum matrix.
 
     Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", section 2.
     """
@@ -161,55 +161,12 @@ def prefix_sum_rmse(strategy: Strategy) -> float:
     return float(np.sqrt(scale * strategy.prefix_sum_variances().mean()))
 
 
-def sensitivity(strategy: Strategy, *, separation: int, participations: int) -> float:
-    """Return how far one example of norm 1 per step can move CG: exact, by dynamic programming.
-
-    Columns at least b apart do not overlap, so their squared norms add up: √k for k participations
-    where the columns have norm 1, a little less where the last one is cut off.
-
-    Args:
-        strategy: C.
-        separation: the least number of steps from one participation of an example to its next.
-        participations: k, the most often an example takes part.
-
-    Returns:
-        The L2 sensitivity under adding or removing the example.
-
-    Raises:
-        ValueError: columns overlap that one example can reach, for which there is no such sum.
-
-    Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", section 3.
-    """
-    steps = strategy.steps
-    if separation < 1 or participations < 0:
-        raise ValueError("separation is at least 1 and participations at least 0")
-    if participations > 1 and separation < min(strategy.bands, steps):
-        raise ValueError(f"{strategy.bands} bands overlap for participations {separation} apart")
-    norms = strategy.squared_column_norms()
-    best = np.zeros(steps)  # the largest sum over columns up to each one
-    for _ in range(participations):
-        before = np.concatenate([np.zeros(min(separation, steps)), best])[:steps]
-        best = np.maximum.accumulate(norms + before)
-    return float(np.sqrt(best[-1]))
-
-
-def square_root(steps: int) -> Toeplitz:
-    """Return the square root of the prefix-sum matrix, scaled to column norm 1: a closed form.
-
-    Args:
-        steps: T.
-
-    Source: Fichtenberger, Henzinger, Upadhyay 2023, "Constant Matters", theorem 1.
-    """
-    return _normalised(_square_root_coefficients(steps), steps)
-
-
 def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     """Minimise the mean squared error of prefix sums over Toeplitz strategies of column norm 1.
 
     The scale-free objective log(‖c‖²·Σ_i (T − i) h_i²), where h are the coefficients of
     1/((1 − x)c(x)), and its exact gradient take O(Tb) each. The optimum is the same for any number
-    k ≤ T/b of participations at least b apart: they multiply the error of every strategy by √k.
+    k ≤ T/b of participations at least b apart: k multiplies the error of every strategy by √k.
 
     Args:
         steps: T ≥ 1.
@@ -220,7 +177,7 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
 
     Raises:
         ValueError: steps or bands below 1.
-        ArithmeticError: the search ended where the error still falls.
+        ArithmeticError: the search ended before the error stopped falling.
 
     Source: McKenna 2024, "Scaling up the Banded Matrix Factorization Mechanism", section 3.
     """
@@ -231,29 +188,29 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     def objective(tail: Array) -> tuple[float, Array]:
         return _log_error(np.concatenate([[1.0], tail]), steps)
 
-    found = minimize(
+    result = minimize(
         objective,
         start[1:],
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 1000, "maxfun": 10_000, "ftol": 1e-15, "gtol": 1e-10},
     )
-    if np.abs(found.jac).max(initial=0.0) > SLOPE:
+    if np.abs(result.jac).max(initial=0.0) > SLOPE:
         raise ArithmeticError(f"no optimum found for {bands} bands and {steps} steps")
-    return _normalised(np.concatenate([[1.0], found.x]), steps)
+    return _normalised(np.concatenate([[1.0], result.x]), steps)
 
 
 def optimal_dense(steps: int, tolerance: float = 1e-6, rounds: int = 1000) -> Dense:
     """Minimise the mean squared error of prefix sums over all strategies of column norm 1.
 
-    For examples that take part once. With S = AᵀA and dual variables v, the fixed point of
+    Optimal for examples that take part once. With S = AᵀA and dual variables v, the fixed point of
     v ← d(v) = diag((V^½ S V^½)^½) is optimal for X = CᵀC = V^-½ (V^½ S V^½)^½ V^-½. Steps of twice
-    the length, v ← d²/v, halve the rounds. Every round has a feasible X (its diagonal scaled to 1)
-    and a lower bound, so the gap says when to stop.
+    the length, v ← d²/v, halve the number of rounds. Every round gives a feasible X (its diagonal
+    scaled to 1) and a lower bound, so the gap between them tells when to stop.
 
     Args:
-        steps: T ≥ 1; time grows with its cube, to about 20 eigendecompositions at 1000.
-        tolerance: largest relative excess of the squared error over its lower bound.
+        steps: T ≥ 1; the time grows with T³ (about 20 eigendecompositions at T = 1000).
+        tolerance: the largest relative excess of the squared error over its lower bound.
         rounds: the most rounds to take.
 
     Returns:
@@ -303,7 +260,7 @@ def _normalised(coefficients: Array, steps: int) -> Toeplitz:
 def _log_error(coefficients: Array, steps: int) -> tuple[float, Array]:
     """Return log(‖c‖²·Σ_i (T − i) h_i²) and its gradient in c_1 … c_{b−1}.
 
-    A line search may try a c whose inverse overflows: it gets a large finite value to back off.
+    If the line search tries a c whose inverse overflows, a large finite value makes it back off.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         summed = np.cumsum(_response(coefficients, steps))
