@@ -1,4 +1,4 @@
-"""Errors for the reader: what is wrong, where, what is allowed, and the nearest valid name."""
+"""Errors for users: what is wrong, where, what is allowed, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend. The command line prints it in one piece and exits with 2."""
+    """A mistake that the user can fix. The CLI prints only its message and exits with code 2."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -20,8 +20,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     Returns:
         `" Did you mean 'x'?"`, or an empty string when nothing is close.
     """
-    found = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 def unknown(
@@ -30,11 +30,11 @@ def unknown(
     """Build the error for a name that is not in a closed set.
 
     Args:
-        kind: what the name stands for, e.g. `"method"`.
+        kind: what the name denotes, e.g. `"method"`.
         name: what the user wrote.
         allowed: every valid name.
         file: the file it was read from, if any.
-        key: the key it stood under, if any.
+        key: the key that it is the value of, if any.
 
     Returns:
         The error, ready to raise.

@@ -1,4 +1,4 @@
-"""Field types with a range, and the one way from plain data to a typed, checked dataclass."""
+"""Field types with a range, and parsing of plain data into typed, checked dataclasses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__`
 
 def adapter(kind: type[Any]) -> TypeAdapter[Any]:
     """Return the validator of a type, built once per process."""
-    return _adapter(cast("Any", kind))
+    return _adapter(cast("Any", kind))  # mypy does not count generic classes as hashable
 
 
 @cache
@@ -41,11 +41,8 @@ def parse(kind: type[T], values: Any, *, file: str | None = None, key: str = "")
     Args:
         kind: the dataclass.
         values: a mapping as read from YAML or JSON.
-        file: where it was read, for error messages.
-        key: the key it stood under, for error messages.
-
-    Returns:
-        The instance.
+        file: that it was read from, for error messages.
+        key: of the mapping in that file, for error messages.
 
     Raises:
         UserError: names the file, the key, the value, what is allowed and the nearest valid name.
@@ -76,22 +73,23 @@ def _explain(problem: Any, kind: type[Any], key: str) -> str:
 
 
 def _sibling_names(kind: type[Any], location: tuple[Any, ...]) -> list[str]:
-    """List the field names valid beside the last element of a location inside a dataclass."""
+    """List the valid field names at the last element of a location inside a dataclass."""
     schema = adapter(kind).json_schema()
     node = _resolved(schema, schema)
     for part in location[:-1]:
         inside = [node.get("properties", {}).get(part), node.get("additionalProperties")]
         inside = [node.get("items")] if isinstance(part, int) else inside
-        node = _resolved(schema, next((one for one in inside if isinstance(one, Mapping)), node))
+        nested = (schema for schema in inside if isinstance(schema, Mapping))
+        node = _resolved(schema, next(nested, node))
     return sorted(node.get("properties", {}))
 
 
 def _resolved(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow a reference, also one that stands among alternatives such as null."""
+    """Follow a reference, which may be one of several alternatives, such as null."""
     for option in [node, *node.get("anyOf", [])]:
         if "$ref" in option:
-            found: Mapping[str, Any] = schema["$defs"][option["$ref"].rsplit("/", 1)[-1]]
-            return found
+            target: Mapping[str, Any] = schema["$defs"][option["$ref"].rsplit("/", 1)[-1]]
+            return target
     return node
 
 

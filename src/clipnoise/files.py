@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Writing files atomically, locking them, and reading YAML."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ UNFINISHED = ".part"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a half.
+    """Write a file such that a reader sees the old or the new content, never a part of it.
 
     Args:
-        path: where it appears; its folder is made when missing.
+        path: of the file; its folder is created if missing.
         content: text (UTF-8) or bytes.
 
     Raises:
@@ -37,7 +37,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(0o644)  # mkstemp lets only its owner read it
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -45,16 +45,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what writers that were killed half-way left in a folder."""
+    """Delete the temporary files of killed writers."""
     for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
-    """Find out now, not after hours, that results cannot be written.
+    """Fail before a long job if its results cannot be written.
 
     Raises:
-        UserError: files cannot be made in the folder; says why.
+        UserError: no file can be created in the folder; says why.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return plain data as JSON holds it: NaN and infinity become null, tuples lists."""
+    """Return plain data as JSON represents it: NaN and infinity become null, tuples lists."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -81,15 +81,15 @@ def finite(value: Any) -> Any:
 
 
 def inside(folder: Path, name: str, *, key: str) -> Path:
-    """Return the path of what a file of somebody else's calls by name, below a folder.
+    """Resolve an untrusted relative path inside a folder.
 
     Args:
-        folder: where it has to lie; may be a symbolic link itself.
-        name: a path below it.
-        key: where the name was read, for the message.
+        folder: that must contain it; may itself be a symbolic link.
+        name: the relative path.
+        key: where the path was read, for the message.
 
     Raises:
-        UserError: the name leads out of the folder: by `..`, as an absolute path, or by a link.
+        UserError: the path leads out of the folder: by `..`, as an absolute path, or by a link.
     """
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -103,15 +103,15 @@ class LockedError(Exception):
 
 @contextmanager
 def locked(path: Path, *, seconds: float = -1) -> Iterator[None]:
-    """Hold a lock that the operating system frees when its process dies.
+    """Hold a lock that the operating system releases when the process dies.
 
     Args:
-        path: the file that stands for the lock; there while it is held.
-        seconds: how long to wait; negative waits for ever.
+        path: the lock file; it exists while the lock is held.
+        seconds: how long to wait; a negative number waits indefinitely.
 
     Raises:
         LockedError: another process holds it.
-        OSError: the folder cannot be written, or its file system knows no locks.
+        OSError: the folder cannot be written, or its file system does not support locks.
     """
     from filelock import FileLock, Timeout
 
@@ -126,7 +126,7 @@ def locked(path: Path, *, seconds: float = -1) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while held: a waiter sees that its file is gone and retries
+        path.unlink(missing_ok=True)  # while held, so that a waiting process notices and retries
         held.release()
 
 

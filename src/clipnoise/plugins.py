@@ -1,8 +1,8 @@
 """Plug-ins: a class is registered by being in its folder.
 
-A plug-in folder is a Python package whose modules define frozen dataclasses with an `id`. Modules
-of a plug-in folder import nothing heavy at their top (no torch, timm or transformers), so listing
-what there is costs milliseconds.
+A plug-in folder is a Python package whose modules define frozen dataclasses with an `id`. These
+modules import nothing heavy at their top (no torch, timm or transformers), so that listing plug-ins
+takes milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
 
     Args:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
-        base: the contract class; subclasses with an `id` of their own are plug-ins.
+        base: the contract class; subclasses that define an `id` are plug-ins.
 
     Returns:
         Plug-in classes by id, sorted by id.
@@ -33,7 +33,7 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
     Raises:
         RuntimeError: two classes claim the same id.
     """
-    found: dict[str, type[P]] = {}
+    classes: dict[str, type[P]] = {}
     root = importlib.import_module(package)
     for module_info in pkgutil.walk_packages(root.__path__, package + "."):
         module = importlib.import_module(module_info.name)
@@ -43,14 +43,14 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
             identifier = vars(value).get("id")
             if identifier is None or value.__module__ != module.__name__:
                 continue
-            if identifier in found:
-                raise RuntimeError(f"{value} and {found[identifier]} share the id {identifier!r}")
-            found[identifier] = value
-    return dict(sorted(found.items()))
+            if identifier in classes:
+                raise RuntimeError(f"{value} and {classes[identifier]} share the id {identifier!r}")
+            classes[identifier] = value
+    return dict(sorted(classes.items()))
 
 
 def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
-    """Return `discover(package, base)`, looked up once per process and read-only."""
+    """Return `discover(package, base)`, read-only, computed once per process."""
     return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base)))
 
 
@@ -62,17 +62,17 @@ def _plugins(package: str, base: Any) -> Mapping[str, Any]:
 def lookup(
     package: str, base: type[P], kind: str, name: str, *, file: str | None = None
 ) -> type[P]:
-    """Return the plug-in class of a name.
+    """Return the plug-in class with an id.
 
     Args:
         package: dotted name of the plug-in folder.
         base: the contract class.
         kind: the word for an error message, e.g. `"dataset"`.
-        name: the id asked for.
-        file: where the name was read, for the error message.
+        name: the id.
+        file: that the id was read from, for the error message.
 
     Raises:
-        UserError: no such plug-in; the message lists the valid names and the nearest one.
+        UserError: no such plug-in; the message lists the valid ids and the nearest one.
     """
     known = plugins(package, base)
     if name not in known:

@@ -1,4 +1,4 @@
-"""What a run remembers from one step to the next, in the form in which a checkpoint keeps it."""
+"""State that a run carries from step to step, in the form in which a checkpoint saves it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class Resumable(Protocol):
-    """A part of a run whose position can be saved as named tensors and gone back to."""
+    """A component of a run whose state can be saved as named tensors and restored."""
 
     def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position."""
+        """Return the state."""
         ...
 
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go to a saved position; what follows is the same bit for bit."""
+        """Restore a saved state; what follows is bit for bit the same."""
         ...

@@ -15,10 +15,21 @@ from real_files import DATASETS, prepare, small, small_with_public, write_raw
 from clipnoise.data.base import DenseExamples, Splits
 from clipnoise.data.cache import MANIFEST
 from clipnoise.data.signature import Signature
+from clipnoise.data.synthetic import Drawn
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
-pytestmark = pytest.mark.parametrize("name", DATASETS)
+SMALL = {name: small(name) for name in DATASETS}
+every_dataset = pytest.mark.parametrize("name", DATASETS)
+every_dataset_with_raw_files = pytest.mark.parametrize(
+    "name", [name for name in DATASETS if SMALL[name].files]
+)
+every_dataset_with_arrays = pytest.mark.parametrize(
+    "name", [name for name in DATASETS if not issubclass(DATASETS[name], Drawn)]
+)
+every_dataset_with_classes = pytest.mark.parametrize(
+    "name", [name for name in DATASETS if SMALL[name].signature.task_name == "classification"]
+)
 
 
 @pytest.fixture(scope="session")
@@ -40,21 +51,25 @@ def rows(examples: DenseExamples) -> set[bytes]:
     return {row.numpy().tobytes() for row in examples.inputs}
 
 
+@every_dataset
 def test_sizes_are_known_before_loading_and_true(name: str, prepared: Path) -> None:
     for dataset in (small(name), small_with_public(name)):
         loaded = {part: len(examples) for part, examples in parts(dataset.load(prepared)).items()}
         assert loaded == {part: count for part, count in dataset.sizes().items() if count}
 
 
+@every_dataset
 def test_the_sizes_of_the_real_files_are_known_without_them(name: str) -> None:
     assert DATASETS[name]().sizes()["train"] > 0
 
 
+@every_dataset
 def test_what_decides_what_is_prepared_is_enough_to_prepare_it(name: str) -> None:
     dataset = small_with_public(name)
     assert parse(DATASETS[name], dataset.preparation()).prepared == dataset.prepared
 
 
+@every_dataset
 def test_inputs_are_as_declared(name: str, prepared: Path) -> None:
     dataset = small_with_public(name)
     signature = dataset.signature
@@ -71,6 +86,7 @@ def test_inputs_are_as_declared(name: str, prepared: Path) -> None:
         assert 0 <= int(inputs.min()) <= int(inputs.max()) < signature.vocabulary
 
 
+@every_dataset
 def test_targets_are_as_the_task_declares(name: str, prepared: Path) -> None:
     dataset = small_with_public(name)
     for examples in parts(dataset.load(prepared)).values():
@@ -94,18 +110,20 @@ def check_targets(examples: DenseExamples, signature: Signature) -> None:
         assert targets.isfinite().all()
 
 
+@every_dataset_with_classes
 def test_every_class_is_there_to_train_on(name: str, prepared: Path) -> None:
     dataset = small(name)
-    if dataset.signature.task_name == "classification":
-        targets = dataset.load(prepared).train.dense().targets
-        assert len(targets.unique()) == dataset.signature.outputs
+    targets = dataset.load(prepared).train.dense().targets
+    assert len(targets.unique()) == dataset.signature.outputs
 
 
+@every_dataset
 def test_no_example_is_in_two_parts(name: str, prepared: Path) -> None:
     found = [rows(examples) for examples in parts(small_with_public(name).load(prepared)).values()]
     assert len(set.union(*found)) == sum(len(part) for part in found)
 
 
+@every_dataset
 def test_the_split_follows_from_its_seed_alone(name: str, prepared: Path) -> None:
     torch.manual_seed(1)
     first = small(name).load(prepared)
@@ -117,12 +135,14 @@ def test_the_split_follows_from_its_seed_alone(name: str, prepared: Path) -> Non
     assert not torch.equal(train, other.train.dense().inputs)
 
 
+@every_dataset
 def test_loading_leaves_the_random_stream_alone(name: str, prepared: Path) -> None:
     state = torch.random.get_rng_state()
     small(name).load(prepared).train.take(torch.tensor([0, 1]))
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+@every_dataset
 def test_what_is_loaded_can_be_changed_without_touching_the_cache(
     name: str, prepared: Path
 ) -> None:
@@ -132,6 +152,7 @@ def test_what_is_loaded_can_be_changed_without_touching_the_cache(
     assert torch.equal(small(name).load(prepared).train.dense().inputs, before)
 
 
+@every_dataset
 def test_provenance_is_plain_text_with_source_and_licence(name: str, prepared: Path) -> None:
     dataset = small(name)
     provenance = dataset.load(prepared).provenance
@@ -144,6 +165,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@every_dataset
 def test_preparing_gives_the_same_bytes_every_time(
     name: str, prepared: Path, tmp_path: Path
 ) -> None:
@@ -153,27 +175,27 @@ def test_preparing_gives_the_same_bytes_every_time(
     assert contents(tmp_path / dataset.prepared) == once == contents(prepared / dataset.prepared)
 
 
+@every_dataset
 def test_an_unprepared_dataset_says_how_to_prepare_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"clipnoise data prepare {name} .*--cache {tmp_path}"):
         small(name).load(tmp_path)
 
 
+@every_dataset_with_raw_files
 def test_missing_raw_files_are_named_with_the_way_to_get_them(name: str, tmp_path: Path) -> None:
     dataset = small(name)
-    if dataset.files:
-        with pytest.raises(UserError, match=f"clipnoise data fetch {name} --cache") as caught:
-            dataset.prepare(tmp_path)
-        for file in dataset.files:
-            assert file.name in str(caught.value)
-        assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match=f"clipnoise data fetch {name} --cache") as caught:
+        dataset.prepare(tmp_path)
+    for file in dataset.files:
+        assert file.name in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
+@every_dataset_with_raw_files
 def test_a_truncated_raw_file_is_named_and_the_cache_stays_as_it_was(
     name: str, tmp_path: Path
 ) -> None:
     dataset = write_raw(tmp_path, name)
-    if not dataset.files:
-        return
     dataset.prepare(tmp_path)
     before = contents(tmp_path / dataset.prepared)
     path = tmp_path / "raw" / (dataset.raw or name) / dataset.files[0].name
@@ -201,17 +223,21 @@ def copy(name: str, prepared: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@every_dataset_with_arrays
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
 def test_a_damaged_file_is_noticed(
     name: str, damage: Callable[[Path], None], copy: Path, prepared: Path, tmp_path: Path
 ) -> None:
-    for path in [path for path in copy.iterdir() if path.name != MANIFEST]:
+    arrays = [path for path in copy.iterdir() if path.name != MANIFEST]
+    assert arrays
+    for path in arrays:
         damage(path)
         with pytest.raises(UserError, match=f"{path.name} .*clipnoise data prepare {name}"):
             small(name).load(tmp_path)
         shutil.copy(prepared / copy.name / path.name, path)
 
 
+@every_dataset
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"files": {"inputs.npy": {}}}'])
 def test_a_damaged_manifest_is_noticed(name: str, content: str, copy: Path, tmp_path: Path) -> None:
     (copy / MANIFEST).write_text(content)
@@ -219,6 +245,7 @@ def test_a_damaged_manifest_is_noticed(name: str, content: str, copy: Path, tmp_
         small(name).load(tmp_path)
 
 
+@every_dataset
 def test_preparing_again_mends_a_damaged_cache(
     name: str, copy: Path, prepared: Path, tmp_path: Path
 ) -> None:
@@ -228,6 +255,7 @@ def test_preparing_again_mends_a_damaged_cache(
     assert contents(copy) == contents(prepared / copy.name)
 
 
+@every_dataset
 def test_a_cache_that_only_can_be_read_loads(name: str, copy: Path, tmp_path: Path) -> None:
     for path in copy.iterdir():
         path.chmod(0o444)
@@ -238,6 +266,7 @@ def test_a_cache_that_only_can_be_read_loads(name: str, copy: Path, tmp_path: Pa
         copy.chmod(0o755)
 
 
+@every_dataset
 def test_a_cache_that_cannot_be_written_is_named_and_leaves_nothing(
     name: str, tmp_path: Path
 ) -> None:
@@ -248,6 +277,7 @@ def test_a_cache_that_cannot_be_written_is_named_and_leaves_nothing(
     assert (tmp_path / dataset.prepared).read_text() == "not a folder"
 
 
+@every_dataset
 def test_a_mistyped_option_is_named(name: str) -> None:
     with pytest.raises(UserError, match="Did you mean 'split_seed'"):
         parse(DATASETS[name], {"splitseed": 1})

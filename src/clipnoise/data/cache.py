@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -39,7 +38,10 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
             staging = Path(staged)
-            files = {f"{name}.npy": _write(staging / name, array) for name, array in arrays.items()}
+            files = {
+                f"{name}.npy": asdict(_write(staging / f"{name}.npy", array))
+                for name, array in arrays.items()
+            }
             write_json(staging / MANIFEST, {**facts, "files": files})
             folder.mkdir(exist_ok=True)
             for name in (*files, MANIFEST):
@@ -48,26 +50,17 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
-def _write(path: Path, array: np.ndarray) -> dict[str, Any]:
-    """Write an array to `<path>.npy` and return its entry in the manifest."""
-    from numpy.lib.format import write_array
+def _write(path: Path, array: np.ndarray) -> ArrayFile:
+    """Write an array and return its entry in the manifest."""
+    import numpy as np
 
-    with path.with_name(f"{path.name}.npy").open("wb") as file:
-        stream = _Hashed(file)
-        write_array(stream, array, allow_pickle=False)
-    digest = stream.digest.hexdigest()
-    return {"sha256": digest, "shape": list(array.shape), "dtype": str(array.dtype)}
+    np.save(path, array, allow_pickle=False)
+    return ArrayFile(_sha256(path), array.shape, str(array.dtype))
 
 
-class _Hashed(io.RawIOBase):
-    """A stream that computes the checksum of what is written to it."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.digest = stream, hashlib.sha256()
-
-    def write(self, content: Any) -> int:
-        self.digest.update(content)
-        return self.stream.write(content)
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -138,9 +131,7 @@ def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
     for name, file in read_manifest(folder, dataset).files.items():
         path = folder / name
         try:
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            if digest != file.sha256:
+            if _sha256(path) != file.sha256:
                 raise _unusable(path, dataset, "is not what was prepared (truncated or changed)")
             arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:

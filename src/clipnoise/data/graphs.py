@@ -24,8 +24,8 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import Partitioned
-from clipnoise.data.synthetic import DrawnOfFourSizes
+from clipnoise.data.splits import FourSizes, Partitioned
+from clipnoise.data.synthetic import Drawn
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural
 from clipnoise.seeds import GAMMA, derive, generator, mix64
@@ -160,7 +160,7 @@ def examples(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticGraph(DrawnOfFourSizes):
+class SyntheticGraph(Drawn, FourSizes):
     """Nodes around one centre per class, most of whose edges stay within the class.
 
     Each node draws edges to others; some are drawn far more often, so degrees are as uneven as in

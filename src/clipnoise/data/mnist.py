@@ -16,24 +16,20 @@ from clipnoise.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-PARTS = {"train": "train", "test": "t10k"}
 BYTES = 0x08  # the code of unsigned bytes in an IDX file
 
 
 def _files(folder: str, *md5: str) -> tuple[RemoteFile, ...]:
-    names = [name for part in PARTS.values() for name in (_images(part), _labels(part))]
+    """Return the images and labels for training, then those for testing."""
+    names = [
+        f"{part}-{kind}-ubyte.gz"
+        for part in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
     return tuple(
         RemoteFile(name, f"{folder}/{name}", md5=checksum)
         for name, checksum in zip(names, md5, strict=True)
     )
-
-
-def _images(part: str) -> str:
-    return f"{part}-images-idx3-ubyte.gz"
-
-
-def _labels(part: str) -> str:
-    return f"{part}-labels-idx1-ubyte.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +63,11 @@ class Mnist(Images):
     deviations: ClassVar[tuple[float, ...]] = (0.3081,)
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        return {
-            part: (
-                read_idx(folder / _images(name), 3)[:, None],
-                read_idx(folder / _labels(name), 1),
-            )
-            for part, name in PARTS.items()
-        }
+        images, labels, test_images, test_labels = (
+            read_idx(folder / file.name, axes)
+            for file, axes in zip(self.files, (3, 1, 3, 1), strict=True)
+        )
+        return {"train": (images[:, None], labels), "test": (test_images[:, None], test_labels)}
 
 
 @dataclass(frozen=True, kw_only=True)

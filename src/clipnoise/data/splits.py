@@ -55,9 +55,9 @@ class FourSizes(Dataset):
         validation_examples, test_examples, public_examples: sizes of the other parts.
     """
 
-    train_examples: Count
-    validation_examples: Natural
-    test_examples: Count
+    train_examples: Count = 1000
+    validation_examples: Natural = 200
+    test_examples: Count = 200
     public_examples: Natural = 0
 
     def sizes(self) -> dict[str, int]:

@@ -52,7 +52,7 @@ class Drawn(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOfOneSize(Drawn):
-    """Base of drawn datasets whose parts follow from one size.
+    """Base of drawn datasets with one option for all sizes.
 
     Attributes:
         split_seed: another seed draws other examples.
@@ -72,11 +72,6 @@ class DrawnOfOneSize(Drawn):
             "public": self.public_examples,
         }
 
-
-@dataclass(frozen=True, kw_only=True)
-class DrawnByPart(DrawnOfOneSize):
-    """Base of drawn datasets whose parts share nothing but the random stream."""
-
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
         """Draw the examples of a part.
 
@@ -92,16 +87,6 @@ class DrawnByPart(DrawnOfOneSize):
 
         sizes, draws = self.sizes(), np.random.default_rng(derive("split", self.split_seed))
         return lambda part: self.draw(part, sizes[part], draws)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrawnOfFourSizes(Drawn, FourSizes):
-    """Base of drawn datasets with one option for the size of each part."""
-
-    train_examples: Count = 1000
-    validation_examples: Count = 200
-    test_examples: Count = 200
-    public_examples: Natural = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +127,7 @@ class Synthetic(DrawnOfOneSize):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticLinear(DrawnByPart):
+class SyntheticLinear(DrawnOfOneSize):
     """Features of 0 and 1; the first tenth are frequent but weak, the others rare but strong.
 
     The number to predict is the sum of the features times their weights, with normal noise.
@@ -184,7 +169,7 @@ class SyntheticLinear(DrawnByPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticLogistic(DrawnByPart):
+class SyntheticLogistic(DrawnOfOneSize):
     """Normal features, most training examples all zero; the class is 1 with odds e^Σx.
 
     Validation, test and public examples are dense, as the paper's test examples are.
@@ -218,7 +203,7 @@ class SyntheticLogistic(DrawnByPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticImages(DrawnOfFourSizes):
+class SyntheticImages(Drawn, FourSizes):
     """A pattern of 4×4 grey or coloured squares per class, under uniform noise in every pixel.
 
     Attributes:
@@ -232,6 +217,7 @@ class SyntheticImages(DrawnOfFourSizes):
     title: ClassVar[str] = "Synthetic images"
     preprocessing: ClassVar[str] = "bytes divided by 255; drawn when loading, from the run spec"
 
+    validation_examples: Count = 200
     shape: tuple[Count, Count, Count] = (1, 28, 28)
     classes: Count = 10
     task: ImageTask = "classification"

@@ -11,7 +11,7 @@ from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.splits import cut_rows
 from clipnoise.data.stackoverflow import Target, tag_targets
-from clipnoise.data.synthetic import DrawnByPart
+from clipnoise.data.synthetic import DrawnOfOneSize
 from clipnoise.data.text import MOST_IDS, Masking
 from clipnoise.fields import Count, Fraction, Natural
 
@@ -23,7 +23,7 @@ PIECE = 4096  # rows drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticZipf(DrawnByPart):
+class SyntheticZipf(DrawnOfOneSize):
     """Texts whose common tokens are uninformative and whose rare tokens carry the label.
 
     Common tokens follow Zipf's law: the k-th has probability ∝ 1/k. The last fifth of the
@@ -69,7 +69,7 @@ class SyntheticZipf(DrawnByPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticTokens(DrawnByPart):
+class SyntheticTokens(DrawnOfOneSize):
     """Sequences in the form of BERT's inputs, of different lengths.
 
     "classification": `[CLS] words [SEP]`; the class decides which words are frequent. "pairs":
