@@ -252,10 +252,10 @@ def test_a_number_that_changed_on_the_disk_is_noticed_and_the_result_set_aside(
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(
-        UserError, match=r"summary\.json: damaged result file .*is not what the run"
+        UserError, match=r"summary\.json: damaged result file .*has changed since the run"
     ):
         read_run(folder)
-    assert set_aside(folder)
+    assert "It is set aside." in set_aside(folder, "damaged")
     assert read_run(folder) is None
     assert train_here(run, tmp_path, cache) == 0
     assert read_run(folder) is not None

@@ -165,7 +165,7 @@ def collect(study: Path, results: Path, scale: Path | None, secure_noise: bool, 
     to date, and its next call repeats the run.
     """
     from clipnoise.files import write_atomically
-    from clipnoise.run.results import set_aside_because
+    from clipnoise.run.results import set_aside
     from clipnoise.studies.collect import collect as collect_results
     from clipnoise.studies.study import load_study
 
@@ -175,7 +175,7 @@ def collect(study: Path, results: Path, scale: Path | None, secure_noise: bool, 
     rows = list(csv.DictReader(io.StringIO(runs)))
     damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
     for folder, reason in damaged.items():
-        print(set_aside_because(results / "runs" / folder, reason))
+        print(set_aside(results / "runs" / folder, reason))
     print(f"{out}: {len(rows)} runs")
     return 1 if damaged else 0
 
@@ -212,7 +212,7 @@ def select(
     The choice is a JSON file with every configuration that was tried; `clipnoise train --choice`
     reads it. A configuration with a run that diverged cannot win.
     """
-    from clipnoise.run.results import read_run, set_aside_because
+    from clipnoise.run.results import read_run, set_aside
     from clipnoise.run.tuning import write_choice
     from clipnoise.studies.selection import choose
 
@@ -221,7 +221,7 @@ def select(
         try:
             files = read_run(below / name)
         except UserError as error:
-            raise UserError(set_aside_because(below / name, str(error))) from None
+            raise UserError(set_aside(below / name, str(error))) from None
         if files is None:
             raise UserError(f"{below / name}: the run has not finished.")
         absent = set(parameters) - set(files.summary["spec"]["method"])

@@ -107,7 +107,7 @@ def write_run(
 ) -> dict[str, Any]:
     """Write a run's files, each whole or not at all, the summary last.
 
-    An older summary goes first: there is never one beside files that are not its own.
+    An older summary is removed first, so that no summary ever lies beside another run's files.
 
     Args:
         folder: the run's folder.
@@ -143,8 +143,8 @@ def write_run(
         ),
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
+        "diagnostics": outcome.diagnostics,
         **provenance.as_mapping(),
-        **({} if outcome.diagnostics is None else {"diagnostics": outcome.diagnostics}),
     }
     table = metrics_csv(outcome.metrics)
     summary["digest"] = digest_of(finite(summary), table)
@@ -156,7 +156,7 @@ def write_run(
 
 
 def digest_of(summary: Mapping[str, Any], table: str) -> str:
-    """Return 16 hex digits over a summary, its digest left out, and the text of metrics.csv."""
+    """Return 16 hex digits over the text of metrics.csv and a summary without its digest."""
     values = {name: value for name, value in summary.items() if name != "digest"}
     text = json.dumps(values, sort_keys=True) + table
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -182,7 +182,7 @@ def read_run(folder: Path) -> RunFiles | None:
         folder: the run's folder.
 
     Returns:
-        The result, or None when the run has not finished.
+        The result, or None if the run has not finished.
 
     Raises:
         UserError: a file is damaged; the message names it and says how to recompute it.
@@ -196,18 +196,18 @@ def read_run(folder: Path) -> RunFiles | None:
     except (OSError, ValueError) as error:
         raise UserError(_damaged(path, str(error))) from None
     if summary["digest"] != digest_of(summary, text):
-        raise UserError(_damaged(path, "it or metrics.csv is not what the run wrote"))
+        raise UserError(_damaged(path, "it or metrics.csv has changed since the run"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read a run's summary alone, without a check of its numbers.
+    """Read only a run's summary, without checking its digest.
 
     Args:
         folder: the run's folder.
 
     Returns:
-        The summary, or None when the run has not finished.
+        The summary, or None if the run has not finished.
 
     Raises:
         UserError: the file is damaged; the message names it and says how to recompute it.
@@ -221,36 +221,27 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError) as error:
         raise UserError(_damaged(path, str(error))) from None
     if missing or summary["hash"] != folder.name:
-        reason = f"no {', '.join(sorted(missing))}" if missing else "its hash is another run's"
+        reason = f"no {', '.join(sorted(missing))}" if missing else "it belongs to another run"
         raise UserError(_damaged(path, reason))
     return dict(summary)
 
 
-def set_aside(folder: Path) -> bool:
-    """Rename a damaged summary, so that the next call of Snakemake makes the run again.
-
-    Args:
-        folder: the run's folder.
-
-    Returns:
-        Whether that was possible; it is not where results are read-only.
-    """
-    try:
-        (folder / SUMMARY).replace(folder / "summary.damaged.json")
-    except OSError:
-        return False
-    return True
-
-
-def set_aside_because(folder: Path, reason: str) -> str:
-    """Set a damaged result aside, and return the reason with whether that was possible.
+def set_aside(folder: Path, reason: str) -> str:
+    """Rename a damaged summary, so that the next call of Snakemake repeats the run.
 
     Args:
         folder: the run's folder.
         reason: what is wrong with the result.
+
+    Returns:
+        The reason, and whether renaming was possible: read-only results stay where they are.
     """
-    return f"{reason} {'It is set aside.' if set_aside(folder) else 'It cannot be set aside.'}"
+    try:
+        (folder / SUMMARY).replace(folder / "summary.damaged.json")
+    except OSError:
+        return f"{reason} It cannot be set aside."
+    return f"{reason} It is set aside."
 
 
 def _damaged(path: Path, reason: str) -> str:
-    return f"{path}: damaged result file ({reason}). Without it the next call makes the run again."
+    return f"{path}: damaged result file ({reason}). Delete it, and the next call repeats the run."
