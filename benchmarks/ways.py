@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.methods.base import Public, State, step
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.noise.independent import IndependentNoise
-from clipnoise.privacy.queries import Clipping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,12 +113,14 @@ def whole_step(
     )
 
     def run() -> Tensor:
-        return theta + step(
+        return step(
+            theta,
             method,
             state,
             public,
-            available=1,
-            clipped_sum=lambda clipping: engine.clipped_sum(inputs, targets, [theta], clipping),
+            clipped_sum=lambda clipping: ClippedSum(
+                engine.clipped_sum(inputs, targets, [theta], clipping)
+            ),
             noise=noise.next(),
         )
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clipnoise.audit.subject import SETTINGS
-from clipnoise.methods.base import Method, Public
-from clipnoise.methods.registry import methods
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public
+from clipnoise.methods.registry import example, example_settings, methods
 
 METHODS = list(methods())
 # Settings under which a method's query or clipping is another than by default.
@@ -33,12 +32,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 def required(name: str) -> dict[str, Any]:
     """Return a value for each hyper-parameter that has no default."""
-    missing = [field.name for field in fields(methods()[name]) if field.default is MISSING]
-    return {field: SETTINGS[field] for field in missing}
+    return example_settings(methods()[name])
 
 
 def build(name: str, **options: Any) -> Method:
-    return methods()[name](**{**required(name), **options})
+    return example(methods()[name], **options)
 
 
 def public(

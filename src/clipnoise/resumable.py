@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
 
@@ -18,3 +20,20 @@ class Resumable(Protocol):
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
         """Restore a saved state; what follows is bit for bit the same."""
         ...
+
+
+def gather(parts: Mapping[str, Resumable]) -> dict[str, torch.Tensor]:
+    """Return the positions of several parts in one mapping, each key after its part's name."""
+    return {
+        f"{name}/{key}": value
+        for name, part in parts.items()
+        for key, value in part.get_state().items()
+    }
+
+
+def restore(parts: Mapping[str, Resumable], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Bring several parts to the positions that `gather` returned."""
+    for name, part in parts.items():
+        prefix = f"{name}/"
+        mine = {key: value for key, value in tensors.items() if key.startswith(prefix)}
+        part.set_state({key.removeprefix(prefix): value for key, value in mine.items()})

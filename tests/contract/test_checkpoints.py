@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from budgets import budget
-from every_method import VARIANTS, required
+from every_method import VARIANTS, build, required
 
 from clipnoise.data.base import dataset_class
 from clipnoise.methods.registry import method_class
@@ -32,15 +32,15 @@ TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
 
 
 def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy: Any) -> RunSpec:
-    kind = method_class(name)
+    kind, query = method_class(name), build(name).query
     public = {"public_examples": 60} if kind.uses_public_data() else {}
-    users = kind.query.adjacency == "add-remove-user"
+    users = query.adjacency == "add-remove-user"
     return from_mapping(
         {
             "dataset": {"id": "digits-users" if users else "digits", **public},
             "model": "logistic",
             "method": {"id": name, **required(name), **(options or {})},
-            "privacy": {"noise_multiplier": 1, **privacy} if kind.query.draws else None,
+            "privacy": {"noise_multiplier": 1, **privacy} if query.draws else None,
             "training": {
                 "expected_batch_size": 20,
                 "steps": STEPS,
@@ -115,18 +115,18 @@ def test_every_method(name: str, options: dict[str, Any], cache: Path, tmp_path:
     """Two runs, one three steps ahead: the other takes its checkpoint over, and then its steps."""
     run = spec(name, options)
     checkpoint = Checkpoint(**keeping(run, tmp_path / "checkpoint"))
-    ahead, behind = Run.prepare(run, cache, "cpu"), Run.prepare(run, cache, "cpu")
+    ahead, behind = (Run.prepare(run, cache, "cpu", noise_multiplier=1.0) for _ in range(2))
     stream = ahead.batches()
     for _ in range(3):
-        ahead.step(next(stream), 1.0)
+        ahead.step(next(stream))
     checkpoint.save(ahead.get_state(), {"outcome": {"steps_done": 3}})
     saved = checkpoint.load()
     assert saved is not None
     behind.set_state(saved.tensors)
     rest = behind.batches(after=3)
     for _ in range(3):
-        ahead.step(next(stream), 1.0)
-        behind.step(next(rest), 1.0)
+        ahead.step(next(stream))
+        behind.step(next(rest))
     left, right = ahead.get_state(), behind.get_state()
     assert left.keys() == right.keys()
     assert all(torch.equal(left[key], right[key]) for key in left)

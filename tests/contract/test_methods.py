@@ -10,23 +10,28 @@ from typing import Any
 
 import pytest
 import torch
-from every_method import METHODS, VARIANTS, build, public, required
+from every_method import METHODS, VARIANTS, build, public
 from torch import Tensor
 
+from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.method import Method, OracleMethod
+from clipnoise.core.query import Query
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 from clipnoise.fields import parse, to_plain
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.methods.base import Method, Public, State, step
-from clipnoise.methods.registry import method_class, methods
-from clipnoise.privacy.queries import Clipping, Query
+from clipnoise.methods.registry import method_class
 
 D, B, STEPS = 3, 4, 8
 
 
-def noise(optimizer: Method, t: int, d: int = D) -> list[Tensor]:
-    draw = torch.Generator().manual_seed(1000 + t)
-    return [
-        torch.randn(d, generator=draw, dtype=torch.float64) for _ in range(optimizer.query.draws)
-    ]
+def normals(count: int, seed: int, d: int = D) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(d, generator=draw, dtype=torch.float64) for _ in range(count)]
+
+
+def noise(optimizer: Method, t: int) -> list[Tensor]:
+    return normals(optimizer.query.draws, seed=1000 + t)
 
 
 def gradients(t: int, iterates: int = 4, d: int = D) -> list[Tensor]:
@@ -35,18 +40,19 @@ def gradients(t: int, iterates: int = 4, d: int = D) -> list[Tensor]:
 
 
 def take(optimizer: Method, state: State, t: int, constants: Public | None = None) -> Tensor:
-    """Take step t (from 1) on drawn gradients."""
+    """Take step t (from 1) on drawn gradients and return the change."""
 
-    def form(clipping: Clipping) -> Any:
-        return clipped_sum(gradients(t)[: len(clipping.weights)], clipping)
+    def form(clipping: Clipping) -> ClippedSum:
+        return ClippedSum(clipped_sum(gradients(t)[: len(clipping.weights)], clipping))
 
     return step(
+        torch.zeros(D, dtype=torch.float64),
         optimizer,
         state,
         constants or public(optimizer, D, seed=t),
-        available=t,
         clipped_sum=form,
         noise=noise(optimizer, t),
+        available=t,
     )
 
 
@@ -59,7 +65,7 @@ def test_is_a_frozen_dataclass_with_a_kebab_case_id(name: str) -> None:
     kind = method_class(name)
     assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name)
     assert dataclasses.is_dataclass(kind)
-    assert isinstance(kind.query, Query)
+    assert isinstance(build(name).query, Query)
     with pytest.raises(dataclasses.FrozenInstanceError):
         build(name).id = "other"  # type: ignore[misc]
 
@@ -101,7 +107,8 @@ def test_update_does_not_change_the_released_values(
 ) -> None:
     optimizer, state = build(name, **options), new_state()
     seen: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
-    real: Callable[..., Tensor] = type(optimizer).update
+    hook = "oracle_update" if isinstance(optimizer, OracleMethod) else "update"
+    real: Callable[..., Tensor] = getattr(type(optimizer), hook)
 
     def watched(self: Method, released: tuple[Any, ...], *rest: Any) -> Tensor:
         before = tuple(value.clone() for value in released)
@@ -109,9 +116,10 @@ def test_update_does_not_change_the_released_values(
         seen.append((before, released))
         return change
 
-    monkeypatch.setattr(type(optimizer), "update", watched)
+    monkeypatch.setattr(type(optimizer), hook, watched)
     for t in range(1, STEPS + 1):
         take(optimizer, state, t)
+    assert len(seen) == STEPS
     for t, (before, after) in enumerate(seen, start=1):
         assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True)), f"step {t}"
     earlier = [value for before, _ in seen for value in before]
@@ -126,9 +134,8 @@ def test_hooks_before_the_boundary_do_not_change_the_state(
     optimizer, state = build(name, **options), new_state()
     for t in range(1, STEPS + 1):
         constants = public(optimizer, D, seed=t)
-        if optimizer.uses_clean_gradient:
-            constants = dataclasses.replace(constants, clean_gradient=gradients(t)[0].mean(dim=0))
-        ahead = State(state.like, state.step + 1, {k: v.clone() for k, v in state.buffers.items()})
+        ahead = state.copy()
+        ahead.step += 1
         twice = [optimizer.clipping(ahead, constants, 1) for _ in range(2)]
         for field in ("scale", "offset"):
             first, second = (getattr(clipping, field) for clipping in twice)
@@ -174,12 +181,52 @@ def test_weights_over_iterates_never_grow_towards_the_past(
         assert list(weights) == sorted(weights, reverse=True)
 
 
-def test_no_private_method_can_ask_for_clean_gradients() -> None:
-    for name, kind in methods().items():
-        assert not (kind.query.private and kind.uses_clean_gradient), name
-    thief = type("Thief", (method_class("dp-sgd"),), {"uses_clean_gradient": True})
-    with pytest.raises(RuntimeError, match="must not see a clean gradient"):
-        take(thief(**required("dp-sgd")), new_state(), 1)
+@pytest.mark.parametrize("name", [name for name in METHODS if build(name).private])
+def test_an_update_depends_on_private_data_through_released_values_alone(name: str) -> None:
+    """Other data under the same releases lead to the same parameters."""
+
+    def trained(data: float) -> Tensor:
+        optimizer, state = build(name), new_state()
+        theta = torch.zeros(D, dtype=torch.float64)
+        for t in range(1, STEPS + 1):
+            count = len(optimizer.query.components(1.0, 1.0))
+            fixed = tuple(normals(count, seed=t))
+
+            def form(clipping: Clipping) -> ClippedSum:
+                return ClippedSum(torch.full((D,), data, dtype=torch.float64))
+
+            def cross(*_: Any, fixed: Any = fixed) -> Any:
+                return fixed
+
+            constants = public(optimizer, D, seed=t)
+            theta = step(
+                theta, optimizer, state, constants, clipped_sum=form, available=t, cross=cross
+            )
+        return theta
+
+    assert torch.equal(trained(1.0), trained(-7.0))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_the_passes_that_are_counted_are_those_that_a_step_takes(
+    name: str, options: dict[str, Any]
+) -> None:
+    optimizer, state = build(name, **options), new_state()
+    if optimizer.local_training() is not None:
+        pytest.skip("users take their own passes: see test_users.py")
+    taken = 0
+
+    def form(clipping: Clipping) -> ClippedSum:
+        nonlocal taken
+        taken += len(clipping.weights)
+        return ClippedSum(torch.ones(D, dtype=torch.float64))
+
+    theta = torch.zeros(D, dtype=torch.float64)
+    constants = public(optimizer, D)
+    step(
+        theta, optimizer, state, constants, clipped_sum=form, noise=noise(optimizer, 1), available=9
+    )
+    assert taken == optimizer.passes()
 
 
 READS_PUBLIC_INPUT = [

@@ -10,6 +10,7 @@ import torch
 from tiny_models import MODELS, tiny
 from torch import Tensor, nn
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Dataset, DenseExamples
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -19,7 +20,6 @@ from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.plugins import plugins
-from clipnoise.privacy.queries import Clipping
 
 WEIGHTS = Path("weights")
 DATASETS = plugins("clipnoise.data", Dataset)

@@ -10,10 +10,10 @@ import torch
 from clipnoise.audit.canaries import CanaryEngine
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.subject import subject
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.queries import Clipping
 
 QUICK = Settings(runs=10)
 

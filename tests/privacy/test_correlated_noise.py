@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from clipnoise.privacy.noise import NoiseCorrelation, next_bias_factor
+from clipnoise.core.state import next_bias_factor
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.correlated import CorrelatedNoise
 from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.noise.strategies import Strategy, Toeplitz, optimal_dense, optimal_toeplitz

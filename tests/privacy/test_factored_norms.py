@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -17,7 +18,6 @@ from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.uses import Groups, Use
 from clipnoise.models.dense import Logistic
-from clipnoise.privacy.queries import Clipping
 
 C = 0.1
 PLANS: dict[str, Callable[[Tensor], Clipping]] = {

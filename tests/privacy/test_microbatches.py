@@ -10,12 +10,13 @@ import torch
 from every_method import VARIANTS, build, public
 from torch import Tensor
 
+from clipnoise.core.clipping import Clipping
+from clipnoise.core.state import State
 from clipnoise.errors import UserError
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.methods.base import State
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
-from clipnoise.privacy.queries import ClippedMean, Clipping, IndependentMoments, JointMoments
+from clipnoise.privacy.queries import ClippedMean, IndependentMoments, JointMoments
 from clipnoise.privacy.samplers.poisson import PoissonSampler
 from clipnoise.privacy.sensitivity import Changes, largest_changes
 from clipnoise.run.results import privacy_statement
@@ -24,7 +25,7 @@ from clipnoise.seeds import generator
 
 D, M = 5, 4
 TOLERANCE = 1 + 1e-9
-PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).query.private]
+PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]
 
 
 def assignment(examples: int, count: int, seed: int = 0) -> MicroBatchAssignment:

@@ -7,6 +7,9 @@ import math
 import pytest
 import torch
 
+from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.state import StepConstants
+from clipnoise.core.step import privatize
 from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments
 from clipnoise.seeds import generator
@@ -63,13 +66,9 @@ def test_independent_noise_has_unit_rows() -> None:
 def test_a_release_carries_the_noise_its_query_declares() -> None:
     sigma, clip_norm, b, d = 1.7, 0.5, 8.0, 200_000
     for query in (ClippedMean(), IndependentMoments()):
-        released = query.release(
-            torch.zeros(d),  # type: ignore[arg-type]
-            source(d).next(query.draws),
-            noise_multiplier=sigma,
-            clip_norm=clip_norm,
-            expected_batch_size=b,
-        )
+        total, noise = ClippedSum(torch.zeros(d)), source(d).next(query.draws)
+        constants = StepConstants(noise_multiplier=sigma, expected_batch_size=b, total_steps=1)
+        released = privatize(total, query, Clipping(clip_norm), noise, constants)
         for value, component in zip(released, query.components(clip_norm, b), strict=True):
             deviation = component.noise_factor * sigma * component.sensitivity
             assert float(value.std()) == pytest.approx(deviation, rel=6 / math.sqrt(2 * d))

@@ -15,21 +15,18 @@ import torch
 from every_method import VARIANTS, build, public
 from torch import Tensor
 
+from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.method import Method
+from clipnoise.core.query import Component, Query
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 from clipnoise.gradients.per_example import clip_factors, clipped_sum, row_norms
-from clipnoise.methods.base import Method, Public, State, step
-from clipnoise.privacy.queries import (
-    Clipping,
-    Component,
-    IndependentMoments,
-    JointMoments,
-    JointMomentsAsPublished,
-    Query,
-)
+from clipnoise.privacy.queries import IndependentMoments, JointMoments, JointMomentsAsPublished
 
 D = 5
 TOLERANCE = 1 + 1e-9
 Form = Callable[[list[Tensor], Clipping], Any]
-PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).query.private]
+PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]
 
 
 def batches(draw: torch.Generator, iterates: int, b: float) -> Iterator[list[Tensor]]:
@@ -100,21 +97,24 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
     draw = torch.Generator().manual_seed(seed)
     seen: list[Clipping] = []
 
-    def form(clipping: Clipping) -> Any:
+    def form(clipping: Clipping) -> ClippedSum:
         seen.append(clipping)
         size = 10.0 ** float(torch.randint(-3, 3, (1,), generator=draw))
         rows = [
             size * torch.randn(4, D, generator=draw, dtype=torch.float64) for _ in clipping.weights
         ]
-        return clipped_sum(rows, clipping)
+        return ClippedSum(clipped_sum(rows, clipping))
 
+    theta = torch.zeros(D, dtype=torch.float64)
     for t in range(1, 10):
         normals = [
             torch.randn(D, generator=draw, dtype=torch.float64)
             for _ in range(optimizer.query.draws)
         ]
         constants = public(optimizer, D, expected_batch_size=b, seed=100 * seed + t)
-        step(optimizer, state, constants, available=t, clipped_sum=form, noise=normals)
+        theta = step(
+            theta, optimizer, state, constants, clipped_sum=form, noise=normals, available=t
+        )
     yield from seen
 
 

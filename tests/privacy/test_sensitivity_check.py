@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from clipnoise.core.clipping import Clipping
+from clipnoise.core.query import Component, Query, composition_cost
 from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedMean,
-    Clipping,
-    Component,
     IndependentMoments,
     IndependentMomentsForFree,
     JointMoments,
     JointMomentsAsPublished,
-    Query,
 )
-from clipnoise.privacy.sensitivity import composition_cost, largest_changes
+from clipnoise.privacy.sensitivity import largest_changes
 
 B = 4.0
 ROUNDING = 1e-9

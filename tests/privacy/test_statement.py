@@ -14,8 +14,7 @@ from clipnoise.run.spec import RunSpec, from_mapping
 PRIVATE = [
     name
     for name in METHODS
-    if build(name).query.private
-    and build(name).local_training() is None  # needs a dataset of users
+    if build(name).private and build(name).local_training() is None  # needs a dataset of users
 ]
 
 

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from every_method import METHODS, build
 
 from clipnoise.methods.catalogue import catalogue, method_page
 from clipnoise.methods.registry import methods
 
 ROOT = Path(__file__).parents[2]
-PRIVATE = [name for name, kind in methods().items() if kind.query.private]
+PRIVATE = [name for name in METHODS if build(name).private]
 
 
 def evaluate(formula: str, c: float, b: float) -> float:
@@ -23,9 +24,9 @@ def evaluate(formula: str, c: float, b: float) -> float:
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize(("c", "b"), [(1.0, 1.0), (0.3, 7.0), (2.5, 64.0)])
 def test_the_formula_shown_is_the_sensitivity_declared(name: str, c: float, b: float) -> None:
-    query = methods()[name].query
+    query = build(name).query
     shown = [evaluate(formula, c, b) for formula in query.formulas]
-    assert shown == pytest.approx([part.sensitivity for part in query.components(c, b)], rel=1e-12)
+    assert shown == pytest.approx([x.sensitivity for x in query.components(c, b)], rel=1e-12)
 
 
 def test_every_method_is_listed_with_its_source() -> None:
@@ -42,3 +43,12 @@ def test_a_method_without_privacy_shows_no_sensitivity() -> None:
 def test_the_documentation_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "methods.md").read_text()
     assert page == method_page(), "run: clipnoise methods --markdown docs/methods.md"
+
+
+def test_options_that_change_what_is_released_are_listed_with_what_they_release() -> None:
+    variants = {(e.id, e.option): e.protection for e in catalogue() if e.option}
+    assert variants == {
+        ("ime-adagrad", "for_free: true"): ("non-private", "–", "–"),
+        ("ime-adam", "for_free: true"): ("non-private", "–", "–"),
+        ("jme-adam", "accounting: as-published"): ("non-private", "–", "–"),
+    }

@@ -13,7 +13,9 @@ import torch
 from budgets import budget
 from every_method import build
 
-from clipnoise.methods.base import Method, Observation, Public
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public
+from clipnoise.core.step import Observation
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
 from clipnoise.run.diagnostics import BINS, Diagnostics
 from clipnoise.run.outcome import Outcome
@@ -165,15 +167,15 @@ def test_watching_changes_nothing_that_is_trained(cache: Path) -> None:
 
 
 def test_what_was_seen_before_a_checkpoint_is_seen_after_it(cache: Path) -> None:
-    whole, behind = Run.prepare(WATCHED, cache, "cpu"), Run.prepare(WATCHED, cache, "cpu")
+    whole, behind = (Run.prepare(WATCHED, cache, "cpu", noise_multiplier=1.0) for _ in range(2))
     stream = whole.batches()
     for _ in range(2):
-        whole.step(next(stream), 1.0)
+        whole.step(next(stream))
     behind.set_state({name: value.clone() for name, value in whole.get_state().items()})
     rest = behind.batches(after=2)
     for _ in range(2):
-        whole.step(next(stream), 1.0)
-        behind.step(next(rest), 1.0)
+        whole.step(next(stream))
+        behind.step(next(rest))
     assert whole.diagnostics is not None
     assert behind.diagnostics is not None
     assert behind.diagnostics.result() == whole.diagnostics.result()

@@ -11,12 +11,12 @@ from gradient_networks import CLASSES, NETWORKS, Outside, ReadsValues, build, ex
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.parameter import ParameterGradient
-from clipnoise.privacy.queries import Clipping
 
 
 class Sorted(nn.Module):

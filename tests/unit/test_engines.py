@@ -10,17 +10,17 @@ import torch
 from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import (
     GradientEngine,
     VmapEngine,
-    physical_batches,
+    logical_sum,
     pieces,
     whole_groups,
 )
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.privacy.queries import Clipping
 
 ENGINES: list[type[GradientEngine]] = [VmapEngine, FactoredEngine]
 every_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)
@@ -131,7 +131,7 @@ def test_physical_batches_add_up_to_the_logical_batch(
     batch = torch.tensor([17, 0, 3, 4, 5, 9, 10, 11, 13, 19, 18])
     thetas = iterates(engine, len(clipping.weights))
     whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], thetas, clipping)
-    parts = physical_batches(engine, data, batch, thetas, clipping, size)
+    parts = logical_sum(engine, data, batch, thetas, clipping, size)
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -139,7 +139,7 @@ def test_an_empty_logical_batch_gives_the_zero_vector() -> None:
     engine = VmapEngine(build("shared layer"), losses)
     data = Examples(*examples("shared layer", 5))
     empty = torch.zeros(0, dtype=torch.int64)
-    total = physical_batches(engine, data, empty, iterates(engine, 1), Clipping(1.0), 4)
+    total = logical_sum(engine, data, empty, iterates(engine, 1), Clipping(1.0), 4)
     assert total.shape == engine.flat.theta.shape
     assert not total.any()
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.recording import UnsupportedError, layout_of
 from clipnoise.gradients.factored.uses import Groups
-from clipnoise.privacy.queries import Clipping
 
 
 class Sizes(TorchDispatchMode):

@@ -12,13 +12,13 @@ from gradient_networks import CLASSES, OneByOne, losses
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.uses import Groups
-from clipnoise.privacy.queries import Clipping
 
 VOCABULARY = 11
 

@@ -147,13 +147,14 @@ from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
 
 keep_freed_memory()
-run = Run.prepare(from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]), "cpu")
+spec = from_mapping(json.loads(sys.argv[1]))
+run = Run.prepare(spec, Path(sys.argv[2]), "cpu", noise_multiplier=1.0)
 batch = next(run.batches())
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 room = int(sys.argv[3]) * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (held + room, held + room))
-run.step(batch, 1.0)
-print(json.dumps([run.held.size, float(run.theta.double().norm())]))
+run.step(batch)
+print(json.dumps([run.physical.size, float(run.theta.double().norm())]))
 """
 
 
@@ -168,13 +169,13 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
         "privacy": {"noise_multiplier": 1},
     }
 
-    whole = Run.prepare(from_mapping(run), cache, "cpu")
-    whole.step(next(whole.batches()), 1.0)
+    whole = Run.prepare(from_mapping(run), cache, "cpu", noise_multiplier=1.0)
+    whole.step(next(whole.batches()))
     words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "90"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     smaller, norm = json.loads(done.stdout)
-    assert smaller < whole.held.size == 1300
+    assert smaller < whole.physical.size == 1300
     assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
 
 

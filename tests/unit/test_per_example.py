@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.per_example import clip_factors, clipped_sum, row_norms
-from clipnoise.privacy.queries import Clipping
 
 LONG = 5_000_001
 

@@ -14,7 +14,7 @@ from reporting_data import FILTERS, curve_rows, quickstart, run_row, write_csv
 from scipy import signal
 
 from clipnoise.errors import UserError
-from clipnoise.methods.registry import methods
+from clipnoise.methods.registry import example, methods
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
 from clipnoise.report.figures.filters import frequency_response, noise_gain
 from clipnoise.report.figures.kinds import draw_figure
@@ -85,7 +85,7 @@ def test_methods_that_a_study_compares_differ_in_colour_while_colours_last():
         study = find_study(name, STUDIES)
         for panel in study.panels:
             shown = {run.spec.method.id for run in study.runs if run.panel == panel}
-            looks = [style(id_) for id_ in sorted(shown) if methods()[id_].query.private]
+            looks = [style(id_) for id_ in sorted(shown) if example(methods()[id_]).private]
             assert len(set(looks)) == len(looks), (name, panel)
             if len(looks) <= len(COLOURS):
                 assert len({look.colour for look in looks}) == len(looks), (name, panel)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from scipy.stats import chi2
 
+from clipnoise.core.state import Public
 from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
-from clipnoise.methods.base import Public
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.registry import example, method_class
 from clipnoise.models.base import model_class
 from clipnoise.papers.base import (
     COMPARISON,
@@ -201,7 +201,7 @@ def test_trials_at_once_go_where_each_goes_alone(name: str, trials: int) -> None
     for t in range(6):
         together.advance(gradients[:, t], noise[:, t])
     for i in range(trials):
-        draws_of_query = noise[i, :, : method_class(name).query.draws]
+        draws_of_query = noise[i, :, : example(method_class(name)).query.draws]
         alone = replay(name, {**options, **constants}, np.zeros(4), gradients[i], draws_of_query)
         np.testing.assert_allclose(together.theta[i].numpy(), alone[-1], rtol=1e-12)
 

@@ -12,9 +12,9 @@ import torch
 from budgets import budget
 from torch import nn
 
+from clipnoise.core.method import Method
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
-from clipnoise.methods.base import Method
 from clipnoise.models.dense import Logistic
 from clipnoise.run import train as training
 from clipnoise.run.provenance import Provenance

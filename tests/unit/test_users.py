@@ -11,13 +11,13 @@ from gradient_networks import build, losses
 from gradient_networks import examples as draw_examples
 from torch import Tensor
 
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
 from clipnoise.errors import UserError
-from clipnoise.gradients.engine import VmapEngine, physical_batches
+from clipnoise.gradients.engine import VmapEngine, logical_sum
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.privacy.queries import Clipping
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
@@ -96,9 +96,9 @@ def test_a_round_clips_each_users_update_and_adds_them_up(size: int) -> None:
     theta, batch = plain.flat.theta.clone(), torch.tensor([0, 2, 4])
     updates = [users.update_of(user, theta) for user in batch.tolist()]
     expected = sum(v * min(1.0, 0.1 / float(v.norm())) for v in updates)
-    total = physical_batches(users, users.units, batch, [theta], Clipping(0.1), size)
+    total = logical_sum(users, users.units, batch, [theta], Clipping(0.1), size)
     torch.testing.assert_close(total, expected)
-    unclipped = physical_batches(users, users.units, batch, [theta], Clipping(None), size)
+    unclipped = logical_sum(users, users.units, batch, [theta], Clipping(None), size)
     torch.testing.assert_close(unclipped, torch.stack(updates).sum(dim=0))
 
 
@@ -106,10 +106,10 @@ def test_removing_a_user_with_all_data_moves_the_sum_by_at_most_the_clip_norm() 
     users, plain, _ = engine(learning_rate=50.0, epochs=3, batch_size=1)
     theta, everyone = plain.flat.theta.clone(), torch.arange(5)
     clip_norm, moved = 0.7, []
-    total = physical_batches(users, users.units, everyone, [theta], Clipping(clip_norm), 2)
+    total = logical_sum(users, users.units, everyone, [theta], Clipping(clip_norm), 2)
     for user in range(5):
         rest = everyone[everyone != user]
-        without = physical_batches(users, users.units, rest, [theta], Clipping(clip_norm), 2)
+        without = logical_sum(users, users.units, rest, [theta], Clipping(clip_norm), 2)
         moved.append(float((total - without).norm()))
     assert max(moved) == pytest.approx(clip_norm, rel=1e-5)
 
@@ -177,11 +177,12 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
     assert target.participation.sampling_rate == pytest.approx(16 / 50)
     assert target.delta == pytest.approx(1 / 50)
     calibration = calibrate(target)
-    training = Run.prepare(run, cache, "cpu")
-    training.sums = lambda *_: torch.zeros_like(training.theta)
+    sigma = calibration.noise_multiplier
+    training = Run.prepare(run, cache, "cpu", noise_multiplier=sigma)
+    training.sums = lambda *_: ClippedSum(torch.zeros_like(training.theta))
     start = training.theta.clone()
     for _ in range(3):
-        training.step(torch.arange(5), calibration.noise_multiplier)
+        training.step(torch.arange(5))
     on_the_sum = 16 * (training.theta - start) / 3**0.5
     expected = factor * 0.4 * 0.5
     assert float(on_the_sum.std()) == pytest.approx(expected, rel=6 / (2 * 650) ** 0.5)
@@ -218,7 +219,7 @@ def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path
     assert isinstance(users, UserEngine)
     updates = [users.update_of(user, theta).double() for user in batch.tolist()]
     mean = sum(v * min(1.0, 0.5 / float(v.norm())) for v in updates) / 16
-    run.step(batch, sigma=0.0)
+    run.step(batch)
     assert isinstance(mean, Tensor)
     expected = mean / (mean.abs() + 1e-8) if method == "dp-fedadam" else mean
     torch.testing.assert_close((run.theta - theta).double(), expected, rtol=1e-3, atol=1e-4)
@@ -233,7 +234,7 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
     assert isinstance(users, UserEngine)
     assert run.spec.unit == "user"
     mean = sum(users.update_of(user, theta) for user in batch.tolist()) / 16
-    run.step(batch, sigma=0.0)
+    run.step(batch)
     assert isinstance(mean, Tensor)
     expected = mean / (mean.abs() + 1e-8) if method == "fedadam" else mean
     torch.testing.assert_close(run.theta - theta, expected, rtol=1e-3, atol=1e-4)
@@ -243,13 +244,13 @@ def test_side_information_divides_the_local_steps(cache: Path) -> None:
     run = Run.prepare(spec("adadps-fed", local_learning_rate=0.1, gamma=0.02), cache, "cpu")
     theta, users = run.theta.clone(), run.units.engine
     assert isinstance(users, UserEngine)
-    assert run.side_information is not None
+    assert run.known.side_information is not None
     assert run.splits.users is not None
     rows = run.splits.users == 7
     gradient = run.engine.mean_gradient(
         run.splits.train.inputs[rows], run.splits.train.targets[rows], theta
     )
-    expected = -0.1 * gradient / (run.side_information + 0.02)
+    expected = -0.1 * gradient / (run.known.side_information + 0.02)
     torch.testing.assert_close(users.update_of(7, theta), expected)
 
 

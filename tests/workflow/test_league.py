@@ -54,7 +54,7 @@ def test_a_setting_of_the_league_trains_with_its_claim(
     outcome = train(spec, cache=cache, calibration=calibration)
     assert (outcome.status, outcome.steps_done) == ("completed", 3)
     said = privacy_statement(spec, calibration)
-    private = spec.method.query.private and calibration is not None
+    private = spec.method.private and calibration is not None
     expected = "nominal" if spec.method.id in NOMINAL else "guarantee"
     assert said.claim == (expected if private else "non-private")
     assert (said.epsilon is not None) == private

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from clipnoise.cli import main
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.privacy.queries import Clipping
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables.results import build_table
@@ -137,7 +137,7 @@ def test_training_clips_the_micro_batches_that_were_drawn(folder: Path) -> None:
     values |= {"training": {"expected_batch_size": 40, "steps": 1, "physical_batch_size": 7}}
     run, again = (Run.prepare(from_mapping(values), folder / "data", "cpu") for _ in range(2))
     theta, batch = run.theta.clone(), next(run.batches())
-    run.step(batch, sigma=0.0)
+    run.step(batch)
     order, groups = again.units.arrange(batch)
     assert groups is not None
     rows = again.engine.per_example_gradients(

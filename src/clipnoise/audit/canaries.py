@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Clipping, Unreleased
+    from clipnoise.core.clipping import Clipping
 
 SIZE = 1e8  # of a canary's gradient: after any scale and offset it is still one coordinate
 
@@ -101,11 +101,9 @@ class CanaryEngine(GradientEngine):
 
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
-    ) -> Unreleased:
+    ) -> Tensor:
         real = targets >= 0
         there = ~real & (self.included[-1 - targets.clamp(max=-1)] | self.replaced)
         known = self.inner.clipped_sum(inputs[real], targets[real], iterates, clipping)
         self.known += known
-        return known + super().clipped_sum(  # type: ignore[return-value]
-            inputs[there], targets[there], iterates, clipping
-        )
+        return known + super().clipped_sum(inputs[there], targets[there], iterates, clipping)

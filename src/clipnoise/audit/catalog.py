@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clipnoise.methods.registry import methods
+from clipnoise.methods.registry import example, methods
 from clipnoise.run.fingerprint import fingerprint_of
 
 # Deliberate mistakes: each must be exposed by some check.
@@ -35,7 +35,7 @@ def audited_methods() -> list[str]:
 
 def claiming_methods() -> list[str]:
     """Return the methods that claim an ε: each gets an empirical audit too."""
-    return [name for name, kind in methods().items() if kind.query.private]
+    return [name for name, kind in methods().items() if example(kind).private]
 
 
 def fingerprint(check: str, method: str | None = None) -> str:
@@ -51,5 +51,5 @@ def fingerprint(check: str, method: str | None = None) -> str:
 
 def datasets(method: str) -> list[str]:
     """Return the datasets that the audits of a method read."""
-    federated = methods()[method].query.adjacency == "add-remove-user"
+    federated = example(methods()[method]).query.adjacency == "add-remove-user"
     return ["digits", "digits-users"] if federated else ["digits"]

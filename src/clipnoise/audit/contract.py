@@ -185,7 +185,7 @@ def _verdict(
     return {
         "kind": "contract",
         "method": method.id,
-        "private": method.query.private,
+        "private": method.private,
         "adjacency": method.query.adjacency,
         "declared": [
             {
@@ -200,5 +200,5 @@ def _verdict(
         "noise": noise,
         "checks": [vars(finding) for finding in checks],
         "broken": broken,
-        "verdict": verdict if method.query.private else "no claim",
+        "verdict": verdict if method.private else "no claim",
     }

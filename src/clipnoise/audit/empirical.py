@@ -11,7 +11,7 @@ import torch
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.estimator import lower_bound
 from clipnoise.audit.runs import batches, digits_for, run_spec
-from clipnoise.audit.subject import recorded
+from clipnoise.audit.subject import Recorder
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
 from clipnoise.run.train import Run
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from clipnoise.audit.subject import Recorder, Release, Subject
+    from clipnoise.audit.subject import Release, Subject
+    from clipnoise.core.query import Query
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
@@ -76,7 +77,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     Raises:
         ValueError: the method claims nothing.
     """
-    if not subject.method.query.private:
+    if not subject.method.private:
         raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
     chosen = settings or Settings()
     spec = _spec(subject, chosen)
@@ -102,7 +103,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         "method": subject.method.id,
         "adjacency": subject.method.query.adjacency,
         "claim": claim(
-            private=subject.method.query.private,
+            private=subject.method.private,
             sampler=spec.privacy.sampler,
             accountant=spec.privacy.accountant,
             adjacency=subject.method.query.adjacency,
@@ -139,8 +140,9 @@ def _one_run(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Train with canaries; return the score and the coin of each."""
     m = spec.dataset.canaries  # type: ignore[attr-defined]
-    method, recorder = recorded(subject.method)
-    run = Run.prepare(replace(spec, method=method), cache, "cpu")
+    method, recorder = subject.method, Recorder(subject.cross)
+    run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
+    run.cross = recorder
     coin = torch.rand(m, generator=torch.Generator().manual_seed(10**6 + spec.seed)) < 0.5
     engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
     users = spec.dataset.user_count() is not None
@@ -154,9 +156,9 @@ def _one_run(
     for batch in run.batches():
         engine.known.zero_()
         variances.append(run.noise.row_norm_squared(run.state.step + 1))
-        run.step(batch, sigma)
+        run.step(batch)
         signals.append(_signal(recorder.releases[-1], engine.known, m))
-    deviation = sigma * _unit(recorder)
+    deviation = sigma * _unit(method.query, recorder.releases[0])
     scores = _scores(spec, torch.stack(signals).double(), deviation, run.sampler)
     return scores.numpy(), coin.numpy()
 
@@ -167,11 +169,10 @@ def _signal(release: Release, known: Tensor, m: int) -> Tensor:
     return ((release.values[0] - known / b) * (b / c))[:m]
 
 
-def _unit(recorder: Recorder) -> float:
+def _unit(query: Query, release: Release) -> float:
     """Return the declared noise on a signal of 1, in units of σ."""
-    release = recorder.releases[0]
-    component = recorder.components(release.clip_norm, release.expected_batch_size)[0]
-    unit: float = component.noise_factor * component.sensitivity
+    component = query.components(release.clip_norm, release.expected_batch_size)[0]
+    unit = component.noise_factor * component.sensitivity
     return unit * release.expected_batch_size / release.clip_norm
 
 

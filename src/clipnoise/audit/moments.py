@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from clipnoise.audit.bench import take
-from clipnoise.audit.subject import Release, recorded
-from clipnoise.methods.base import Public, State, step
+from clipnoise.audit.subject import Recorder, Release
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.bench import Bench
     from clipnoise.audit.subject import Subject
+    from clipnoise.core.clipping import ClippedSum, Clipping
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.queries import Clipping
 
 STEPS = 8  # enough for both phases, the filters' history and every iterate
 SIGMA = 0.5  # of the noise that makes the history; any history is one an attacker may see
@@ -44,7 +45,7 @@ class Moment:
 
     def clipping(self, subject: Subject) -> Clipping:
         """Return the clipping of the step."""
-        state = self._state()
+        state = self.state.copy()
         state.step += 1
         return subject.method.clipping(state, self.public, len(self.iterates))
 
@@ -70,27 +71,25 @@ class Moment:
             noise: standard normals, one of shape (d,) per noisy component; zeros by default.
             sigma: σ.
         """
-        method, recorder = recorded(subject.method)
+        method, recorder = subject.method, Recorder(subject.cross)
         rows = torch.arange(len(examples)) if batch is None else batch
         zeros = [torch.zeros_like(self.iterates[0])] * method.query.draws
 
-        def form(clipping: Clipping) -> Any:
+        def form(clipping: Clipping) -> ClippedSum:
             iterates = self.iterates[: len(clipping.weights)]
             return subject.form(engine, examples, rows, iterates, clipping, size)
 
         step(
+            self.iterates[0],
             method,
-            self._state(),
+            self.state.copy(),
             replace(self.public, noise_multiplier=sigma),
-            available=len(self.iterates),
             clipped_sum=form,
             noise=zeros if noise is None else noise,
+            available=len(self.iterates),
+            cross=recorder,
         )
         return recorder.releases[-1]
-
-    def _state(self) -> State:
-        buffers = {name: buffer.clone() for name, buffer in self.state.buffers.items()}
-        return State(self.state.like, self.state.step, buffers)
 
 
 def life(
@@ -120,27 +119,26 @@ def life(
             total_steps=STEPS,
             gradient=normal() * 10.0 ** (t % 3 - 1) if method.uses_public_gradient else None,
             side_information=side,
-            clean_gradient=normal() if method.uses_clean_gradient else None,
         )
         moment = Moment(state, public, list(past))
         yield moment
-        state = moment._state()
+        state = state.copy()
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
-        def form(clipping: Clipping, rows: Tensor = rows) -> Any:
+        def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
             engine, chosen = bench.engines["vmap"], take(bench.pool, rows)
             iterates = list(past)[: len(clipping.weights)]
-            return subject.form(
-                engine, chosen, torch.arange(len(chosen)), iterates, clipping, 10**6
-            )
+            everyone = torch.arange(len(chosen))
+            return subject.form(engine, chosen, everyone, iterates, clipping, 10**6)
 
-        theta = theta + step(
+        theta = step(
+            theta,
             method,
             state,
             public,
-            available=len(past),
             clipped_sum=form,
             noise=[normal() for _ in range(method.query.draws)],
+            available=len(past),
         )
         past.appendleft(theta)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.bench import Bench
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.subject import Subject
-    from clipnoise.privacy.queries import Clipping
+    from clipnoise.core.clipping import Clipping
 
 STREAMS, LENGTH = 300, 10  # streams of noise, and steps of each
 SIGMA = 1.3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.audit.constants import Finding
-from clipnoise.audit.subject import recorded
+from clipnoise.audit.subject import Recorder
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.models.dense import Logistic
@@ -25,9 +25,8 @@ from clipnoise.seeds import generator
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import Tensor
-
     from clipnoise.audit.subject import Subject
+    from clipnoise.core.clipping import ClippedSum
     from clipnoise.data.base import Dataset
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
@@ -93,14 +92,15 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
     spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=2, steps=STEPS)
     counts, sizes = [], []
     for wild in (False, True):
-        method, recorder = recorded(subject.method)
-        run = Run.prepare(replace(spec, method=method), cache, "cpu")
+        recorder = Recorder(subject.cross)
+        run = Run.prepare(spec, cache, "cpu", noise_multiplier=1.0)
+        run.cross = recorder
         run.sampler = batches(subject, spec)
-        run.sums = partial(_sum_of, subject, wild)  # type: ignore[assignment]
+        run.sums = partial(_sum_of, subject, wild)
         drawn = []
         for batch in run.batches():
             drawn.append(len(batch))
-            run.step(batch, 1.0)
+            run.step(batch)
         counts.append(len(recorder.releases))
         sizes.append(drawn)
     holds = counts == [STEPS, STEPS] and sizes[0] == sizes[1]
@@ -110,7 +110,7 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
 
 def _sum_of(
     subject: Subject, wild: bool, engine: GradientEngine, examples: DenseExamples, *rest: Any
-) -> Tensor:
+) -> ClippedSum:
     """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
 
     A user cannot be: the neighbour has the data of the second one in place of the first.
@@ -120,8 +120,7 @@ def _sum_of(
         inputs[:1] *= EXCESS
     elif wild:
         inputs[:1] = inputs[1:2]
-    total: Tensor = subject.form(engine, DenseExamples(inputs, examples.targets), *rest)
-    return total
+    return subject.form(engine, DenseExamples(inputs, examples.targets), *rest)
 
 
 def check_sampler(subject: Subject) -> Finding:

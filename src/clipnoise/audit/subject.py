@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from clipnoise.core.clipping import ClippedSum
+from clipnoise.core.step import Crossing, privatize
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import physical_batches
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.registry import example_settings, method_class
 from clipnoise.privacy.accountants.nodes import sensitivity_factor
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
@@ -18,25 +20,16 @@ from clipnoise.seeds import generator
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.core.clipping import Clipping
+    from clipnoise.core.method import Method
+    from clipnoise.core.query import Query, Released
+    from clipnoise.core.state import StepConstants
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.methods.base import Method
-    from clipnoise.privacy.queries import Clipping, Query, Released, Unreleased
 
 PLACES = 1000  # more than any dataset under attack has examples
 
-Form = Callable[..., Any]  # as `physical_batches`
-
-# A value for each hyper-parameter without a default. None of them changes what ε rests on, except
-# the clip norms, in whose units every result is given.
-SETTINGS: dict[str, Any] = {
-    "learning_rate": 0.1,
-    "clip_norm": 1.0,
-    "phase_lengths": (2, 2),
-    "learning_rates": (0.1, 0.05),
-    "clip_norms": (1.0, 2.0),
-    "phi": 1e-3,
-}
+Form = Callable[..., ClippedSum]  # as `physical_batches`
 
 
 @dataclass(frozen=True)
@@ -47,6 +40,8 @@ class Subject:
         method: the optimizer, its hyper-parameters set.
         form: how a logical batch becomes a clipped sum; another than the real code only in a
             deliberately broken variant.
+        cross: how a sum crosses the privacy boundary; another way only in a deliberately broken
+            variant.
         noise: how noise is correlated across steps.
         sampler: how batches are drawn.
         batches: "as declared", or another stream of batches in a deliberately broken variant.
@@ -57,6 +52,7 @@ class Subject:
 
     method: Method
     form: Form = physical_batches
+    cross: Crossing = privatize
     noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
     sampler: str = "poisson"
     batches: Literal["as declared", "shuffled"] = "as declared"
@@ -81,12 +77,7 @@ def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any
         UserError: an unknown method or hyper-parameter, or a value out of range.
     """
     kind = method_class(name)
-    chosen = {
-        option.name: SETTINGS[option.name]
-        for option in fields(kind)
-        if option.default is MISSING and option.name in SETTINGS
-    }
-    return Subject(parse(kind, {**chosen, **(options or {})}, key=name), **settings)
+    return Subject(parse(kind, {**example_settings(kind), **(options or {})}, key=name), **settings)
 
 
 def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
@@ -108,7 +99,7 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
         iterates: Sequence[Tensor],
         clipping: Clipping,
         physical: int,
-    ) -> Unreleased:
+    ) -> ClippedSum:
         draws = generator("micro-batches", 0)
         arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch)
         grouped = replace(clipping, group_size=size, groups=groups)
@@ -127,28 +118,27 @@ class Release:
 
 
 class Recorder:
-    """A query that keeps what it releases; everything else is the query it stands for."""
+    """A crossing of the privacy boundary that keeps what it releases.
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    Attributes:
+        releases: what was released so far, one entry per step.
+    """
+
+    def __init__(self, cross: Crossing) -> None:
+        """Record what another crossing releases."""
+        self._cross = cross
         self.releases: list[Release] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._query, name)
-
-    def release(
-        self, total: Unreleased, noise: Sequence[Tensor], **constants: float
+    def __call__(
+        self,
+        total: ClippedSum,
+        query: Query,
+        clipping: Clipping,
+        noise: Sequence[Tensor],
+        constants: StepConstants,
     ) -> tuple[Released, ...]:
-        """Release as the query does, and keep the values."""
-        values = self._query.release(total, noise, **constants)
-        self.releases.append(
-            Release(values, constants["clip_norm"], constants["expected_batch_size"])
-        )
+        """Release as the crossing does, and keep the values."""
+        values = self._cross(total, query, clipping, noise, constants)
+        clip_norm = math.inf if clipping.clip_norm is None else clipping.clip_norm
+        self.releases.append(Release(values, clip_norm, constants.expected_batch_size))
         return values
-
-
-def recorded(method: Method) -> tuple[Method, Recorder]:
-    """Return a copy of a method whose query keeps what it releases, and the record."""
-    recorder, twin = Recorder(method.query), copy(method)
-    object.__setattr__(twin, "query", recorder)
-    return twin, recorder

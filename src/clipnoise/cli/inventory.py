@@ -219,7 +219,7 @@ def methods(markdown: Path | None) -> None:
         write_atomically(markdown, method_page())
         print(markdown)
         return
-    columns = ("id", "family", "privacy", "adjacency", "sensitivity", "passes", "needs", "source")
+    columns = ("name", "family", "privacy", "adjacency", "sensitivity", "passes", "needs", "source")
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
     for entry in catalogue():
         table.add_row(*(str(getattr(entry, column)) for column in columns))

@@ -11,12 +11,12 @@ import torch
 from torch.nn import MultiheadAttention, RNNBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import made_up, normal
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.per_example import clipped_sum, row_norms
-from clipnoise.privacy.queries import Clipping
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.func import functional_call, grad, vmap
 
+from clipnoise.core.clipping import ClippedSum
 from clipnoise.errors import UserError
 from clipnoise.gradients.per_example import clipped_sum
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import Examples
     from clipnoise.fields import Precision
-    from clipnoise.privacy.queries import Clipping, Unreleased
 
     Losses = Callable[[Tensor, Tensor], Tensor]
 
@@ -151,7 +152,7 @@ class GradientEngine(ABC):
 
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
-    ) -> Unreleased:
+    ) -> Tensor:
         """Return Σ clip(v_i) over a physical batch.
 
         Args:
@@ -167,17 +168,17 @@ class GradientEngine(ABC):
         if clipping.clip_norm is None:
             return self._linear_sum(inputs, targets, iterates, clipping)
         total = torch.zeros_like(iterates[0])
-        for chosen, part in parts(clipping, len(inputs), self.piece or len(inputs)):
+        for chosen, part in parts(clipping, len(inputs), self.piece or max(1, len(inputs))):
             gradients = [
                 self.per_example_gradients(inputs[chosen], targets[chosen], theta)
                 for theta in iterates
             ]
             total += clipped_sum(gradients, part)
-        return total  # type: ignore[return-value]
+        return total
 
     def _linear_sum(
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
-    ) -> Unreleased:
+    ) -> Tensor:
         """Return Σ v_i without clipping: linear in the gradients, so plain autograd suffices."""
         total = torch.zeros_like(iterates[0])
         for weight, theta in zip(clipping.weights, iterates, strict=True):
@@ -186,7 +187,7 @@ class GradientEngine(ABC):
             total += len(inputs) * clipping.offset
         if clipping.scale is not None:
             total *= clipping.scale
-        return total / clipping.group_size  # type: ignore[return-value]
+        return total / clipping.group_size
 
     def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
         """Return the gradient of the summed loss by plain autograd, shape (d,)."""
@@ -278,14 +279,14 @@ def parts(clipping: Clipping, count: int, size: int) -> Iterator[tuple[slice, Cl
             yield chosen, replace(clipping, groups=clipping.groups[chosen])
 
 
-def physical_batches(
+def logical_sum(
     engine: GradientEngine,
     examples: Examples,
     batch: Tensor,
     iterates: Sequence[Tensor],
     clipping: Clipping,
     size: int,
-) -> Unreleased:
+) -> Tensor:
     """Return Σ clip(v_i) over a logical batch, computed in physical batches.
 
     Args:
@@ -297,10 +298,22 @@ def physical_batches(
         size: most examples in a physical batch.
 
     Returns:
-        Shape (d,); the same, up to rounding, for every size.
+        Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
     total = torch.zeros_like(iterates[0])
     for chosen, part in parts(clipping, len(batch), size):
         inputs, targets = examples.take(batch[chosen])
         total += engine.clipped_sum(inputs, targets, iterates, part)
-    return total  # type: ignore[return-value]
+    return total
+
+
+def physical_batches(
+    engine: GradientEngine,
+    examples: Examples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    clipping: Clipping,
+    size: int,
+) -> ClippedSum:
+    """Return `logical_sum` of the same arguments, sealed for the way to the privacy boundary."""
+    return ClippedSum(logical_sum(engine, examples, batch, iterates, clipping, size))

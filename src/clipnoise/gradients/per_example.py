@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Clipping, Unreleased
+    from clipnoise.core.clipping import Clipping
 
 BLOCK = 1024
 
@@ -81,7 +81,7 @@ def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     return vectors
 
 
-def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Unreleased:
+def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     """Return Σ clip(v_i) over a physical batch.
 
     Args:
@@ -89,9 +89,9 @@ def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Unreleased:
         clipping: how the vectors are formed and bounded.
 
     Returns:
-        Shape (d,). Depends on private data: only a query may turn it into a released value.
+        Shape (d,). Depends on private data: `ClippedSum` carries it to the privacy boundary.
     """
     vectors = form_vectors(gradients, clipping)
     if clipping.clip_norm is None:
-        return vectors.sum(dim=0)  # type: ignore[return-value]
-    return clip_factors(row_norms(vectors), clipping.clip_norm) @ vectors  # type: ignore[return-value]
+        return vectors.sum(dim=0)
+    return clip_factors(row_norms(vectors), clipping.clip_norm) @ vectors

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from clipnoise.methods.base import Method
-from clipnoise.methods.registry import methods
+from clipnoise.core.method import Method, OracleMethod
+from clipnoise.methods.registry import example, methods
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method as a reader sees it.
+    """One method as a reader sees it, or a variant of one whose option changes what is released.
 
     Attributes:
         id: its name in studies.
+        option: the option that makes the variant, as in a study; empty for the method itself.
         family: the folder it lives in.
         privacy: "private" or "non-private".
         adjacency: what a neighbouring dataset is; "–" where nothing is protected.
         sensitivity: of each released value before noise, in C and B.
-        passes: forward and backward passes per step, at the default settings.
+        passes: gradients of a drawn example per step, at the default settings.
         needs: what a run must provide besides private examples.
         source: paper, algorithm, equation.
         summary: the first line of its docstring.
@@ -29,6 +31,7 @@ class Entry:
     """
 
     id: str
+    option: str
     family: str
     privacy: str
     adjacency: str
@@ -40,25 +43,57 @@ class Entry:
     text: str
     hyperparameters: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """The id, with the option that makes the variant."""
+        return f"{self.id}, {self.option}" if self.option else self.id
+
+    @property
+    def protection(self) -> tuple[str, str, str]:
+        """What is protected, and how: privacy, adjacency and sensitivity."""
+        return self.privacy, self.adjacency, self.sensitivity
+
 
 def catalogue() -> list[Entry]:
-    """Return every registered method, by family, then id."""
-    entries = [_entry(kind) for kind in methods().values()]
-    return sorted(entries, key=lambda entry: (entry.family, entry.id))
+    """Return every registered method, by family, then id, each with its variants after it."""
+    kinds = sorted(methods().values(), key=lambda kind: (kind.family(), kind.id))
+    return [entry for kind in kinds for entry in _entries(kind)]
 
 
-def _entry(kind: type[Method]) -> Entry:
-    private = kind.query.private
+def _entries(kind: type[Method]) -> Iterator[Entry]:
+    plain = _entry(example(kind), "")
+    yield plain
+    for name, values in _choices(kind):
+        for value in values:
+            variant = _entry(example(kind, **{name: value}), f"{name}: {value}".lower())
+            if variant.protection != plain.protection:
+                yield variant
+
+
+def _choices(kind: type[Method]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the options that are a choice from a few values, with these values."""
+    hints = get_type_hints(kind)
+    for option in fields(kind):
+        hint = hints[option.name]
+        if hint is bool:
+            yield option.name, (False, True)
+        elif get_origin(hint) is Literal:
+            yield option.name, get_args(hint)
+
+
+def _entry(method: Method, option: str) -> Entry:
+    kind, query = type(method), method.query
     lines = (kind.__doc__ or "").partition("Source:")[0].strip().split("\n\n")
     return Entry(
-        id=kind.id,
-        family=kind.family(),
-        privacy="private" if private else "non-private",
-        adjacency=kind.query.adjacency if private else "–",
-        sensitivity=" and ".join(kind.query.formulas) if private else "–",
-        passes=_passes(kind),
+        id=method.id,
+        option=option,
+        family=method.family(),
+        privacy="private" if method.private else "non-private",
+        adjacency=query.adjacency if method.private else "–",
+        sensitivity=" and ".join(query.formulas) if method.private else "–",
+        passes=method.passes(),
         needs=_needs(kind),
-        source=kind.source(),
+        source=method.source(),
         summary=" ".join(lines[0].split()),
         text="\n\n".join(" ".join(line.split()) for line in lines[1:]),
         hyperparameters={
@@ -68,18 +103,12 @@ def _entry(kind: type[Method]) -> Entry:
     )
 
 
-def _passes(kind: type[Method]) -> int:
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
-    history = int(defaults.get("history", 1))
-    return history + int(kind.uses_clean_gradient) + int(kind.uses_public_gradient)
-
-
 def _needs(kind: type[Method]) -> str:
-    """Say what a run must provide: read off the class, as the engine does."""
+    """Return what a run must provide, read off the class as the training loop does."""
     wants = {
         "public gradients": kind.uses_public_gradient,
         "side information": kind.uses_side_information,
-        "clean gradients": kind.uses_clean_gradient,
+        "clean gradients": issubclass(kind, OracleMethod) and kind.reads_gradient(),
         "a public warm start": kind.warms_up(),
         "past iterates": kind.iterates is not Method.iterates,
     }
@@ -93,8 +122,8 @@ Generated by `clipnoise methods --markdown docs/methods.md`; edit the docstrings
 C is the clip norm, B = q·n the expected batch size, σ the noise multiplier, z standard normal
 noise, ⊙ an elementwise product. g̃ = (Σ clip(g_i) + σCz)/B is the released gradient, ĝ a public one,
 Φ = (σC/B)² the variance of the noise. Sensitivity is the largest change that one example can cause
-in a released value before noise. Passes count forward and backward passes per step at the default
-settings.
+in a released value before noise. Passes count the gradients of a drawn example per step, at the
+default settings; public gradients are one more pass, over public examples.
 """
 COLUMNS = ("privacy", "adjacency", "sensitivity", "passes", "needs")
 
@@ -107,9 +136,10 @@ def method_page() -> str:
         lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
         for entry in entries:
             cells = " | ".join(str(getattr(entry, column)) for column in COLUMNS)
-            lines.append(f"| [{entry.id}](#{entry.id}) | {cells} |")
+            option = f", `{entry.option}`" if entry.option else ""
+            lines.append(f"| [{entry.id}](#{entry.id}){option} | {cells} |")
         parts += [f"## {family.capitalize()}\n", "\n".join(lines) + "\n"]
-        parts += [_section(entry) for entry in entries]
+        parts += [_section(entry) for entry in entries if not entry.option]
     return "\n".join(parts)
 
 

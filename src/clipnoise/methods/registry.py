@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
 
-from clipnoise.methods.base import Method
+from clipnoise.core.method import Method
 from clipnoise.plugins import lookup, plugins
+
+M = TypeVar("M", bound=Method)
+
+# A value for each hyper-parameter without a default. None of them changes what ε rests on, except
+# the clip norms, in whose units every result is given.
+EXAMPLE_SETTINGS: Mapping[str, Any] = {
+    "learning_rate": 0.1,
+    "clip_norm": 1.0,
+    "phase_lengths": (2, 2),
+    "learning_rates": (0.1, 0.05),
+    "clip_norms": (1.0, 2.0),
+    "phi": 1e-3,
+}
 
 
 def methods() -> Mapping[str, type[Method]]:
@@ -24,3 +39,19 @@ def method_class(name: str, *, file: str | None = None) -> type[Method]:
         UserError: there is no such method; the message names the nearest one.
     """
     return lookup("clipnoise.methods", Method, "method", name, file=file)
+
+
+def example_settings(kind: type[Method]) -> dict[str, Any]:
+    """Return a value for each hyper-parameter of a method that has no default."""
+    names = [option.name for option in fields(kind) if option.default is MISSING]
+    return {name: EXAMPLE_SETTINGS[name] for name in names if name in EXAMPLE_SETTINGS}
+
+
+def example(kind: type[M], **options: Any) -> M:
+    """Return an instance of a method, as an example of what it declares.
+
+    Args:
+        kind: the method's class.
+        options: hyper-parameters; the others have their defaults, or example settings.
+    """
+    return kind(**{**example_settings(kind), **options})

@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.state import State
+from clipnoise.core.step import step
 from clipnoise.fields import parse
-from clipnoise.methods.base import State, step
 from clipnoise.methods.registry import method_class
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.methods.base import Method, Public
+    from clipnoise.core.method import Method
+    from clipnoise.core.state import Public
 
 
 def build_method(name: str, *options: Mapping[str, Any], key: str = "") -> Method:
@@ -39,12 +42,18 @@ def choice_text(choice: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in choice.items())
 
 
-def change(
-    method: Method, state: State, public: Public, gradients: Tensor, noise: Sequence[Tensor]
+def take_step(
+    theta: Tensor,
+    method: Method,
+    state: State,
+    public: Public,
+    gradients: Tensor,
+    noise: Sequence[Tensor],
 ) -> Tensor:
-    """Take the step of training on given gradients and return the change of the parameters.
+    """Take the step of training on given gradients and return the new parameters.
 
     Args:
+        theta: θ, shape (d,).
         method: the optimizer.
         state: its state, which is updated.
         public: the public constants.
@@ -53,18 +62,14 @@ def change(
     """
     from clipnoise.gradients.per_example import clipped_sum
 
-    return step(
-        method,
-        state,
-        public,
-        available=1,
-        clipped_sum=lambda clipping: clipped_sum([gradients], clipping),
-        noise=tuple(noise),
-    )
+    def form(clipping: Clipping) -> ClippedSum:
+        return ClippedSum(clipped_sum([gradients], clipping))
+
+    return step(theta, method, state, public, clipped_sum=form, noise=tuple(noise))
 
 
 class Trials:
-    """Independent trials of one method, stepped at once: `change`, mapped over the trials.
+    """Independent trials of one method, stepped at once: `take_step`, mapped over the trials.
 
     Attributes:
         theta: the parameters, shape (trials, d).
@@ -100,15 +105,15 @@ class Trials:
             buffers: dict[str, Tensor], like: Tensor, rows: Tensor, normals: Tensor
         ) -> dict[str, Tensor]:
             state = State(like=like, step=self.steps, buffers=buffers)
-            moved = change(self.method, state, self.public, rows, normals.unbind())
-            return {**state.buffers, "change": moved}
+            moved = take_step(like, self.method, state, self.public, rows, normals.unbind())
+            return {**state.buffers, "theta": moved}
 
         shared = {name for name, value in self.buffers.items() if _is_shared(value)}
         buffers = {name: x[0] if name in shared else x for name, x in self.buffers.items()}
         dimensions = {name: None if name in shared else 0 for name in buffers}
         mapped = torch.vmap(trial, in_dims=(dimensions, 0, 0, 0))
         self.buffers = mapped(buffers, self.theta, gradients, noise)
-        self.theta = self.theta + self.buffers.pop("change")
+        self.theta = self.buffers.pop("theta")
         self.steps += 1
 
 

@@ -6,13 +6,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.participation import Participation
-from clipnoise.privacy.queries import Adjacency
 from clipnoise.privacy.samplers import SamplerName
 
 

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Natural, NonNegative, Positive, parse, to_plain
 from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import AccountantError
 from clipnoise.privacy.budget import Budget
-from clipnoise.privacy.queries import Adjacency
 
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1
 LARGEST_SIGMA = 2.0**20

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_type_hints
 
+from clipnoise.core.query import Adjacency
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.queries import Adjacency
 from clipnoise.privacy.samplers import SamplerName
 
 Claim = Literal["guarantee", "nominal", "non-private"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.core.query import Query
 from clipnoise.errors import UserError
-from clipnoise.privacy.queries import Query
 
 if TYPE_CHECKING:
     import torch

@@ -1,138 +1,35 @@
-"""Queries: what a method learns about a batch in one step, and how far one example can move it.
+"""The queries that methods choose from: what is released, and how far one example can move it.
 
-A query is the part of a method before the privacy boundary. It is given the clipped sum over the
-batch and returns released values; its components declare the sensitivity from which the noise
-follows. Nothing else in the suite adds privacy noise.
+`Query` says what a query is; the classes here are the concrete ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NewType
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.core.query import Adjacency, Component, Query, Released
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Unreleased = NewType("Unreleased", Tensor)  # depends on private data; must not leave a query
-    Released = NewType("Released", Tensor)  # safe to post-process in any way
-
-Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace"]
-
-
-@dataclass(frozen=True)
-class Clipping:
-    """How per-example vectors are formed and bounded: v_i = clip(s ⊙ (Σ_j w_j g_i(θ_{t−j}) + o)).
-
-    Every field is public: fixed before the step from released or public values.
-
-    Attributes:
-        clip_norm: C, the L2 bound on each v_i; None means no clipping (non-private runs only).
-        weights: w_j over the current iterate and those before it, newest first.
-        scale: s of shape (d,), or None for all ones.
-        offset: o of shape (d,), or None for zero.
-        group_size: m, by which the sum of a micro-batch is divided before clipping; 1 clips each
-            example by itself.
-        groups: the micro-batch of each example of the batch, int64 of shape (b,), equal ones next
-            to each other; None where each example is by itself.
-    """
-
-    clip_norm: float | None
-    weights: tuple[float, ...] = (1.0,)
-    scale: Tensor | None = None
-    offset: Tensor | None = None
-    group_size: int = 1
-    groups: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Component:
-    """One value a query releases.
-
-    Attributes:
-        sensitivity: L2 distance that adding or removing one example can cause (or replacing one,
-            for a query with replace adjacency), before noise.
-        noise_factor: the noise standard deviation is noise_factor · σ · sensitivity. The joint
-            release costs one Gaussian mechanism at σ when Σ 1/noise_factor² ≤ 1.
-    """
-
-    sensitivity: float
-    noise_factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Query:
-    """Base of all queries: turns the clipped sum of a batch into released values."""
-
-    formulas: ClassVar[tuple[str, ...]]  # the sensitivity of each component, in C and B
-    private: ClassVar[bool] = True
-    adjacency: ClassVar[Adjacency] = "add-remove"
-
-    @property
-    def draws(self) -> int:
-        """How many standard normal tensors a release uses: one per noisy component."""
-        return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
-
-    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
-        """Declare what is released and how sensitive it is.
-
-        Args:
-            clip_norm: C.
-            expected_batch_size: B = q·n, a public constant.
-
-        Returns:
-            One component per released value; empty when nothing is protected.
-        """
-        raise NotImplementedError
-
-    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
-        """Compute the noise-free values from the clipped mean.
-
-        Args:
-            mean: Σ v_i / B, shape (d,).
-            clip_norm: C.
-
-        Returns:
-            One tensor per component.
-        """
-        return (mean,)
-
-    def release(
-        self,
-        total: Unreleased,
-        noise: Sequence[Tensor],
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        expected_batch_size: float,
-        sensitivity_factor: float = 1.0,
-    ) -> tuple[Released, ...]:
-        """Cross the privacy boundary: divide by the constant B, add calibrated noise.
-
-        Args:
-            total: Σ v_i over the batch, shape (d,).
-            noise: one standard normal tensor per noisy component, in order; any more are not used.
-            noise_multiplier: σ.
-            clip_norm: C.
-            expected_batch_size: B; never the realised batch size.
-            sensitivity_factor: how far one example can move the sum relative to what the components
-                assume: 1, or 2 for micro-batches. Every component moves in proportion to the sum.
-
-        Returns:
-            The released values, one per component.
-        """
-        values = self.values(total / expected_batch_size, clip_norm)
-        components = self.components(clip_norm, expected_batch_size)
-        normals = iter(noise)
-        released = []
-        for value, component in zip(values, components, strict=True):
-            if component.noise_factor > 0:
-                sensitivity = sensitivity_factor * component.sensitivity
-                deviation = component.noise_factor * noise_multiplier * sensitivity
-                value = value.add(next(normals), alpha=deviation)
-            released.append(value)
-        return tuple(released)  # type: ignore[arg-type]
+__all__ = [
+    "Adjacency",
+    "CleanClippedMean",
+    "ClippedMean",
+    "ClippedUserMean",
+    "Component",
+    "IndependentMoments",
+    "IndependentMomentsForFree",
+    "JointMoments",
+    "JointMomentsAsPublished",
+    "PlainMean",
+    "PlainUserMean",
+    "Query",
+    "Released",
+    "project",
+]
 
 
 @dataclass(frozen=True)
@@ -177,13 +74,6 @@ class PlainUserMean(PlainMean):
 
 
 @dataclass(frozen=True)
-class OracleMean(ClippedMean):
-    """The clipped mean with noise, of vectors formed with private knowledge: non-private."""
-
-    private: ClassVar[bool] = False
-
-
-@dataclass(frozen=True)
 class CleanClippedMean(Query):
     """ḡ = Σ clip(v_i)/B without noise: shows what clipping alone does. Non-private."""
 
@@ -192,21 +82,6 @@ class CleanClippedMean(Query):
 
     def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         return (Component(sensitivity=clip_norm / expected_batch_size, noise_factor=0.0),)
-
-
-@dataclass(frozen=True)
-class NoisyAndCleanMean(Query):
-    """The clipped mean twice, with noise and without, for oracles. Non-private."""
-
-    formulas: ClassVar[tuple[str, ...]] = ("C/B", "C/B")
-    private: ClassVar[bool] = False
-
-    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
-        sensitivity = clip_norm / expected_batch_size
-        return (Component(sensitivity), Component(sensitivity, noise_factor=0.0))
-
-    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
-        return (mean, mean)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from clipnoise.gradients.per_example import clipped_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Adjacency, Clipping, Component, Query
+    from clipnoise.core.clipping import Clipping
+    from clipnoise.core.query import Adjacency, Component, Query
 
 EXCESS = 1e4  # an adversary's gradient, in units of what the clip leaves of it
 
@@ -81,24 +82,6 @@ def largest_changes(
     return Changes(
         components=tuple(max(column) for column in zip(*changes, strict=True)),
         joint=max(joint_change(change, components) for change in changes),
-    )
-
-
-def composition_cost(components: tuple[Component, ...]) -> float:
-    """Return Σ 1/noise_factor² over the components of a query.
-
-    A joint release costs no more than one Gaussian mechanism at σ when this is at most 1; the
-    accountants assume that it is.
-
-    Args:
-        components: what the query declares.
-
-    Returns:
-        The sum; infinite when a component is released without noise.
-    """
-    return sum(
-        1 / component.noise_factor**2 if component.noise_factor else math.inf
-        for component in components
     )
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clipnoise.methods.base import State
+from clipnoise.core.state import State
+from clipnoise.resumable import gather, restore
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.methods.base import Method, Observation
+    from clipnoise.core.method import Method
+    from clipnoise.core.step import Observation
 
 BETAS = (0.9, 0.999)  # of methods that have none
 POINTS = 100  # of a series that is kept, and of a sorted curve
@@ -73,20 +75,20 @@ class Diagnostics:
 
     def get_state(self) -> dict[str, Tensor]:
         """Return the moments and series so far, for a checkpoint."""
-        held = {"rows": torch.tensor(self._rows, dtype=torch.float64).reshape(-1, len(SERIES))}
-        for name, state in (("private", self._private), ("clipped", self._clipped)):
-            held.update((f"{name} {key}", value) for key, value in state.get_state().items())
-        return {"phi": torch.tensor(self._phi, dtype=torch.float64), **held}
+        return {
+            "rows": torch.tensor(self._rows, dtype=torch.float64).reshape(-1, len(SERIES)),
+            "phi": torch.tensor(self._phi, dtype=torch.float64),
+            **gather(self._moments()),
+        }
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Go to a saved position; what follows is the same bit for bit."""
         self._phi = float(state["phi"])
         self._rows = state["rows"].tolist()
-        for name, own in (("private", self._private), ("clipped", self._clipped)):
-            prefix = f"{name} "
-            own.set_state(
-                {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
-            )
+        restore(self._moments(), state)
+
+    def _moments(self) -> dict[str, State]:
+        return {"private": self._private, "clipped": self._clipped}
 
     def result(self) -> dict[str, Any]:
         """Return what was seen as plain data, the moments those of the last step.

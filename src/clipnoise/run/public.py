@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.core.clipping import ClippedSum
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.engine import GradientEngine, pieces
-from clipnoise.methods.base import Method, Public, State, step
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Clipping, Unreleased
     from clipnoise.run.spec import RunSpec
 
 SIDE_INFORMATION = "root mean square of the public examples' gradients at the initial parameters"
@@ -64,29 +66,40 @@ class PublicData:
 
     def warm(self, theta: Tensor) -> Tensor:
         """Train on the public examples alone, if the method starts that way; shape (d,)."""
-        plan = self.method.warm_start()
-        if plan is None:
+        start = self.method.warm_start()
+        if start is None:
             return theta
-        size = min(plan.batch_size, len(self.examples))
+        size = min(start.batch_size, len(self.examples))
         batches = len(self.examples) // size
         state = State(like=theta)
         public = Public(
-            noise_multiplier=0.0, expected_batch_size=size, total_steps=plan.epochs * batches
+            noise_multiplier=0.0, expected_batch_size=size, total_steps=start.epochs * batches
         )
-        for _ in range(plan.epochs):
+        for _ in range(start.epochs):
             order = torch.randperm(len(self.examples), generator=self.draws)
             for chosen in order[: batches * size].view(batches, size):
-
-                def form(_: Clipping, at: Tensor = theta, rows: Tensor = chosen) -> Unreleased:
-                    return self._mean(rows, at) * size  # type: ignore[return-value]
-
-                theta = theta + step(
-                    plan.method, state, public, available=1, clipped_sum=form, noise=()
-                )
+                gradient = self._mean(chosen, theta)
+                theta = warm_step(theta, start.method, state, public, gradient)
         return theta
 
     def _mean(self, chosen: Tensor, theta: Tensor) -> Tensor:
         return self.engine.mean_gradient(*self.examples.take(chosen), theta)
+
+
+def warm_step(
+    theta: Tensor, method: Method, state: State, public: Public, gradient: Tensor
+) -> Tensor:
+    """Take a step of a warm start on a mean public gradient, which needs no protection.
+
+    Args:
+        theta: θ, shape (d,).
+        method: what trains; its query is not private.
+        state: its memory.
+        public: B is the size of the mini-batch.
+        gradient: shape (d,).
+    """
+    total = ClippedSum(gradient * public.expected_batch_size)
+    return step(theta, method, state, public, clipped_sum=lambda _: total)
 
 
 def public_data(

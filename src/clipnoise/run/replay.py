@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from clipnoise.core.clipping import ClippedSum
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import step
 from clipnoise.errors import UserError, nearest
 from clipnoise.fields import Count, NonNegative, Positive, parse
 from clipnoise.gradients.per_example import clipped_sum
-from clipnoise.methods.base import Method, Public, State, step
 from clipnoise.methods.registry import method_class
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
+from clipnoise.run.public import warm_step
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from clipnoise.privacy.queries import Clipping, Unreleased
+    from clipnoise.core.clipping import Clipping
 
 RUN_LEVEL: dict[str, Any] = {
     "noise_multiplier": NonNegative,
@@ -102,30 +106,31 @@ def replay(
     batch_size = float(constants.get("expected_batch_size", max(width, 1)))
     sigma = optimizer.effective_noise_multiplier(constants.get("noise_multiplier", 0.0), batch_size)
     groups = torch.arange(width) // size if size > 1 else None
+    public = Public(
+        noise_multiplier=sigma,
+        expected_batch_size=microbatches.count(batch_size),
+        sensitivity_factor=microbatches.sensitivity_factor(optimizer.query),
+        total_steps=len(stream.gradients),
+        side_information=side,
+    )
     state = State(like=stream.initial)
     iterates = [_warmed(optimizer, stream.initial, warm_gradients)]
     for t, batch in enumerate(stream.gradients):
 
-        def form(clipping: Clipping, batch: torch.Tensor = batch) -> Unreleased:
+        def form(clipping: Clipping, batch: torch.Tensor = batch) -> ClippedSum:
             clipping = replace(clipping, group_size=size, groups=groups)
-            return clipped_sum(list(batch[: len(clipping.weights)]), clipping)
+            return ClippedSum(clipped_sum(list(batch[: len(clipping.weights)]), clipping))
 
-        change = step(
+        theta = step(
+            iterates[-1],
             optimizer,
             state,
-            Public(
-                noise_multiplier=sigma,
-                expected_batch_size=microbatches.count(batch_size),
-                sensitivity_factor=microbatches.sensitivity_factor(optimizer.query),
-                total_steps=len(stream.gradients),
-                gradient=None if stream.public is None else stream.public[t],
-                side_information=side,
-            ),
-            available=min(t + 1, stream.gradients.shape[1]),
+            replace(public, gradient=None if stream.public is None else stream.public[t]),
             clipped_sum=form,
             noise=list(stream.noise[t]),
+            available=min(t + 1, stream.gradients.shape[1]),
         )
-        iterates.append(iterates[-1] + change)
+        iterates.append(theta)
     return torch.stack(iterates).numpy()
 
 
@@ -211,11 +216,7 @@ def _warmed(
     state, theta = State(like=initial), initial
     public = Public(noise_multiplier=0.0, expected_batch_size=1, total_steps=len(gradients))
     for gradient in gradients:
-
-        def form(clipping: Clipping, gradient: torch.Tensor = gradient) -> Unreleased:
-            return clipped_sum([gradient[None]], clipping)
-
-        theta = theta + step(warm.method, state, public, available=1, clipped_sum=form, noise=())
+        theta = warm_step(theta, warm.method, state, public, gradient)
     return theta
 
 

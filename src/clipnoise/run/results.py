@@ -69,7 +69,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
     caveats = [spec.dataset.caveat(), None if covered else microbatches.caveat]
     caveat = "; ".join(reason for reason in caveats if reason) or None
     claimed = claim(
-        private=method.query.private and not spec.training.diagnostics,
+        private=method.private and not spec.training.diagnostics,
         sampler=privacy.sampler,
         accountant=privacy.accountant,
         adjacency=spec.adjacency,

@@ -12,18 +12,18 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
+from clipnoise.core.method import Method
+from clipnoise.core.query import Adjacency
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
-from clipnoise.methods.base import Method
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
 from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.participation import Participation, participation_under
-from clipnoise.privacy.queries import Adjacency
 from clipnoise.run.tuning import Tuning
 
 

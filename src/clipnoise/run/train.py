@@ -1,44 +1,47 @@
-"""The training loop: sample, form the clipped sum, cross the privacy boundary, update, evaluate."""
+"""The training loop, and a run's part of each step: the batch, the noise and θ."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, physical_batches
-from clipnoise.methods.base import Public, State, step
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
+from clipnoise.resumable import gather, restore
 from clipnoise.run.diagnostics import Diagnostics
 from clipnoise.run.memory import PeakMemory, PhysicalBatch
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.run.public import SIDE_INFORMATION, PublicData, public_data
 from clipnoise.run.setup import (
     WEIGHTS,
+    Units,
     build_network,
     dropout_stream,
     load_data,
     noise_source,
     on_device,
+    private_units,
     sampler,
 )
-from clipnoise.run.units import Units, private_units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.core.clipping import ClippedSum, Clipping
     from clipnoise.data.signature import Task
     from clipnoise.privacy.calibration import Calibration
-    from clipnoise.privacy.queries import Clipping, Unreleased
     from clipnoise.resumable import Resumable
     from clipnoise.run.checkpoint import Checkpoint
     from clipnoise.run.spec import RunSpec
@@ -66,91 +69,71 @@ def train(
         weights: the folder of pretrained weights.
         device: a torch device name.
         on_metrics: called at each evaluation, in order; those before a checkpoint included.
-        checkpoint: where the run goes on from, and what is saved as it goes; None saves nothing.
+        checkpoint: where the run resumes, and what is saved as it trains; None saves nothing.
 
     Returns:
-        The outcome; a run that diverges is one too.
+        The outcome; a run that diverges has one too.
 
     Raises:
         UserError: the dataset is not prepared, or the model mixes examples.
         InterruptedRunError: the process was asked to stop; the checkpoint is written.
     """
-    run = Run.prepare(spec, cache, device, weights)
-    progress = _Progress(run, calibration, on_metrics, checkpoint)
-    outcome = progress.outcome
+    sigma = 0.0 if calibration is None else calibration.noise_multiplier
+    run = Run.prepare(spec, cache, device, weights, noise_multiplier=sigma)
+    outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
+    clock = Clock()
+    spent = calibration.spent if calibration is not None and run.diagnostics is None else None
+    due = set(spec.evaluation_steps())
+
+    def evaluate_at(t: int) -> None:
+        metrics = run.evaluate(t, None if spent is None else spent[t], clock)
+        outcome.metrics.append(metrics)
+        on_metrics(metrics)
+        if not math.isfinite(metrics.train_loss + metrics.test_loss):
+            raise DivergenceError(f"the loss is not finite after step {t}")
+
     try:
-        progress.begin()
-        progress.take_steps()
+        if not _resume(checkpoint, run, outcome, clock, on_metrics):
+            evaluate_at(0)
+        done = outcome.steps_done
+        for t, batch in enumerate(run.batches(after=done), start=done + 1):
+            with clock.training(run.units.examples_in(batch)):
+                run.step(batch)
+            outcome.steps_done = t
+            if not _finite(run.theta):
+                raise DivergenceError(f"a parameter is not finite after step {t}")
+            if t in due:
+                evaluate_at(t)
+            if checkpoint is not None and t < spec.steps and checkpoint.due():
+                notes = {"outcome": outcome.get_state(), "clock": clock.get_state()}
+                checkpoint.save(run.get_state(), notes)
     except DivergenceError as reason:
         outcome.status, outcome.reason = "diverged", str(reason)
     if run.diagnostics is not None and outcome.status == "completed" and outcome.steps_done:
         outcome.diagnostics = run.diagnostics.result()
-    outcome.processed, outcome.training_seconds = progress.clock.processed, progress.clock.seconds
-    outcome.physical_batch_size = run.held.size
+    outcome.processed, outcome.training_seconds = clock.processed, clock.seconds
+    outcome.physical_batch_size = run.physical.size
     return outcome
 
 
-class _Progress:
-    """A run on its way: what it has measured, and how it is saved."""
-
-    def __init__(
-        self,
-        run: Run,
-        calibration: Calibration | None,
-        on_metrics: Callable[[Metrics], None],
-        checkpoint: Checkpoint | None,
-    ) -> None:
-        self.outcome = Outcome(
-            provenance=run.provenance(), engine=run.engine_name, parameters=run.theta.numel()
-        )
-        self.clock = Clock()
-        self._run = run
-        self._sigma = 0.0 if calibration is None else calibration.noise_multiplier
-        private = run.diagnostics is None
-        self._spent = calibration.spent if calibration is not None and private else None
-        self._on_metrics = on_metrics
-        self._checkpoint = checkpoint
-
-    def begin(self) -> None:
-        """Go to where the checkpoint is, or measure the parameters before the first step."""
-        saved = None if self._checkpoint is None else self._checkpoint.load()
-        if saved is None:
-            self._evaluate(0)
-            return
-        self._run.set_state(saved.tensors)
-        self.outcome.set_state(saved.notes["outcome"])
-        self.clock.set_state(saved.notes["clock"])
-        self.outcome.seconds_before = self.clock.elapsed
-        for metrics in self.outcome.metrics:
-            self._on_metrics(metrics)
-
-    def take_steps(self) -> None:
-        """Take the steps that are left."""
-        run, done = self._run, self.outcome.steps_done
-        due = set(run.spec.evaluation_steps())
-        for t, batch in enumerate(run.batches(after=done), start=done + 1):
-            with self.clock.training(run.units.examples_in(batch)):
-                run.step(batch, self._sigma)
-            self.outcome.steps_done = t
-            if not _finite(run.theta):
-                raise DivergenceError(f"a parameter is not finite after step {t}")
-            if t in due:
-                self._evaluate(t)
-            if t < run.spec.steps:
-                self._save()
-
-    def _evaluate(self, t: int) -> None:
-        spent = None if self._spent is None else self._spent[t]
-        metrics = self._run.evaluate(t, spent, self.clock)
-        self.outcome.metrics.append(metrics)
-        self._on_metrics(metrics)
-        if not math.isfinite(metrics.train_loss + metrics.test_loss):
-            raise DivergenceError(f"the loss is not finite after step {t}")
-
-    def _save(self) -> None:
-        if self._checkpoint is not None and self._checkpoint.due():
-            notes = {"outcome": self.outcome.get_state(), "clock": self.clock.get_state()}
-            self._checkpoint.save(self._run.get_state(), notes)
+def _resume(
+    checkpoint: Checkpoint | None,
+    run: Run,
+    outcome: Outcome,
+    clock: Clock,
+    on_metrics: Callable[[Metrics], None],
+) -> bool:
+    """Bring a run to where its checkpoint is and return whether there is one."""
+    saved = None if checkpoint is None else checkpoint.load()
+    if saved is None:
+        return False
+    run.set_state(saved.tensors)
+    outcome.set_state(saved.notes["outcome"])
+    clock.set_state(saved.notes["clock"])
+    outcome.seconds_before = clock.elapsed
+    for metrics in outcome.metrics:
+        on_metrics(metrics)
+    return True
 
 
 def _finite(theta: Tensor) -> bool:
@@ -163,9 +146,14 @@ class Run:
     """What one run holds while it trains.
 
     Attributes:
+        theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
+            (`engine.flat.theta`) is overwritten at each pass and each evaluation.
+        known: what the update knows at every step: σ, B, T and side information.
+        past: the last iterates, newest first.
         sums: how a logical batch becomes a clipped sum; another one only where an audit tries what
             a mistake would do.
-        held: how many examples are in memory at once.
+        cross: how a sum crosses the privacy boundary; another way only in an audit.
+        physical: how many examples are in memory at once.
         diagnostics: what watches the steps of a run that is marked non-private for it, or None.
     """
 
@@ -177,18 +165,27 @@ class Run:
     task: Task
     theta: Tensor
     state: State
+    known: Public
     noise: NoiseSource
     sampler: Sampler
     public: PublicData | None
-    side_information: Tensor | None
     past: deque[Tensor]
     memory: PeakMemory
-    held: PhysicalBatch
+    physical: PhysicalBatch
     diagnostics: Diagnostics | None = None
-    sums: Callable[..., Unreleased] = physical_batches
+    sums: Callable[..., ClippedSum] = physical_batches
+    cross: Crossing = privatize
 
     @classmethod
-    def prepare(cls, spec: RunSpec, cache: Path, device: str, weights: Path = WEIGHTS) -> Run:
+    def prepare(
+        cls,
+        spec: RunSpec,
+        cache: Path,
+        device: str,
+        weights: Path = WEIGHTS,
+        *,
+        noise_multiplier: float = 0.0,
+    ) -> Run:
         """Load the data, build the network and start every random stream.
 
         Args:
@@ -196,6 +193,7 @@ class Run:
             cache: the folder of prepared datasets.
             device: a torch device name.
             weights: the folder of pretrained weights.
+            noise_multiplier: σ of the noise on the sum.
 
         Raises:
             UserError: the dataset is not prepared, or the model mixes examples.
@@ -213,6 +211,13 @@ class Run:
                 if spec.method.uses_side_information:
                     side_information = public.side_information(theta)
                 theta = public.warm(theta)
+        known = Public(
+            noise_multiplier=noise_multiplier,
+            expected_batch_size=spec.microbatches.count(spec.training.expected_batch_size),
+            sensitivity_factor=spec.sensitivity_factor,
+            total_steps=spec.steps,
+            side_information=side_information,
+        )
         return cls(
             spec=spec,
             splits=splits,
@@ -222,13 +227,13 @@ class Run:
             task=task,
             theta=theta,
             state=State(like=theta),
+            known=known,
             noise=noise_source(spec, theta, device),
             sampler=sampler(spec),
             public=public,
-            side_information=side_information,
             past=deque(maxlen=spec.method.iterates()),
             memory=PeakMemory(device),
-            held=PhysicalBatch(spec.training.physical_batch_size),
+            physical=PhysicalBatch(spec.training.physical_batch_size),
             diagnostics=Diagnostics(spec.method, theta) if spec.training.diagnostics else None,
         )
 
@@ -240,6 +245,48 @@ class Run:
         """
         for _ in range(after, self.spec.steps):
             yield self.sampler.sample()
+
+    def step(self, batch: Tensor) -> None:
+        """Take one step on a logical batch: the run's side of `clipnoise.core.step`.
+
+        Args:
+            batch: the drawn examples (or users), indices of shape (b,); b may be 0.
+        """
+        t, method = self.state.step + 1, self.spec.method
+        batch, groups = self.units.arrange(batch)
+        self.past.appendleft(self.theta)
+
+        def clipped_sum(clipping: Clipping) -> ClippedSum:
+            iterates = list(self.past)[: len(clipping.weights)]
+            if groups is not None:
+                clipping = replace(clipping, group_size=self.units.size, groups=groups)
+            engine, population = self.units.engine, self.units.population
+            return self.physical.fit(
+                lambda size: self.sums(engine, population, batch, iterates, clipping, size)
+            )
+
+        with dropout_stream(self.spec, t, str(self.theta.device)):
+            public = replace(
+                self.known,
+                noise_row_norm_squared=self.noise.row_norm_squared(t),
+                gradient=self._public_gradient(),
+            )
+            self.theta = step(
+                self.theta,
+                method,
+                self.state,
+                public,
+                clipped_sum=clipped_sum,
+                noise=self.noise.next(method.query.draws) if method.query.draws else (),
+                available=len(self.past),
+                cross=self.cross,
+                observe=None if self.diagnostics is None else self.diagnostics.observe,
+            )
+
+    def _public_gradient(self) -> Tensor | None:
+        if self.public is None or not self.spec.method.uses_public_gradient:
+            return None
+        return self.public.gradient(self.theta)
 
     def _parts(self) -> dict[str, Resumable]:
         parts: dict[str, Resumable | None] = {
@@ -254,74 +301,22 @@ class Run:
 
     def get_state(self) -> dict[str, Tensor]:
         """Return all that changes from step to step, for a checkpoint."""
-        tensors = {"theta": self.theta, "held": torch.tensor(self.held.size)}
-        tensors.update((f"past {age}", iterate) for age, iterate in enumerate(self.past))
-        for name, part in self._parts().items():
-            tensors.update((f"{name}/{key}", value) for key, value in part.get_state().items())
-        return tensors
+        past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
+        size = torch.tensor(self.physical.size)
+        return {"theta": self.theta, "physical": size, **past, **gather(self._parts())}
 
     def set_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go to a saved position; the steps that follow are the same bit for bit."""
         device = self.theta.device
         self.theta = tensors["theta"].to(device)
-        self.held.size = int(tensors["held"])
+        self.physical.size = int(tensors["physical"])
         ages = sum(name.startswith("past ") for name in tensors)
         self.past.extend(tensors[f"past {age}"].to(device) for age in range(ages))
-        for name, part in self._parts().items():
-            prefix = f"{name}/"
-            part.set_state(
-                {
-                    key.removeprefix(prefix): t
-                    for key, t in tensors.items()
-                    if key.startswith(prefix)
-                }
-            )
-
-    def step(self, batch: Tensor, sigma: float) -> None:
-        """Take one step on a logical batch."""
-        with dropout_stream(self.spec, self.state.step + 1, str(self.theta.device)):
-            self._step(batch, sigma)
-
-    def _step(self, batch: Tensor, sigma: float) -> None:
-        self.past.appendleft(self.theta)
-        batch, groups = self.units.arrange(batch)
-
-        def form(clipping: Clipping) -> Unreleased:
-            iterates = list(self.past)[: len(clipping.weights)]
-            whole, population = self.units.clipping(clipping, groups), self.units.population
-            return self.held.fit(
-                lambda size: self.sums(self.units.engine, population, batch, iterates, whole, size)
-            )
-
-        draws, microbatches = self.spec.method.query.draws, self.spec.microbatches
-        public = Public(
-            noise_multiplier=sigma,
-            noise_row_norm_squared=self.noise.row_norm_squared(self.state.step + 1),
-            expected_batch_size=microbatches.count(self.spec.training.expected_batch_size),
-            sensitivity_factor=self.spec.sensitivity_factor,
-            total_steps=self.spec.steps,
-            gradient=self._public_gradient(),
-            side_information=self.side_information,
-        )
-        change = step(
-            self.spec.method,
-            self.state,
-            public,
-            available=len(self.past),
-            clipped_sum=form,
-            noise=self.noise.next(draws) if draws else (),
-            observe=None if self.diagnostics is None else self.diagnostics.observe,
-        )
-        self.theta = self.theta + change
-
-    def _public_gradient(self) -> Tensor | None:
-        if self.public is None or not self.spec.method.uses_public_gradient:
-            return None
-        return self.public.gradient(self.theta)
+        restore(self._parts(), tensors)
 
     def provenance(self) -> dict[str, str]:
         """Return where the data of the run came from, public knowledge included."""
-        if self.side_information is None:
+        if self.known.side_information is None:
             return self.splits.provenance
         return {**self.splits.provenance, "side_information": SIDE_INFORMATION}
 

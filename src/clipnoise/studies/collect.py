@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
-from clipnoise.methods.base import Method
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.run.spec import to_mapping
@@ -91,7 +90,7 @@ def _read(
         **identity,
         "folder": run.spec.folder,
         "data": run.spec.dataset.id,
-        "passes_per_step": _passes(run.spec.method),
+        "passes_per_step": run.spec.method.passes(),
         "audit": audit_of(results, run.spec.method.id),
         **_settings(run, to_mapping(run.spec)),
     }
@@ -153,13 +152,6 @@ def _tuning(run: PlannedRun, summary: Mapping[str, Any], results: Path) -> dict[
     epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
     said = None if math.isnan(epsilon) else epsilon
     return {"epsilon_with_tuning": said, "tuning_remark": choice.remark}
-
-
-def _passes(method: Method) -> int:
-    """Return how many gradients of an example a step takes."""
-    local = method.local_training()
-    clean = 1 if method.uses_clean_gradient else 0
-    return local.epochs if local else method.iterates() + clean
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.registry import example, method_class
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.tuning import Tuning
 from clipnoise.studies.file import Panel
@@ -121,7 +121,7 @@ class Grid:
         """Return the ε to run a method at; (None,) where the budget is not a target ε."""
         if "id" not in method:
             raise UserError(f"{self.path}: {where}.id: required, but not given.")
-        if not method_class(method["id"], file=str(self.path)).query.draws:
+        if not example(method_class(method["id"], file=str(self.path))).query.draws:
             return (None,)
         if "noise_multiplier" in self._privacy(panel):
             return (None,)
@@ -151,7 +151,7 @@ class Grid:
                 "dataset": self.scale.dataset(_options(setting.dataset), called(setting.dataset)),
                 "model": self.scale.model(_options(setting.model), called(setting.model)),
                 "method": self.scale.method({**setting.values, **configuration}, setting.label),
-                "privacy": privacy if kind.query.draws else None,
+                "privacy": privacy if example(kind).query.draws else None,
                 "training": self.scale.batches(panel.training),
                 "seed": seed,
                 "public": public,

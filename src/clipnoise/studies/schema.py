@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset
 from clipnoise.fields import adapter
-from clipnoise.methods.base import Method
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.gradients.engine import physical_batches
+from clipnoise.core.clipping import ClippedSum
+from clipnoise.gradients.engine import logical_sum, physical_batches
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
-    from clipnoise.privacy.queries import Clipping
 
 GROUP = 2
 GAMMA = 1e-3
@@ -28,13 +29,11 @@ def clip_each_pass(
     iterates: Sequence[Tensor],
     clipping: Clipping,
     size: int,
-) -> Tensor:
+) -> ClippedSum:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
     each = replace(clipping, weights=(1.0,))
-    sums: list[Tensor] = [
-        physical_batches(engine, examples, batch, [at], each, size) for at in iterates
-    ]
-    return torch.stack(sums).sum(dim=0)
+    sums: list[Tensor] = [logical_sum(engine, examples, batch, [at], each, size) for at in iterates]
+    return ClippedSum(torch.stack(sums).sum(dim=0))
 
 
 def clip_microbatches(
@@ -44,7 +43,7 @@ def clip_microbatches(
     iterates: Sequence[Tensor],
     clipping: Clipping,
     size: int,
-) -> Tensor:
+) -> ClippedSum:
     """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
     total, whole = torch.zeros_like(iterates[0]), replace(clipping, clip_norm=None)
     for group in torch.split(batch, GROUP):
@@ -52,10 +51,10 @@ def clip_microbatches(
         mean = engine.clipped_sum(inputs, targets, iterates, whole) / GROUP
         assert clipping.clip_norm is not None
         total += mean * (clipping.clip_norm / mean.norm()).clamp(max=1.0)
-    return total
+    return ClippedSum(total)
 
 
-def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]:
+def divide_by_realised_size(expected_batch_size: float) -> Callable[..., ClippedSum]:
     """Return a sum that ends up divided by the size of the batch, not by the constant B."""
 
     def form(
@@ -65,9 +64,9 @@ def divide_by_realised_size(expected_batch_size: float) -> Callable[..., Tensor]
         iterates: Sequence[Tensor],
         clipping: Clipping,
         size: int,
-    ) -> Tensor:
-        total = physical_batches(engine, examples, batch, iterates, clipping, size)
-        return total * (expected_batch_size / max(1, len(batch)))
+    ) -> ClippedSum:
+        total = logical_sum(engine, examples, batch, iterates, clipping, size)
+        return ClippedSum(total * (expected_batch_size / max(1, len(batch))))
 
     return form
 
@@ -79,7 +78,7 @@ def scale_by_private_statistics(
     iterates: Sequence[Tensor],
     clipping: Clipping,
     size: int,
-) -> Tensor:
+) -> ClippedSum:
     """Take the preconditioner from the gradients of all private examples."""
     squares = torch.zeros_like(iterates[0])
     if len(examples):

@@ -1,30 +1,28 @@
-"""A mistake in the noise: half of what the accountant is told."""
+"""A mistake in the noise: half of what the accountant assumes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.core.step import privatize
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released, Unreleased
+    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.query import Query, Released
+    from clipnoise.core.state import StepConstants
 
 
-@dataclass(frozen=True)
-class HalfNoise(ClippedMean):
-    """The clipped mean with noise at σ/2, accounted at σ."""
-
-    def release(
-        self,
-        total: Unreleased,
-        noise: Sequence[Tensor],
-        *,
-        noise_multiplier: float,
-        **constants: Any,
-    ) -> tuple[Released, ...]:
-        """Release with half the noise."""
-        return super().release(total, noise, noise_multiplier=noise_multiplier / 2, **constants)
+def half_noise(
+    total: ClippedSum,
+    query: Query,
+    clipping: Clipping,
+    noise: Sequence[Tensor],
+    constants: StepConstants,
+) -> tuple[Released, ...]:
+    """Cross the boundary with noise at σ/2, accounted at σ."""
+    half = replace(constants, noise_multiplier=constants.noise_multiplier / 2)
+    return privatize(total, query, clipping, noise, half)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clipnoise.audit.contract import EXPECTED_BATCH_SIZE
 from clipnoise.audit.controls import forms
 from clipnoise.audit.controls.claims import Claim, delta_of_batches, shuffled_as_poisson
-from clipnoise.audit.controls.noise import HalfNoise
+from clipnoise.audit.controls.noise import half_noise
 from clipnoise.audit.subject import Subject, subject
 
 if TYPE_CHECKING:
@@ -36,15 +36,9 @@ def _formed(method: str, form: Form, **options: float) -> Callable[[], Subject]:
     return lambda: subject(method, options, form=form)
 
 
-def _half_noise() -> Subject:
-    broken = subject("dp-sgd")
-    object.__setattr__(broken.method, "query", HalfNoise())
-    return broken
-
-
 CONTROLS: Mapping[str, Control] = {
     "half-noise": Control(
-        build=_half_noise,
+        build=lambda: subject("dp-sgd", cross=half_noise),
         empirical=True,
     ),
     "each-pass-clipped": Control(

@@ -30,10 +30,10 @@ from clipnoise.gradients.per_example import clip_factors
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.core.clipping import Clipping
     from clipnoise.gradients.engine import Losses
     from clipnoise.gradients.factored.recording import Layout, Rule
     from clipnoise.gradients.factored.uses import Use
-    from clipnoise.privacy.queries import Clipping, Unreleased
 
 
 def rules() -> dict[Any, Rule]:
@@ -81,12 +81,12 @@ class FactoredEngine(GradientEngine):
 
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
-    ) -> Unreleased:
+    ) -> Tensor:
         if clipping.clip_norm is None:
             return self._linear_sum(inputs, targets, iterates, clipping)
         total = torch.zeros_like(iterates[0])
         if len(inputs) == 0:
-            return total  # type: ignore[return-value]
+            return total
         groups, order = Groups.of(clipping, len(inputs))
         if order is not None:
             inputs, targets = inputs[order], targets[order]
@@ -100,7 +100,7 @@ class FactoredEngine(GradientEngine):
         factors = clip_factors(squares.sqrt(), clipping.clip_norm).to(total.dtype)
         for gradient, scale, into in zip(gradients, scales, self.flat.split(total), strict=True):
             gradient.add_weighted(factors, scale, into)
-        return total  # type: ignore[return-value]
+        return total
 
     def _gradients(
         self,

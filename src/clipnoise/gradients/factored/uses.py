@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Clipping
+    from clipnoise.core.clipping import Clipping
 
 
 # Costs of computing norms, in multiply-adds of a matrix product. An element of an instantiated

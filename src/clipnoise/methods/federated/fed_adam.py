@@ -5,26 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clipnoise.fields import Decay, NonNegative
-from clipnoise.methods.base import Public, State
+from clipnoise.methods.base import Adam, PlainUserMean, Public, State
 from clipnoise.methods.federated.fed_avg import FederatedMethod, PrivateFederatedMethod
-from clipnoise.privacy.queries import PlainUserMean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerAdam(FederatedMethod):
+class ServerAdam(Adam, FederatedMethod):
     """θ ← θ + η m̂/(√v̂ + γ), with Adam's moments of the mean update of users.
 
     Without `bias_correction` m and v take the place of m̂ and v̂, as Reddi et al. print it.
     """
 
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    gamma: NonNegative = 1e-8
     bias_correction: bool = True
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
@@ -34,7 +30,7 @@ class ServerAdam(FederatedMethod):
         else:
             m = state.decay("m", delta, self.betas[0])
             v = state.decay("v", delta.square(), self.betas[1])
-        return self.learning_rate * m / (v.sqrt() + self.gamma)
+        return -self.descend(m, v)  # Δ has the sign of a change, not of a gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""FedAvg: average the updates of users, with momentum at the server; DP-FedAvg clips them first."""
+"""FedAvg: average the updates of users, with momentum at the server.
+
+DP-FedAvg clips the updates first; AdaDPS divides local gradients by side information.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,24 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clipnoise.fields import Count, Decay, Positive
 from clipnoise.methods.base import (
+    ClippedUserMean,
+    Count,
     LocalTraining,
+    Momentum,
+    NonNegative,
+    PlainUserMean,
+    Positive,
     PrivateMethod,
     Public,
     SingleRateMethod,
     State,
 )
-from clipnoise.privacy.queries import ClippedUserMean, PlainUserMean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +73,16 @@ class PrivateFederatedMethod(FederatedMethod, PrivateMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerMomentum(FederatedMethod):
+class ServerMomentum(Momentum, FederatedMethod):
     """m ← βm + Δ; θ ← θ + ηm, on the mean update Δ of users.
 
     At β = 0 and η = 1 it is federated averaging. (A moving average βm + (1−β)Δ at η is this at
     (1−β)η.)
     """
 
-    momentum: Decay = 0.9
-
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (delta,) = released
-        state["m"] = self.momentum * state["m"] + delta
-        return self.learning_rate * state["m"]
+        return self.learning_rate * self.velocity(delta, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,4 +103,39 @@ class FedAvg(ServerMomentum):
     """
 
     id = "fedavg"
+    query = PlainUserMean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalScale(ServerMomentum):
+    """FedAvg whose local steps are w ← w − η ∇f(w)/(A + γ), A public side information."""
+
+    uses_side_information = True
+
+    gamma: NonNegative = 1e-3
+
+    def local_training(self) -> LocalTraining:
+        return LocalTraining(
+            self.local_learning_rate, self.local_epochs, self.local_batch_size, self.gamma
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaDPSFed(LocalScale, PrivateFederatedMethod):
+    """DP-FedAvg whose local steps are w ← w − η ∇f(w)/(A + γ), A public side information.
+
+    Source: AdaDPS, Algorithm 3; section 6.2.
+    """
+
+    id = "adadps-fed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaSFed(LocalScale):
+    """FedAvg whose local steps are w ← w − η ∇f(w)/(A + γ), A side information. Non-private.
+
+    Source: AdaDPS, Algorithm 3 without clip and noise; Figure 6.
+    """
+
+    id = "adas-fed"
     query = PlainUserMean()

@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clipnoise.fields import Decay, NonNegative, Positive
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import JointMoments, JointMomentsAsPublished
+from clipnoise.methods.base import (
+    Adam,
+    JointMoments,
+    JointMomentsAsPublished,
+    Positive,
+    PrivateMethod,
+    Public,
+    Query,
+    State,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)
-class JMEAdam(PrivateMethod):
+class JMEAdam(Adam, PrivateMethod):
     """Release (ḡ, cḡ²) as one vector; m and v from its halves; θ ← θ − η m̂/(√max(v̂, 0) + γ).
 
     c is `moment_weight`, 1/(2C²) unless given. Its ε is for replacing an example, not comparable
@@ -27,10 +34,7 @@ class JMEAdam(PrivateMethod):
     """
 
     id = "jme-adam"
-    query = JointMoments()
 
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    gamma: NonNegative = 1e-8
     moment_weight: Positive | None = None
     accounting: Literal["corrected", "as-published"] = "corrected"
 
@@ -38,11 +42,12 @@ class JMEAdam(PrivateMethod):
         largest = 1 / (2 * self.clip_norm**2)
         if self.moment_weight is not None and self.moment_weight > largest:
             raise ValueError(f"moment_weight must be at most 1/(2C²) = {largest:.6g}")
+
+    @property
+    def query(self) -> Query:
         kind = JointMoments if self.accounting == "corrected" else JointMomentsAsPublished
-        object.__setattr__(self, "query", kind(self.moment_weight))
+        return kind(self.moment_weight)
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         g, g_squared = released
-        m = state.average("m", g, self.betas[0])
-        v = state.average("v", g_squared, self.betas[1])
-        return -self.learning_rate * m / (v.clamp(min=0).sqrt() + self.gamma)
+        return self.update_from(g, g_squared, state)

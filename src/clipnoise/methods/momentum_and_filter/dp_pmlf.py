@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clipnoise.fields import Count, Fraction
-from clipnoise.methods.base import PrivateMethod, Public, State
+from clipnoise.methods.base import SGD, ClippedMean, Count, Fraction, PrivateMethod
 from clipnoise.methods.momentum_and_filter.low_pass import LowPassFiltered
-from clipnoise.privacy.queries import ClippedMean
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.privacy.queries import Released
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +44,7 @@ class DPPMLF(PerSampleMomentum, LowPassFiltered):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPPMLFWithoutFilter(PerSampleMomentum):
+class DPPMLFWithoutFilter(SGD, PerSampleMomentum):
     """DP-PMLF without the low-pass filter: θ ← θ − η g̃.
 
     v_i = Σ_j β̂^j ∇f_i(θ_{t−j}); g̃_t = (Σ clip(v_i) + σCz)/B.
@@ -62,7 +54,3 @@ class DPPMLFWithoutFilter(PerSampleMomentum):
 
     id = "dp-pmlf-wo-lf"
     query = ClippedMean()
-
-    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        (g,) = released
-        return -self.learning_rate * g

@@ -1,22 +1,31 @@
-"""DP-Adam: Adam on the released gradient."""
+"""DP-Adam: alone, and two non-private variants that show what its second moment suffers from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clipnoise.fields import Decay, NonNegative
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.methods.base import (
+    Adam,
+    Clean,
+    CleanClippedMean,
+    ClippedMean,
+    ClippingMethod,
+    NonNegative,
+    OracleMethod,
+    PrivateMethod,
+    Public,
+    State,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPAdam(PrivateMethod):
+class DPAdam(Adam, PrivateMethod):
     """θ ← θ − η m̂/(√v̂ + γ) on the released gradient.
 
     The noise adds Φ = (σC/B)² to v̂.
@@ -27,10 +36,39 @@ class DPAdam(PrivateMethod):
     id = "dp-adam"
     query = ClippedMean()
 
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    gamma: NonNegative = 1e-8
+
+@dataclass(frozen=True, kw_only=True)
+class DPAdamNoiseless(Adam, OracleMethod):
+    """DP-Adam with m from the noisy and v from the clean clipped mean gradient. Non-private.
+
+    Source: On Design Principles for Private Adaptive Optimizers, section 4.1 (noiseless
+    preconditioner).
+    """
+
+    id = "dp-adam-noiseless"
+    query = ClippedMean()
+
+    def oracle_update(
+        self, released: tuple[Released, ...], state: State, public: Public, clean: Clean
+    ) -> Tensor:
+        return self.update_from(released[0], clean.values[0].square(), state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedAdamBiased(Adam, ClippingMethod):
+    """No noise; θ ← θ − η m̂/(√(v̂ + Φ′) + γ) on the clipped mean. Non-private.
+
+    Φ′ is `phi`, for example the variance Φ = (σC/B)² of the noise that a private run would add.
+
+    Source: DP-AdamBC, section 3 and Figure 2 (right).
+    """
+
+    id = "clipped-adam-biased"
+    query = CleanClippedMean()
+
+    phi: NonNegative
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
         m, v = state.moments(g, self.betas)
-        return -self.learning_rate * m / (v.sqrt() + self.gamma)
+        return self.descend(m, v + self.phi)

@@ -6,14 +6,21 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clipnoise.fields import Decay, NonNegative, Positive, Probability
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.methods.base import (
+    ClippedMean,
+    Decay,
+    NonNegative,
+    Positive,
+    PrivateMethod,
+    Probability,
+    Public,
+    State,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 def concentration_bound(t: int, beta2: float, phi: float, alpha: float) -> float:

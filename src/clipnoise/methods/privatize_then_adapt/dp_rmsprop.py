@@ -1,22 +1,14 @@
-"""DP-RMSProp: RMSProp on the released gradient."""
+"""DP-RMSProp and DP-AdaGrad: the rules as they are, on the released gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clipnoise.fields import Decay, NonNegative
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedMean
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.privacy.queries import Released
+from clipnoise.methods.base import AdaGrad, ClippedMean, PrivateMethod, RMSProp
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPRMSProp(PrivateMethod):
+class DPRMSProp(RMSProp, PrivateMethod):
     """v ← βv + (1−β)g̃²; θ ← θ − η g̃/(√v + γ), without bias correction.
 
     Source: AdaDPS, appendix C.1.
@@ -25,10 +17,14 @@ class DPRMSProp(PrivateMethod):
     id = "dp-rmsprop"
     query = ClippedMean()
 
-    beta: Decay = 0.9
-    gamma: NonNegative = 1e-8
 
-    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        (g,) = released
-        v = state.decay("v", g.square(), self.beta)
-        return -self.learning_rate * g / (v.sqrt() + self.gamma)
+@dataclass(frozen=True, kw_only=True)
+class DPAdaGrad(AdaGrad, PrivateMethod):
+    """ν ← ν + g̃²; θ ← θ − η g̃/√ν, where 0/0 = 0.
+
+    Source: On Design Principles for Private Adaptive Optimizers, Algorithm 3 on the released
+    gradient; AdaDPS, appendix C.1.
+    """
+
+    id = "dp-adagrad"
+    query = ClippedMean()

@@ -1,22 +1,26 @@
-"""AdaDPS with side information: a scale fixed before training."""
+"""AdaDPS and AdaS with side information: a scale fixed before training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clipnoise.fields import NonNegative
-from clipnoise.methods.base import PrivateMethod, Public, SingleRateMethod, State
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.methods.base import (
+    SGD,
+    ClippedMean,
+    NonNegative,
+    PlainMean,
+    PrivateMethod,
+    Public,
+    State,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
-
 
 @dataclass(frozen=True, kw_only=True)
-class SideScale(SingleRateMethod):
+class SideScale(SGD):
     """What AdaDPS with side information shares with AdaS: s = 1/(A + γ), fixed before training.
 
     A is public side information: token frequencies, TF-IDF values, or any given vector. Counted on
@@ -32,10 +36,6 @@ class SideScale(SingleRateMethod):
     def scale(self, state: State, public: Public) -> Tensor:
         return 1 / (public.require("side_information") + self.gamma)
 
-    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        (u,) = released
-        return -self.learning_rate * u
-
 
 @dataclass(frozen=True, kw_only=True)
 class AdaDPSSide(SideScale, PrivateMethod):
@@ -46,3 +46,14 @@ class AdaDPSSide(SideScale, PrivateMethod):
 
     id = "adadps-side"
     query = ClippedMean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaSSide(SideScale):
+    """θ ← θ − η ḡ/(A + γ) with A fixed before training. Non-private.
+
+    Source: AdaDPS, appendix C.2 and Table 9 (AdaS without public data).
+    """
+
+    id = "adas-side"
+    query = PlainMean()

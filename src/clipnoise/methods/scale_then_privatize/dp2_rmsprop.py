@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clipnoise.fields import Count, Decay, Positive
-from clipnoise.methods.base import Method, Public, State
-from clipnoise.privacy.queries import ClippedMean
+from clipnoise.methods.base import ClippedMean, Count, Decay, Method, Positive, Public, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

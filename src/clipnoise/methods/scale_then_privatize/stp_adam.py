@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from clipnoise.fields import Decay, NonNegative, Positive
-from clipnoise.methods.base import PrivateMethod, Public, State
-from clipnoise.privacy.queries import ClippedMean, Query
+from clipnoise.methods.base import (
+    Adam,
+    Clean,
+    ClippedMean,
+    OracleMethod,
+    Positive,
+    PrivateMethod,
+    Public,
+    State,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.privacy.queries import Released
+    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)
-class StPAdam(PrivateMethod):
+class LastMomentScale(Adam):
+    """What StP-Adam shares with its oracle: s_t = 1/(√v̂_{t−1} + γ1)."""
+
+    gamma_scale: Positive = 1e-3
+
+    def scale(self, state: State, public: Public) -> Tensor:
+        past_steps = state.step - 1
+        v = state["v"] / (1 - self.betas[1] ** past_steps) if past_steps else state["v"]
+        return 1 / (v.sqrt() + self.gamma_scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StPAdam(LastMomentScale, PrivateMethod):
     """Clip s_t ⊙ g_i with s_t = 1/(√v̂_{t−1} + γ1), then DP-Adam with γ2 on g = u_t/s_t.
 
     With v̂_0 = 0 the first scale is the constant 1/γ1, so γ1 is a real hyper-parameter.
@@ -25,19 +44,26 @@ class StPAdam(PrivateMethod):
     """
 
     id = "stp-adam"
-    query: ClassVar[Query] = ClippedMean()
-
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    gamma_scale: Positive = 1e-3
-    gamma: NonNegative = 1e-8
-
-    def scale(self, state: State, public: Public) -> Tensor:
-        past_steps = state.step - 1
-        v = state["v"] / (1 - self.betas[1] ** past_steps) if past_steps else state["v"]
-        return 1 / (v.sqrt() + self.gamma_scale)
+    query = ClippedMean()
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        (u,) = released
-        g = u / self.scale(state, public)
-        m, v = state.moments(g, self.betas)
-        return -self.learning_rate * m / (v.sqrt() + self.gamma)
+        g = released[0] / self.scale(state, public)
+        return self.descend(*state.moments(g, self.betas))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StPNoiseless(LastMomentScale, OracleMethod):
+    """StP-Adam with m from the noisy and v from the clean clipped mean gradient. Non-private.
+
+    Source: On Design Principles for Private Adaptive Optimizers, Algorithm 8 with the noiseless
+    preconditioner of section 4.1.
+    """
+
+    id = "stp-noiseless"
+    query = ClippedMean()
+
+    def oracle_update(
+        self, released: tuple[Released, ...], state: State, public: Public, clean: Clean
+    ) -> Tensor:
+        s = self.scale(state, public)
+        return self.update_from(released[0] / s, (clean.values[0] / s).square(), state)

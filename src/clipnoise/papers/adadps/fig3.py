@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public, State
 from clipnoise.fields import Count, NonNegative, Positive, Probability
-from clipnoise.methods.base import Method, Public, State
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, legend_below, logarithmic, panels
-from clipnoise.papers.trials import build_method, change, choice_text, combinations
+from clipnoise.papers.trials import build_method, choice_text, combinations, take_step
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
 from clipnoise.seeds import generator
@@ -224,7 +225,7 @@ class RareFeatures(Experiment):
         for t in range(1, panel.steps + 1):
             gradients = data.gradients(theta, sampler.sample())
             normals = noise.next(method.query.draws) if method.query.draws else ()
-            theta = theta + change(method, state, public, gradients, normals)
+            theta = take_step(theta, method, state, public, gradients, normals)
             if t % panel.evaluate_every == 0 or t == panel.steps:
                 losses[t] = data.loss(theta)
                 if not losses[t] < 1e6:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
-from clipnoise.methods.base import Method, Public
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
 from clipnoise.papers.trials import Trials, build_method

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.methods.base import Public
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
+from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.methods.base import Public
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import Trials, build_method, choice_text, combinations

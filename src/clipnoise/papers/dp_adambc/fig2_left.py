@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from clipnoise.core.state import Public
 from clipnoise.fields import Count, Decay, Positive
-from clipnoise.methods.base import Public
-from clipnoise.methods.privatize_then_adapt.dp_sgdm import DPSGDM
+from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGDM
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic
 from clipnoise.report.figures import canvas

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from clipnoise.core.state import State
 from clipnoise.fields import Count, Decay, Positive, Probability
-from clipnoise.methods.base import State
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
 from clipnoise.papers.report import legend_below, logarithmic, panels

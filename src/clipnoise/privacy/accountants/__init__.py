@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
+from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError, unknown
 from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.nodes import node_epsilon
 from clipnoise.privacy.accountants.poisson import PoissonAccountant, Releases, epsilon
-from clipnoise.privacy.queries import Adjacency
 from clipnoise.privacy.samplers import SamplerName
 
 AccountantName = Literal[PoissonAccountant, "per-epoch", "rdp-replace"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clipnoise.privacy.queries import Adjacency
+    from clipnoise.core.query import Adjacency
 
 
 def affected_examples(degree: int) -> int:

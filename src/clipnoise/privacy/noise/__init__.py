@@ -73,27 +73,3 @@ class NoiseCorrelation:
         from clipnoise.privacy.noise.correlated import CorrelatedNoise
 
         return CorrelatedNoise(generator, like, strategy)
-
-
-def next_bias_factor(factor: float, row_norm_squared: float, beta: float, step: int) -> float:
-    """Advance Σ_{i≤t} w_i ρ_i, w_i = (1 − β)β^{t−i}/(1 − β^t), by one step.
-
-    Times Φ, this is the bias that noise causes in a bias-corrected running average of squares.
-    For independent noise (ρ = 1) the recursion stays at exactly 1.
-
-    Args:
-        factor: the value at t − 1; any number at t = 1.
-        row_norm_squared: ρ_t = ‖row t of C⁻¹‖².
-        beta: β in [0, 1).
-        step: t, from 1.
-
-    Returns:
-        The value at t.
-
-    Source: On Design Principles for Private Adaptive Optimizers, appendix A (its weights follow
-    from D(β, t) there; the exponent i − 1 printed in the sum above it is a misprint of t − i).
-    """
-    if step == 1:
-        return row_norm_squared
-    share = (1 - beta) / (1 - beta**step)
-    return factor + share * (row_norm_squared - factor)

@@ -1,0 +1,260 @@
+"""The contract of a method: what it asks of a batch, and what it makes of the released values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+from clipnoise.core.clipping import Clipping
+from clipnoise.fields import STRICT, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.core.query import Query, Released
+    from clipnoise.core.state import Public, State
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Training on public examples that comes before the first private step.
+
+    Attributes:
+        method: what trains; its query is not private.
+        epochs: passes over the public examples.
+        batch_size: public examples per step.
+    """
+
+    method: Method
+    epochs: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """What a user does in a round of federated training: SGD on their own examples.
+
+    Attributes:
+        learning_rate: the local η.
+        epochs: passes over the user's examples.
+        batch_size: examples per local step.
+        gamma: γ where local gradients are divided by A + γ, A the side information; None where
+            they are not.
+    """
+
+    learning_rate: float
+    epochs: int
+    batch_size: int
+    gamma: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Base of every optimizer.
+
+    A plug-in is a frozen dataclass with an `id`, a `query`, hyper-parameters as fields, an
+    `update`, and a docstring that ends in `Source: paper, algorithm, equation`. Hooks before the
+    boundary (`scale`, `offset`, `iterate_weights`) see released and public values only; the
+    gradients themselves never pass through a method.
+
+    Attributes:
+        id: the name in run specs and tables.
+        sees: what `update` is handed; clean values only in an oracle.
+        uses_public_gradient: whether `public.gradient` must be there in every step.
+        uses_side_information: whether `public.side_information` must be there.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+    id: ClassVar[str]
+    sees: ClassVar[Literal["released values", "clean values"]] = "released values"
+    uses_public_gradient: ClassVar[bool] = False
+    uses_side_information: ClassVar[bool] = False
+
+    @property
+    def query(self) -> Query:
+        """What is released. Most methods set it in the class; an option may decide it instead."""
+        raise NotImplementedError(f"{type(self).__name__} declares no query")
+
+    @final
+    @property
+    def private(self) -> bool:
+        """Whether what is released protects the examples; never so for an oracle."""
+        return self.sees == "released values" and self.query.private
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a method that declares itself private: its query decides.
+
+        Raises:
+            TypeError: it does.
+        """
+        if "private" in vars(cls):
+            raise TypeError(f"{cls.__name__}.private: only the query of a method decides this")
+
+    @classmethod
+    def source(cls) -> str:
+        """Return where the method comes from: what its docstring says after `Source:`."""
+        return " ".join((cls.__doc__ or "").partition("Source:")[2].split())
+
+    @classmethod
+    def family(cls) -> str:
+        """Return the family: the name of the folder that the method's file is in."""
+        return cls.__module__.split(".")[2].replace("_", "-")
+
+    @classmethod
+    def warms_up(cls) -> bool:
+        """Return whether training on public examples precedes the run."""
+        return cls.warm_start is not Method.warm_start
+
+    @classmethod
+    def uses_public_data(cls) -> bool:
+        """Return whether the method asks for public examples in any way."""
+        return cls.uses_public_gradient or cls.uses_side_information or cls.warms_up()
+
+    def warm_start(self) -> WarmStart | None:
+        """Return the training on public examples that precedes the run, or None."""
+        return None
+
+    def local_training(self) -> LocalTraining | None:
+        """Return what each drawn user does; None for a method on the gradients of examples."""
+        return None
+
+    def effective_noise_multiplier(
+        self, noise_multiplier: float, expected_batch_size: float
+    ) -> float:
+        """Return the multiplier of the noise that is really on the clipped sum.
+
+        Args:
+            noise_multiplier: σ as it is asked for.
+            expected_batch_size: B.
+        """
+        return noise_multiplier
+
+    def iterates(self) -> int:
+        """Return how many iterates each example's gradient is taken at."""
+        return 1
+
+    def passes(self) -> int:
+        """Return how many gradients of a drawn example a step takes."""
+        local = self.local_training()
+        return self.iterates() if local is None else local.epochs
+
+    def clip_norm_at(self, step: int) -> float | None:
+        """Return C of step t, counted from 1; None for a method that does not clip."""
+        return None
+
+    def iterate_weights(self, available: int) -> tuple[float, ...]:
+        """Return the weights over the iterates that exist, newest first."""
+        return (1.0,)
+
+    def scale(self, state: State, public: Public) -> Tensor | None:
+        """Return s_t of shape (d,), fixed before the step, or None for all ones."""
+        return None
+
+    def offset(self, state: State, public: Public) -> Tensor | None:
+        """Return the public vector added to each example's gradient before the scale, or None."""
+        return None
+
+    def clipping(self, state: State, public: Public, available: int) -> Clipping:
+        """Collect the hooks into how the engine forms and bounds the vectors of a step.
+
+        Args:
+            state: the method's memory, at the step that is taken.
+            public: step constants and public knowledge.
+            available: how many iterates exist; no more than the method reads are weighed.
+        """
+        return Clipping(
+            clip_norm=self.clip_norm_at(state.step),
+            weights=self.iterate_weights(min(available, self.iterates())),
+            scale=self.scale(state, public),
+            offset=self.offset(state, public),
+        )
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        """Turn released values into the change that is added to the parameters.
+
+        Args:
+            released: the query's values, each of shape (d,).
+            state: the method's memory; `state.step` is the number of this step.
+            public: constants, and the public gradient where the method asks for one.
+
+        Returns:
+            The change, shape (d,).
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleRateMethod(Method):
+    """Base of the methods with one learning rate η; by itself, of those that do not clip."""
+
+    learning_rate: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippingMethod(SingleRateMethod):
+    """Base of the methods that clip, at one clip norm C."""
+
+    clip_norm: Positive
+
+    def clip_norm_at(self, step: int) -> float | None:
+        return self.clip_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateMethod(ClippingMethod):
+    """Base of the methods that clip and see what their query releases, and nothing else."""
+
+    sees: ClassVar[Literal["released values"]] = "released values"
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What only an oracle is shown: private values without noise.
+
+    Attributes:
+        values: what the query would release without noise, each of shape (d,).
+        gradient: the mean gradient of the batch, not even clipped, shape (d,); None unless the
+            oracle has an `oracle_scale`.
+    """
+
+    values: tuple[Tensor, ...]
+    gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OracleMethod(ClippingMethod):
+    """Base of the methods that are handed clean values: upper bounds, never private.
+
+    An oracle defines `oracle_update` in place of `update`, and `oracle_scale` in place of `scale`
+    where its scale depends on the clean gradient.
+    """
+
+    sees: ClassVar[Literal["clean values"]] = "clean values"
+
+    def __init_subclass__(cls) -> None:
+        """Refuse an oracle that is a private method too.
+
+        Raises:
+            TypeError: it is.
+        """
+        if issubclass(cls, PrivateMethod):
+            raise TypeError(f"{cls.__name__}: an oracle sees clean values and is never private")
+        super().__init_subclass__()
+
+    @classmethod
+    def reads_gradient(cls) -> bool:
+        """Return whether the mean gradient of the private batch is taken, for the scale."""
+        return cls.oracle_scale is not OracleMethod.oracle_scale
+
+    def passes(self) -> int:
+        return super().passes() + self.reads_gradient()
+
+    def oracle_scale(self, state: State, public: Public, gradient: Tensor) -> Tensor | None:
+        """Return s_t of shape (d,) from the clean mean gradient of the batch, shape (d,)."""
+        return self.scale(state, public)
+
+    def oracle_update(
+        self, released: tuple[Released, ...], state: State, public: Public, clean: Clean
+    ) -> Tensor:
+        """Turn released and clean values into the change that is added to the parameters."""
+        raise NotImplementedError

@@ -1,0 +1,124 @@
+"""What a query declares: the values that it releases and how far one example can move them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, final
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    @final
+    class Released(Tensor):
+        """A value that crossed the privacy boundary: safe to post-process in any way.
+
+        For type checkers every such value is a `Released`, and nothing but `privatize` makes one.
+        """
+
+        def __init__(self, made_by_privatize_only: Never) -> None: ...
+
+else:
+
+    class Released:
+        """A value that crossed the privacy boundary. At run time it is an ordinary tensor."""
+
+        def __new__(cls, *_: Any) -> Never:
+            """Refuse: a tensor does not become safe by being called so."""
+            raise TypeError("only privatize makes released values")
+
+
+Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace"]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One value that a query releases.
+
+    Attributes:
+        sensitivity: L2 distance that adding or removing one example can cause (or replacing one,
+            for a query with replace adjacency), before noise.
+        noise_factor: the noise standard deviation is noise_factor · σ · sensitivity. The joint
+            release costs one Gaussian mechanism at σ when Σ 1/noise_factor² ≤ 1.
+    """
+
+    sensitivity: float
+    noise_factor: float = 1.0
+
+
+def composition_cost(components: tuple[Component, ...]) -> float:
+    """Return Σ 1/noise_factor² over the components of a query.
+
+    A joint release costs no more than one Gaussian mechanism at σ when this is at most 1; the
+    accountants assume that it is.
+
+    Args:
+        components: what the query declares.
+
+    Returns:
+        The sum; infinite when a component is released without noise.
+    """
+    factors = [component.noise_factor for component in components]
+    return sum(1 / factor**2 if factor else math.inf for factor in factors)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Base of all queries. A query declares; it never adds noise, which `privatize` alone does.
+
+    Attributes:
+        formulas: the sensitivity of each component, in C and B.
+        private: whether the noise covers what one example can change.
+        adjacency: what a neighbouring dataset is.
+    """
+
+    formulas: ClassVar[tuple[str, ...]]
+    private: ClassVar[bool] = True
+    adjacency: ClassVar[Adjacency] = "add-remove"
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a query that would cross the boundary by itself.
+
+        Raises:
+            TypeError: it defines `release` or `privatize`.
+        """
+        for name in ("release", "privatize"):
+            if name in vars(cls):
+                raise TypeError(f"{cls.__name__}.{name}: a query declares, privatize releases")
+
+    if TYPE_CHECKING:
+
+        @final
+        def release(self, *_: Never) -> Never: ...
+
+        @final
+        def privatize(self, *_: Never) -> Never: ...
+
+    @property
+    def draws(self) -> int:
+        """How many standard normal tensors a release uses: one per noisy component."""
+        return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
+
+    def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+        """Declare what is released and how sensitive it is.
+
+        Args:
+            clip_norm: C.
+            expected_batch_size: B = q·n, a public constant.
+
+        Returns:
+            One component per released value.
+        """
+        raise NotImplementedError
+
+    def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        """Compute the noise-free values from the clipped mean.
+
+        Args:
+            mean: Σ v_i / B, shape (d,).
+            clip_norm: C; infinite where nothing is clipped.
+
+        Returns:
+            One tensor per component.
+        """
+        return (mean,)

@@ -1,0 +1,190 @@
+"""What an update is given besides released values: constants, public knowledge and its memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PublicVector = Literal["gradient", "side_information"]
+
+
+@dataclass(frozen=True)
+class StepConstants:
+    """The constants of a step, fixed without private data.
+
+    Attributes:
+        noise_multiplier: σ, the standard deviation of the noise relative to the sensitivity.
+        expected_batch_size: the constant denominator, never the realised batch size: B = q·n, or
+            B/m where micro-batches of m examples are clipped.
+        total_steps: T.
+        noise_row_norm_squared: ρ_t, the variance of this step's noise relative to independent noise
+            at the same σ; 1 unless noise is correlated across steps.
+        sensitivity_factor: how far one example can move the clipped sum, in units of C for adding
+            or removing it: 1, or 2 for micro-batches. The noise is scaled by it.
+    """
+
+    noise_multiplier: float
+    expected_batch_size: float
+    total_steps: int
+    noise_row_norm_squared: float = 1.0
+    sensitivity_factor: float = 1.0
+
+    def noise_variance(self, clip_norm: float) -> float:
+        """Return Φ, the variance of independent noise on a coordinate of the mean.
+
+        It is (σC/B)²; for micro-batches (σ·2C/(B/m))².
+        """
+        sensitivity = self.sensitivity_factor * clip_norm / self.expected_batch_size
+        return (self.noise_multiplier * sensitivity) ** 2
+
+
+@dataclass(frozen=True)
+class PublicKnowledge:
+    """What is known from public data.
+
+    Attributes:
+        gradient: mean gradient on a public mini-batch for this step, shape (d,), or None.
+        side_information: how large or frequent each coordinate is known to be, shape (d,), from
+            public sources and fixed before training, or None. Never from the private examples.
+    """
+
+    gradient: Tensor | None = None
+    side_information: Tensor | None = None
+
+    def require(self, name: PublicVector) -> Tensor:
+        """Return one of the vectors that not every run has.
+
+        Raises:
+            ValueError: this run has none.
+        """
+        value: Tensor | None = getattr(self, name)
+        if value is None:
+            raise ValueError(f"the method reads public.{name}, but this run has none")
+        return value
+
+
+@dataclass(frozen=True)
+class Public(PublicKnowledge, StepConstants):
+    """All that an update may know besides released values: step constants, public knowledge."""
+
+
+@dataclass
+class State:
+    """What a method remembers between steps: named flat buffers, all zero at the start.
+
+    Attributes:
+        like: a tensor with the shape, dtype and device of the parameters.
+        step: t, counted from 1; 0 before the first step.
+        buffers: the memory itself; plain data, so that a checkpoint can hold it.
+    """
+
+    like: Tensor
+    step: int = 0
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a buffer; one that was never written is zero."""
+        if name not in self.buffers:
+            self.buffers[name] = self.like.new_zeros(self.like.shape)
+        return self.buffers[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.buffers[name] = value
+
+    def copy(self) -> State:
+        """Return the same memory in tensors of its own."""
+        buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        return State(self.like, self.step, buffers)
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return the step number and the buffers, for a checkpoint."""
+        import torch
+
+        held = {f"buffer {name}": value for name, value in self.buffers.items()}
+        return {"step": torch.tensor(self.step), **held}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go to a saved step; those that follow are the same bit for bit."""
+        self.step = int(state["step"])
+        self.buffers = {
+            name.removeprefix("buffer "): value.to(self.like.device)
+            for name, value in state.items()
+            if name != "step"
+        }
+
+    def decay(self, name: str, value: Tensor, beta: float) -> Tensor:
+        """Update the running average x ← βx + (1−β)·value in place and return it.
+
+        Args:
+            name: the buffer that holds x.
+            value: the new value, shape (d,).
+            beta: β in [0, 1).
+
+        Returns:
+            x, shape (d,): the buffer itself.
+        """
+        return self[name].mul_(beta).add_(value, alpha=1 - beta)
+
+    def average(self, name: str, value: Tensor, beta: float) -> Tensor:
+        """Update the running average as `decay` does and return it bias-corrected, x/(1−β^t).
+
+        Args:
+            name: the buffer that holds x.
+            value: the new value, shape (d,).
+            beta: β in [0, 1).
+
+        Returns:
+            x/(1−β^t), shape (d,); a new tensor.
+        """
+        return self.decay(name, value, beta) / (1 - beta**self.step)
+
+    def moments(self, g: Tensor, betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
+        """Update Adam's two moments with g and return them bias-corrected, (m̂, v̂)."""
+        return self.average("m", g, betas[0]), self.average("v", g.square(), betas[1])
+
+    def noise_bias(self, constants: StepConstants, clip_norm: float, beta: float) -> float:
+        """Return the bias that noise leaves in a bias-corrected running average of squares.
+
+        Call it once per step. Under independent noise it is Φ at every step.
+
+        Args:
+            constants: of the step, with the relative variance ρ_t of its noise.
+            clip_norm: C.
+            beta: β of the running average.
+
+        Returns:
+            Φ·Σ_{i≤t} w_i ρ_i with w_i = (1−β)β^{t−i}/(1−β^t).
+
+        Source: On Design Principles for Private Adaptive Optimizers, appendix A.
+        """
+        before = float(self.buffers.get("noise_bias", 0.0))
+        factor = next_bias_factor(before, constants.noise_row_norm_squared, beta, self.step)
+        self.buffers["noise_bias"] = self.like.new_tensor(factor, dtype=None)
+        return constants.noise_variance(clip_norm) * factor
+
+
+def next_bias_factor(factor: float, row_norm_squared: float, beta: float, step: int) -> float:
+    """Advance Σ_{i≤t} w_i ρ_i, w_i = (1 − β)β^{t−i}/(1 − β^t), by one step.
+
+    Times Φ it is the bias that the noise leaves in a bias-corrected running average of squares.
+    The recursion keeps independent noise (ρ = 1) at exactly 1.
+
+    Args:
+        factor: the value at t − 1; any number at t = 1.
+        row_norm_squared: ρ_t = ‖row t of C⁻¹‖².
+        beta: β in [0, 1).
+        step: t, from 1.
+
+    Returns:
+        The value at t.
+
+    Source: On Design Principles for Private Adaptive Optimizers, appendix A (its weights follow
+    from D(β, t) there; the exponent i − 1 printed in the sum above it is a misprint of t − i).
+    """
+    if step == 1:
+        return row_norm_squared
+    share = (1 - beta) / (1 - beta**step)
+    return factor + share * (row_norm_squared - factor)

@@ -1,0 +1,153 @@
+"""One step of any method, and the only place where a value crosses the privacy boundary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, cast
+
+from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
+from clipnoise.core.method import Clean, Method, OracleMethod
+from clipnoise.core.query import Query, Released, composition_cost
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.core.state import Public, State, StepConstants
+
+
+ROUNDING = 1e-9
+
+
+class Crossing(Protocol):
+    """What has the signature of `privatize`: itself, or what an audit puts in its place."""
+
+    def __call__(
+        self,
+        total: ClippedSum,
+        query: Query,
+        clipping: Clipping,
+        noise: Sequence[Tensor],
+        constants: StepConstants,
+    ) -> tuple[Released, ...]:
+        """Return the released values."""
+        ...
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one step released, and what it would have released without noise: non-private.
+
+    Attributes:
+        released: the first released value, shape (d,).
+        clean: the same without noise, shape (d,).
+        clip_norm: C of the step; None where nothing was clipped.
+        public: what the update knew.
+    """
+
+    released: Tensor
+    clean: Tensor
+    clip_norm: float | None
+    public: Public
+
+
+def privatize(
+    total: ClippedSum,
+    query: Query,
+    clipping: Clipping,
+    noise: Sequence[Tensor],
+    constants: StepConstants,
+) -> tuple[Released, ...]:
+    """Cross the privacy boundary: divide by the constant B, add calibrated noise.
+
+    Args:
+        total: Σ v_i over the batch.
+        query: what is released.
+        clipping: how the v_i were bounded.
+        noise: one standard normal tensor per noisy component, in order; any more are not used.
+        constants: σ, B (never the realised batch size), and how far one example can move the sum
+            relative to what the components assume: every component moves in proportion to it.
+
+    Returns:
+        The released values, one per component.
+
+    Raises:
+        ValueError: the query says that it is private, and its noise does not cover its components.
+    """
+    components = query.components(_norm(clipping), constants.expected_batch_size)
+    if query.private and composition_cost(components) > 1 + ROUNDING:
+        raise ValueError(f"{type(query).__name__} is private, but adds too little noise")
+    values = _clean_values(total, query, clipping, constants)
+    normals, released = iter(noise), []
+    for value, component in zip(values, components, strict=True):
+        if component.noise_factor > 0:
+            sensitivity = constants.sensitivity_factor * component.sensitivity
+            deviation = component.noise_factor * constants.noise_multiplier * sensitivity
+            value = value.add(next(normals), alpha=deviation)
+        released.append(value)
+    return cast("tuple[Released, ...]", tuple(released))
+
+
+def step(
+    theta: Tensor,
+    method: Method,
+    state: State,
+    public: Public,
+    *,
+    clipped_sum: Callable[[Clipping], ClippedSum],
+    noise: Sequence[Tensor] = (),
+    available: int = 1,
+    cross: Crossing = privatize,
+    observe: Callable[[Observation], None] | None = None,
+) -> Tensor:
+    """Take one step of any method and return the new parameters.
+
+    Args:
+        theta: θ, shape (d,). The caller owns it: it is not changed, and a new vector is returned.
+        method: the optimizer.
+        state: its memory; its step counter is advanced.
+        public: step constants and public knowledge.
+        clipped_sum: the only access to private data: Σ v_i of the batch, from a gradient engine.
+        noise: standard normal tensors of shape (d,), one per noisy component of the query.
+        available: how many iterates exist, the current one included (1 at the first step).
+        cross: `privatize`; an audit passes one that records, or one with a deliberate mistake.
+        observe: is shown the release with and without noise, in a run that is marked non-private;
+            None in any other.
+
+    Returns:
+        θ after the step, shape (d,).
+    """
+    state.step += 1
+    clipping = method.clipping(state, public, available)
+    gradient = None
+    if isinstance(method, OracleMethod) and method.reads_gradient():
+        gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None)), public)
+        clipping = replace(clipping, scale=method.oracle_scale(state, public, gradient))
+    total = clipped_sum(clipping)
+    released = cross(total, method.query, clipping, noise, public)
+    if observe is not None:
+        (clean, *_) = _clean_values(total, method.query, clipping, public)
+        observe(Observation(released[0], clean, clipping.clip_norm, public))
+    if isinstance(method, OracleMethod):
+        values = _clean_values(total, method.query, clipping, public)
+        change = method.oracle_update(released, state, public, Clean(values, gradient))
+    else:
+        change = method.update(released, state, public)
+    return theta + change
+
+
+def _clean_mean(total: ClippedSum, constants: StepConstants) -> Tensor:
+    """Return Σ v_i / B: the only line that opens a sum."""
+    return _SEALED[total] / constants.expected_batch_size
+
+
+def _clean_values(
+    total: ClippedSum, query: Query, clipping: Clipping, constants: StepConstants
+) -> tuple[Tensor, ...]:
+    """Return what would be released without noise."""
+    return query.values(_clean_mean(total, constants), _norm(clipping))
+
+
+def _norm(clipping: Clipping) -> float:
+    return math.inf if clipping.clip_norm is None else clipping.clip_norm

@@ -1,0 +1,94 @@
+"""Update rules, each written once: a method joins one with a query.
+
+They work on whatever the query releases first, which is why they need no privacy of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clipnoise.core.method import SingleRateMethod
+from clipnoise.fields import Decay, NonNegative
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.core.query import Released
+    from clipnoise.core.state import Public, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(SingleRateMethod):
+    """θ ← θ − ηg."""
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return -self.learning_rate * g
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum(SingleRateMethod):
+    """b ← βb + g; θ ← θ − ηb."""
+
+    momentum: Decay = 0.9
+
+    def velocity(self, g: Tensor, state: State) -> Tensor:
+        """Return b ← βb + g, shape (d,); without momentum nothing is remembered."""
+        if self.momentum:
+            state["b"] = self.momentum * state["b"] + g
+            return state["b"]
+        return g
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return -self.learning_rate * self.velocity(g, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaGrad(SingleRateMethod):
+    """ν ← ν + g²; θ ← θ − η g/√ν, where 0/0 = 0."""
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        state["v"] = state["v"] + g.square()
+        root = state["v"].sqrt()
+        return -self.learning_rate * g / root.masked_fill(root == 0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootScaled(SingleRateMethod):
+    """What Adam and RMSProp share: a direction divided by the root of a second moment."""
+
+    gamma: NonNegative = 1e-8
+
+    def descend(self, direction: Tensor, v: Tensor) -> Tensor:
+        """Return −η·direction/(√v + γ), shape (d,)."""
+        return -self.learning_rate * direction / (v.sqrt() + self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSProp(RootScaled):
+    """v ← βv + (1−β)g²; θ ← θ − η g/(√v + γ), without bias correction."""
+
+    beta: Decay = 0.9
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return self.descend(g, state.decay("v", g.square(), self.beta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(RootScaled):
+    """θ ← θ − η m̂/(√v̂ + γ), m̂ and v̂ the bias-corrected running averages of g and g²."""
+
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return self.descend(*state.moments(g, self.betas))
+
+    def update_from(self, g: Tensor, g_squared: Tensor, state: State) -> Tensor:
+        """Return the change for moments of two different values, each of shape (d,)."""
+        m = state.average("m", g, self.betas[0])
+        return self.descend(m, state.average("v", g_squared, self.betas[1]).clamp(min=0))
