@@ -65,7 +65,7 @@ class LogHandler(LogHandlerBase):
             self.handleError(record)
 
     def close(self) -> None:
-        """Take the display down, so that what follows stands below it."""
+        """Remove the display, so that further output appears below it."""
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -95,7 +95,7 @@ class LogHandler(LogHandlerBase):
         self._keep_live()
 
     def _line(self, text: str, now: float | None = None) -> None:
-        """Write a plain line where no display can be kept up to date."""
+        """Write a plain line where the output is not a terminal."""
         if self.console.is_terminal:
             return
         if now is not None:
@@ -122,12 +122,12 @@ class LogHandler(LogHandlerBase):
 
 
 def routine(text: str) -> bool:
-    """Tell whether a message says nothing that the display does not."""
+    """Return whether a message only repeats what the display shows."""
     return text.startswith(ROUTINE)
 
 
 def summary(progress: Progress, now: float) -> str:
-    """Say in a line how much is done and how long the rest takes."""
+    """Return in one line how much is done and how long the rest takes."""
     words = [f"{progress.done} of {progress.total} jobs done"]
     if progress.failed:
         words.append(f"{progress.failed} failed")
@@ -139,7 +139,7 @@ def summary(progress: Progress, now: float) -> str:
 
 
 def panel(progress: Progress, now: float) -> Group:
-    """Draw the display: what runs, what is left of each rule, and how long it takes."""
+    """Return the display: running jobs, jobs left of each rule, and the time left."""
     running = Table.grid(padding=(0, 2))
     for job in list(progress.running.values()):
         running.add_row("▸", job.rule, job.label, clock(now - job.started))

@@ -1,4 +1,4 @@
-"""What runs, what is done, what is left, and how long that will take."""
+"""The state of a workflow: jobs running, done and left, and the time they take."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Job:
 
     Attributes:
         rule: the rule it belongs to.
-        label: what tells it from the other jobs of its rule.
-        started: when, seconds on any steady clock.
+        label: distinguishes it from the other jobs of its rule.
+        started: time at its start, seconds on any monotonic clock.
     """
 
     rule: str
@@ -23,7 +23,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The rule and the label in a line."""
+        """The rule and the label."""
         return f"{self.rule} {self.label}".rstrip()
 
 
@@ -36,7 +36,7 @@ class Progress:
         finished: finished jobs of each rule.
         seconds: time that the finished jobs of each rule took, summed.
         running: jobs that have started and not ended, by job number.
-        failed: how many jobs ended in an error. One that is tried again counts once more.
+        failed: how many jobs ended in an error; each attempt counts.
         began: when the first job started.
     """
 
@@ -58,17 +58,17 @@ class Progress:
         return self.finished.total()
 
     def plan(self, counts: Mapping[str, int]) -> None:
-        """Take over how many jobs of each rule there are."""
+        """Set how many jobs of each rule there are."""
         self.planned = Counter({rule: count for rule, count in counts.items() if rule != "total"})
 
     def start(self, number: int, rule: str, label: str, now: float) -> Job:
-        """Note that a job starts; one that is tried again starts afresh."""
+        """Record that a job starts; a retried job starts again."""
         self.began = now if self.began is None else self.began
         self.running[number] = Job(rule, label, now)
         return self.running[number]
 
     def finish(self, number: int, now: float) -> Job | None:
-        """Note that a job is finished and return it; None when its start was not seen."""
+        """Record that a job is finished and return it; None if its start was not seen."""
         job = self.running.pop(number, None)
         if job is not None:
             self.finished[job.rule] += 1
@@ -76,7 +76,7 @@ class Progress:
         return job
 
     def fail(self, number: int) -> None:
-        """Note that a job ended in an error."""
+        """Record that a job ended in an error."""
         self.running.pop(number, None)
         self.failed += 1
 
@@ -85,14 +85,14 @@ class Progress:
         return 0.0 if self.began is None else now - self.began
 
     def remaining(self, now: float) -> float | None:
-        """Estimate the seconds that are left; None before the first job is finished.
+        """Estimate the remaining seconds; None before the first job is finished.
 
-        Each job that is left counts as long as the finished ones of its rule took on average (of
-        all rules, where none of its own is finished). The sum is divided by how many jobs ran side
-        by side so far.
+        Each job that is left is taken to need the mean time of the finished ones of its rule, or
+        of all rules where none of its rule is finished. The sum is divided by the mean number of
+        jobs that ran at the same time so far.
 
         Args:
-            now: on the clock that the jobs were started and finished by.
+            now: on the clock of `start` and `finish`.
         """
         if not self.done:
             return None

@@ -145,7 +145,7 @@ def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> No
 def test_a_report_item_says_what_it_sweeps_over_exactly_if_it_sweeps() -> None:
     assert ReportItem(kind="sweep", panel="one", over="beta").drawn
     for wrong in ({"kind": "sweep"}, {"kind": "table", "over": "beta"}):
-        with pytest.raises(ValueError, match="hyper-parameter that it is over"):
+        with pytest.raises(ValueError, match="required for sweeps"):
             ReportItem(panel="one", **wrong)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Reports: result files in, tables, figures and PDFs out.
+"""Reports: the tables of a study in; tables, figures and PDFs out.
 
 Belongs here: statistics, drawing, typesetting. Does not: torch, training, MLflow.
 """

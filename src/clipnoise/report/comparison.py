@@ -103,9 +103,10 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     Raises:
         UserError: the table is missing or wrong.
     """
-    own = runs[runs["panel"] == item.panel]
-    found = {tuple(map(str, place)): rows for place, rows in own.groupby(PLACE, sort=False)}
-    sites = {place[:2] for place in found}
+    selected = runs[runs["panel"] == item.panel]
+    by_place = selected.groupby(PLACE, sort=False)
+    configurations = {tuple(map(str, place)): rows for place, rows in by_place}
+    sites = {place[:2] for place in configurations}
     pairs: list[ComparedCell] = []
     elsewhere: list[ComparedCell] = []
     used = set()
@@ -113,10 +114,10 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     named = {(*_head(cell), cell.variant) for cell in cells}
     for cell in cells:
         metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, None, True))
-        match = _match(cell, found, named)
+        match = _match(cell, configurations, named)
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
-            ours = cell_of(found[match], metric)
+            ours = cell_of(configurations[match], metric)
             pairs.append(ComparedCell(item.panel, match, metric, cell, ours))
             continue
         place = (*_head(cell), cell.variant or cell.method)
@@ -127,7 +128,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     extra = [
         ComparedCell(item.panel, place, metric, None, cell_of(rows, metric))
         for metric in metrics
-        for place, rows in found.items()
+        for place, rows in configurations.items()
         if (place, metric.column) not in used and not _never_records(rows, metric)
     ]
     return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere))
@@ -143,13 +144,15 @@ def _head(cell: PublishedCell) -> Place:
     return (cell.dataset, cell.model, cell.budget, cell.method)
 
 
-def _match(cell: PublishedCell, found: Collection[Place], named: Container[Place]) -> Place | None:
+def _match(
+    cell: PublishedCell, configurations: Collection[Place], named: Container[Place]
+) -> Place | None:
     """Return the place of a published cell among those of a panel, if exactly one fits."""
     head = _head(cell)
     exact_place = (*head, cell.variant or cell.method)
-    if exact_place in found:
+    if exact_place in configurations:
         return exact_place
-    places = [place for place in found if place[:4] == head]
+    places = [place for place in configurations if place[:4] == head]
     unambiguous = len(places) == 1 and places[0] not in named and not cell.variant
     return places[0] if unambiguous else None
 

@@ -84,8 +84,8 @@ def document(
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Cut a text at its empty lines; other line ends are only those of the file."""
-    return [" ".join(panel.split()) for panel in text.split("\n\n") if panel.strip()]
+    """Split a text at its empty lines; other line breaks are only those of the file."""
+    return [" ".join(block.split()) for block in text.split("\n\n") if block.strip()]
 
 
 def _summary(runs: pd.DataFrame) -> str:
@@ -103,18 +103,18 @@ def _outcome(status: str) -> str:
 def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Return one row per panel: what it crosses and how much of it completed."""
     rows = []
-    for panel, own in runs.groupby("panel", sort=False):
-        done = int((own["status"] == "completed").sum())
-        budgets = [budget(text) for text in own["budget"].drop_duplicates()]
+    for panel, subset in runs.groupby("panel", sort=False):
+        done = int((subset["status"] == "completed").sum())
+        budgets = [budget(text) for text in subset["budget"].drop_duplicates()]
         rows.append(
             {
                 "panel": str(panel),
-                "datasets": _named(own),
-                "models": list(own["model"].drop_duplicates()),
-                "methods": list(own["label"].drop_duplicates()),
+                "datasets": _named(subset),
+                "models": list(subset["model"].drop_duplicates()),
+                "methods": list(subset["label"].drop_duplicates()),
                 "budgets": budgets,
-                "seeds": str(own["seed"].nunique()),
-                "runs": f"{done}/{len(own)}",
+                "seeds": str(subset["seed"].nunique()),
+                "runs": f"{done}/{len(subset)}",
             }
         )
     return rows
@@ -147,13 +147,13 @@ def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Return the runs that did not complete, seeds of one configuration and reason together."""
     rows = []
     failed = runs[runs["status"] != "completed"]
-    for key, own in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
+    for key, subset in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
         panel, dataset, model, label, text, status, reason = map(str, key)
         rows.append(
             {
                 "panel": panel,
                 "configuration": ", ".join([label, dataset, model, budget(text)]),
-                "seeds": ranges([int(seed) for seed in own["seed"]]),
+                "seeds": ranges([int(seed) for seed in subset["seed"]]),
                 "status": _outcome(status),
                 "reason": reason,
             }
@@ -168,13 +168,13 @@ def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     """
     rows = []
     for (panel, label, method), every in runs.groupby(["panel", "label", "method"], sort=False):
-        for text, own in every.groupby("hyperparameters", sort=False):
+        for text, subset in every.groupby("hyperparameters", sort=False):
             values = json.loads(str(text)) if text else {}
-            where = _where(own, every)
+            scope = _scope(subset, every)
             rows.append(
                 {
                     "panel": str(panel),
-                    "label": f"{label} ({where})" if where else str(label),
+                    "label": f"{label} ({scope})" if scope else str(label),
                     "method": str(method),
                     "hyperparameters": settings(
                         {name: value for name, value in values.items() if name != "id"}
@@ -184,12 +184,12 @@ def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     return rows
 
 
-def _where(own: pd.DataFrame, every: pd.DataFrame) -> str:
+def _scope(subset: pd.DataFrame, every: pd.DataFrame) -> str:
     """Return the datasets, models and budgets of some rows, where all rows have more."""
     places = []
     for column in ("dataset", "model", "budget"):
-        if set(own[column]) != set(every[column]):
-            places.append(", ".join(budget(str(text)) for text in own[column].drop_duplicates()))
+        if set(subset[column]) != set(every[column]):
+            places.append(", ".join(budget(str(text)) for text in subset[column].drop_duplicates()))
     return "; ".join(places)
 
 

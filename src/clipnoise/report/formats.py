@@ -1,4 +1,4 @@
-"""Numbers as text: the one place that decides digits, units and signs."""
+"""Metrics and numbers as text: digits, units and signs are decided here only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Metric:
 
     Attributes:
         column: its name in runs.csv and curves.csv.
-        name: what a reader calls it.
+        name: its name for readers.
         unit: "%" or "".
-        factor: what a value is multiplied by to be in that unit.
+        factor: converts a value into that unit.
         decimals: digits after the point; None shows four significant digits.
         higher_is_better: which direction is good.
     """

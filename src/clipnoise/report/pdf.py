@@ -136,7 +136,7 @@ def pages(pdf: Path) -> int:
     """
     if not pdf.is_file():
         raise UserError(f"{pdf}: no such file.")
-    found = re.search(rb"/Type\s*/Pages\s*/Count (\d+)", pdf.read_bytes())
-    if found is None:
+    match = re.search(rb"/Type\s*/Pages\s*/Count (\d+)", pdf.read_bytes())
+    if match is None:
         raise UserError(f"{pdf}: not a report of this suite.")
-    return int(found[1])
+    return int(match[1])

@@ -55,10 +55,10 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
     blocks = [
         {
             "head": HEADS[str(key[0])],
-            "text": _sentence(*map(str, key), number=len(own)),
-            "rows": _rows(own),
+            "text": _sentence(*map(str, key), number=len(subset)),
+            "rows": _rows(subset),
         }
-        for key, own in private.groupby(GROUPING, sort=True)
+        for key, subset in private.groupby(GROUPING, sort=True)
     ]
     references = finished[finished["claim"] == NON_PRIVATE]
     if len(references):
@@ -98,20 +98,20 @@ def _sentence(*terms: str, number: int) -> str:
 def _rows(runs: pd.DataFrame) -> list[dict[str, str]]:
     """Return one row per setting, with the largest ε that any of its runs reached."""
     rows = []
-    for _, own in runs.groupby(NUMBERS, sort=False, dropna=False):
-        first = own.iloc[0]
+    for _, subset in runs.groupby(NUMBERS, sort=False, dropna=False):
+        first = subset.iloc[0]
         target = budget(first["budget"])
         rows.append(
             {
                 "dataset": first["dataset"],
                 "target": target.removeprefix("ε = ") if "ε" in target else DASH,
-                "achieved": significant(own["epsilon_achieved"].max(), 5),
+                "achieved": significant(subset["epsilon_achieved"].max(), 5),
                 "delta": significant(first["delta"]),
                 "noise_multiplier": significant(first["noise_multiplier"]),
                 "sampling_rate": significant(first["sampling_rate"]),
                 "steps": significant(first["steps"], 12),
                 "examples": significant(first["examples"], 12),
-                "runs": str(len(own)),
+                "runs": str(len(subset)),
             }
         )
     return rows

@@ -1,4 +1,4 @@
-"""Published numbers: CSV files that say what a paper prints, cell by cell, in this suite's ids."""
+"""Published numbers: CSV files with what a paper prints, cell by cell, under this suite's ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = ("dataset", "model", "method", "variant", "budget", "metric")
 
 
 def _budget(text: str) -> str:
-    """Hold a budget to the way in which runs.csv writes it, so that equal budgets are equal."""
+    """Require the spelling of runs.csv, so that equal budgets compare equal."""
     name, _, number = text.partition("=")
     try:
         written = f"{name}={float(number):g}" if name in ("eps", "sigma") else "non-private"
@@ -34,28 +34,28 @@ def _budget(text: str) -> str:
     return text
 
 
-Budget = Annotated[str, AfterValidator(_budget)]
+BudgetText = Annotated[str, AfterValidator(_budget)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCell:
     """One number of a published table.
 
-    The ids are free: a paper of your own may bring datasets, models and methods of its own.
+    Any id is allowed: a paper may have datasets, models and methods that are not in this suite.
 
     Attributes:
         dataset: as in a study.
         model: as in a study.
         method: as in a study.
-        variant: the label that the study gives this configuration; empty where the method says it.
+        variant: the study's label of this configuration; empty where the method identifies it.
         budget: `eps=1`, `sigma=0.5` or `non-private`, as in a study's tables.
         metric: a column of runs.csv, such as test_accuracy, or any other name.
         mean: as printed, with the digits printed.
         std: the standard deviation, as printed.
         n: how many runs the mean is over.
-        unit: what mean and std are counted in: empty for the metric's own, `%`, or `1/100`.
+        unit: unit of mean and std: empty for the metric's own, `%`, or `1/100`.
         source: paper, table, row and column.
-        note: what a reader of the number should know.
+        note: a remark for readers of the number.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -64,7 +64,7 @@ class PublishedCell:
     model: Id
     method: Id
     variant: str = ""
-    budget: Budget
+    budget: BudgetText
     metric: Name
     mean: Decimal
     std: Annotated[Decimal, Ge(0)] | None = None
@@ -89,7 +89,7 @@ def read_published(path: Path) -> tuple[PublishedCell, ...]:
 
     Args:
         path: a CSV file whose columns are fields of `PublishedCell`; those with a default may be
-            left out or left empty.
+            missing or empty.
 
     Returns:
         Its cells in the order of the file.

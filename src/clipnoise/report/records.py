@@ -88,8 +88,8 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
-    found = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
-    statistics = pd.DataFrame(found, index=runs.index, dtype=float)
+    parsed = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
+    statistics = pd.DataFrame(parsed, index=runs.index, dtype=float)
     return pd.concat([runs, statistics], axis=1)
 
 
@@ -126,11 +126,12 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
         runs: rows of runs.csv.
     """
     places = runs[["dataset", "model"]].drop_duplicates()
-    found = []
-    for key, own in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
+    configurations = []
+    for key, subset in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
         dataset, model, text, method, label = map(str, key)
-        values = json.loads(own["diagnostics"].iloc[0])
+        values = json.loads(subset["diagnostics"].iloc[0])
         place = [dataset, model] if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
-        found.append(Diagnosed(method, label, title, values, int(own["seed"].iloc[0]), own))
-    return found
+        seed = int(subset["seed"].iloc[0])
+        configurations.append(Diagnosed(method, label, title, values, seed, subset))
+    return configurations

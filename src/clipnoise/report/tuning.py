@@ -33,18 +33,18 @@ def tuned(runs: pd.DataFrame) -> dict[str, Any]:
     Args:
         runs: runs.csv.
     """
-    own = runs[runs["configurations"].notna()]
+    selected = runs[runs["configurations"].notna()]
     rows = [
         _row(dict(zip(CELL, map(str, key), strict=True)), cell)
-        for key, cell in own.groupby(CELL, sort=False)
+        for key, cell in selected.groupby(CELL, sort=False)
     ]
-    charges = list(own["charge"].drop_duplicates())
+    charges = list(selected["charge"].drop_duplicates())
     notes = [CHARGED[charge] for charge in charges if charge in CHARGED]
-    if ((own["charge"] == "composition") & (own["randomness"] != SECURE)).any():
+    if ((selected["charge"] == "composition") & (selected["randomness"] != SECURE)).any():
         notes.append(SHARED)
     if "nothing" in charges:
         notes.append(UNCHARGED)
-    remarks = [text for text in own["tuning_remark"].drop_duplicates() if text]
+    remarks = [text for text in selected["tuning_remark"].drop_duplicates() if text]
     return {"rows": rows, "notes": [*notes, *remarks]}
 
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,47 +59,42 @@ def open_run(
         patience: seconds that the end of the run waits for the store before it leaves the rest
             to `sync`.
     """
-    address = tracking_uri(results, uri)
-    stamp = None
+    run = LiveRun(
+        results=results, spec=spec, mode=mode, uri=tracking_uri(results, uri), patience=patience
+    )
     if mode in ("live", "after"):
-        stamp, reason = read_stamp(results), None
+        stamp, address = read_stamp(results), redacted(run.uri)
+        if stamp is not None and stamp.available and stamp.uri == address:
+            run.membership = stamp.runs.get(spec.hash, run.membership)
+            run.experiment_id = stamp.experiments.get(run.membership.study)
+            return run
+        run.mode = "off"
         if stamp is None:
             reason = "the store was not initialised; run `clipnoise mlflow-init` first"
-        elif not stamp.available:
-            reason = stamp.reason
-        elif stamp.uri != redacted(address):
-            reason = f"the store is {redacted(address)}, but {stamp.uri} was initialised"
-        if reason is not None:
-            logger.warning("Run %s is not logged to MLflow: %s.", spec.hash, reason)
-            mode = "off"
-    membership = stamp.runs.get(spec.hash, Membership()) if stamp else Membership()
-    identity = stamp.experiments.get(membership.study) if stamp else None
-    return LiveRun(results, spec, membership, mode, address, identity, patience)
+        else:
+            other = f"the store is {address}, but {stamp.uri} was initialised"
+            reason = other if stamp.available else str(stamp.reason)
+        logger.warning("Run %s is not logged to MLflow: %s.", spec.hash, reason)
+    return run
 
 
+@dataclass(kw_only=True)
 class LiveRun:
-    """A run's view in MLflow while the run lasts. Made by `open_run`.
+    """A run's view in MLflow while the run lasts. Made by `open_run`, which describes the fields.
 
     Nothing here raises because of MLflow, and only `finish` waits for it.
     """
 
-    def __init__(
-        self,
-        results: Path,
-        spec: RunSpec,
-        membership: Membership,
-        mode: Mode,
-        uri: str,
-        experiment_id: str | None,
-        patience: float,
-    ) -> None:
-        self._results = results
-        self._spec = spec
-        self._membership = membership
-        self._mode = mode
-        self._uri = uri
-        self._experiment_id = experiment_id
-        self._patience = patience
+    results: Path
+    spec: RunSpec
+    mode: Mode
+    uri: str = field(repr=False)  # may hold a password
+    patience: float
+    membership: Membership = field(default_factory=Membership)
+    experiment_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Start without a thread: only `start` or `finish` launches one."""
         self._queue: queue.SimpleQueue[list[Point] | End] = queue.SimpleQueue()
         self._imported = threading.Event()
         self._failure: str | None = None
@@ -119,7 +114,7 @@ class LiveRun:
 
     def start(self) -> None:
         """Begin to log, in mode "live"."""
-        if self._mode == "live":
+        if self.mode == "live":
             self._launch()
 
     def log(self, row: Mapping[str, Any]) -> None:
@@ -144,20 +139,20 @@ class LiveRun:
         self._thread.start()
 
     def _end(self, end: End) -> bool:
-        if self._mode == "after" and end == "done" and self._thread is None:
+        if self.mode == "after" and end == "done" and self._thread is None:
             self._launch()
         if self._thread is None:
             return False
         self._queue.put(end)
         # The import is waited for longer: it takes the same time however slow the store is.
         self._imported.wait(IMPORT_SECONDS)
-        self._thread.join(self._patience)
+        self._thread.join(self.patience)
         if self._thread.is_alive():
-            self._failure = f"{redacted(self._uri)} is slow"
+            self._failure = f"{redacted(self.uri)} is slow"
         if self._failure:
             logger.warning(
                 "MLflow does not show all of run %s: %s. `clipnoise mlflow-sync` adds the rest.",
-                self._spec.hash,
+                self.spec.hash,
                 self._failure,
             )
         return self._failure is None
@@ -165,27 +160,27 @@ class LiveRun:
     def _work(self) -> None:
         """Write every state of the run into the store, in the thread."""
         try:
-            client = connect(self._uri, IN_JOB)
+            client = connect(self.uri, IN_JOB)
             self._imported.set()
-            with lock(self._results, self._spec.hash, seconds=self._patience):
-                writer = RunWriter(client, self._experiment_id or self._experiment(client))
-                if self._mode == "after" or self._follow(writer) == "done":
-                    folder = run_folder(self._results, self._spec)
-                    writer.write(finished_view(folder, self._membership))
+            with lock(self.results, self.spec.hash, seconds=self.patience):
+                writer = RunWriter(client, self.experiment_id or self._experiment(client))
+                if self.mode == "after" or self._follow(writer) == "done":
+                    folder = run_folder(self.results, self.spec)
+                    writer.write(finished_view(folder, self.membership))
         except Exception as error:  # the result files are enough, whatever MLflow does
-            self._failure = explain(error, self._uri)
+            self._failure = explain(error, self.uri)
         finally:
             self._imported.set()
 
     def _experiment(self, client: Any) -> str:
         # MLflow reads an experiment's tags before it writes them: two jobs at once would clash.
-        with lock(self._results, "store", seconds=self._patience):
-            return experiment(client, self._membership.study, self._results, self._uri)
+        with lock(self.results, "store", seconds=self.patience):
+            return experiment(client, self.membership.study, self.results, self.uri)
 
     def _follow(self, writer: RunWriter) -> End:
         """Write the run's state at its start and after evaluations; return how it ended."""
-        spec = self._spec
-        view = planned_view(to_mapping(spec), spec.hash, self._membership, _now())
+        spec = self.spec
+        view = planned_view(to_mapping(spec), spec.hash, self.membership, _now())
         end: End | None = None
         while end is None:
             writer.write(view)

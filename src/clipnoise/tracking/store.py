@@ -177,18 +177,18 @@ def connect(uri: str, patience: Patience) -> Any:
 
 def experiment(client: Any, name: str, results: Path, uri: str, text: str = "") -> str:
     """Return the id of an experiment, creating it, or restoring it if it was deleted."""
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        found = _create(client, name, results, uri)
-    if found.lifecycle_stage == "deleted":
-        client.restore_experiment(found.experiment_id)
+    existing = client.get_experiment_by_name(name)
+    if existing is None:
+        existing = _create(client, name, results, uri)
+    if existing.lifecycle_stage == "deleted":
+        client.restore_experiment(existing.experiment_id)
     wanted = saved_views()
     if text:
-        wanted["mlflow.note.content"] = description(text, found.experiment_id)
+        wanted["mlflow.note.content"] = description(text, existing.experiment_id)
     for tag, value in wanted.items():
-        if found.tags.get(tag) != value:
-            client.set_experiment_tag(found.experiment_id, tag, value)
-    return str(found.experiment_id)
+        if existing.tags.get(tag) != value:
+            client.set_experiment_tag(existing.experiment_id, tag, value)
+    return str(existing.experiment_id)
 
 
 def _create(client: Any, name: str, results: Path, uri: str) -> Any:
@@ -211,8 +211,8 @@ def _create(client: Any, name: str, results: Path, uri: str) -> Any:
 
 def known_experiments(client: Any) -> list[str]:
     """Return the ids of all experiments of this suite in the store."""
-    found = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
-    return [item.experiment_id for item in found]
+    experiments = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
+    return [item.experiment_id for item in experiments]
 
 
 def tracking_uri(results: Path, uri: str | None = None) -> str:
@@ -263,8 +263,8 @@ def _secrets(uri: str) -> Iterable[str]:
     account = _account(rest)[0]
     user, _, password = account.partition(":")
     written = [account, password, user, rest.partition("?")[2]]
-    found = {secret for text in written if text for secret in (text, unquote(text))}
-    return sorted(found, key=len, reverse=True)
+    secrets = {secret for text in written if text for secret in (text, unquote(text))}
+    return sorted(secrets, key=len, reverse=True)
 
 
 @contextmanager

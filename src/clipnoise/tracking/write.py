@@ -103,14 +103,14 @@ def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = 
     if not experiments:
         return []
     text = f"tags.hash = '{run_hash}'" if run_hash else "tags.hash LIKE '%'"
-    found: list[Any] = []
+    runs: list[Any] = []
     token = None
     while True:
         page = client.search_runs(list(experiments), text, max_results=1000, page_token=token)
-        found.extend(page)
+        runs.extend(page)
         token = page.token
         if not token:
-            return found
+            return runs
 
 
 def set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:

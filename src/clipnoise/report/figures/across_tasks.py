@@ -143,21 +143,21 @@ def _diagram(ax: Axes, result: Ranking, styles: dict[str, Style]) -> None:
 
 def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
     """Return the private series, and the private runs of each budget with a title."""
-    own = runs[is_private(runs)]
-    own = own if len(own) else runs
+    private = runs[is_private(runs)]
+    private = private if len(private) else runs
     subplots = [
         (f"{budget(str(text))}, {count(len(canvas.groups(rows)), 'task')}", rows)
-        for text, rows in own.groupby("budget", sort=False)
+        for text, rows in private.groupby("budget", sort=False)
     ]
-    return canvas.series(own), subplots
+    return canvas.series(private), subplots
 
 
 def _scores(runs: pd.DataFrame, metric: Metric) -> list[NDArray[np.float64]]:
     """Return the scores over seeds of each task: −∞ for diverged runs, none for missing ones."""
     sign = 1 if metric.higher_is_better else -1
     tasks = []
-    for _, own in runs.groupby(["dataset", "model"], sort=False):
-        ended = own[own["status"].isin(["completed", "diverged"])]
+    for _, task in runs.groupby(["dataset", "model"], sort=False):
+        ended = task[task["status"].isin(["completed", "diverged"])]
         values = np.where(
             (ended["status"] == "completed") & np.isfinite(ended[metric.column]),
             sign * ended[metric.column],
@@ -170,8 +170,9 @@ def _scores(runs: pd.DataFrame, metric: Metric) -> list[NDArray[np.float64]]:
 
 def _level(runs: pd.DataFrame, dataset: str, metric: Metric) -> float:
     """Return the mean score on a dataset over models, budgets and seeds; NaN if any has no run."""
-    own = runs[runs["dataset"] == dataset]
-    found = [_scores(rows, metric) for _, rows in own.groupby(["model", "budget"], sort=False)]
-    if not found or not all(found):
+    selected = runs[runs["dataset"] == dataset]
+    tasks = selected.groupby(["model", "budget"], sort=False)
+    scores_by_task = [_scores(rows, metric) for _, rows in tasks]
+    if not scores_by_task or not all(scores_by_task):
         return float("nan")
-    return float(np.mean([np.concatenate(scores).mean() for scores in found]))
+    return float(np.mean([np.concatenate(scores).mean() for scores in scores_by_task]))

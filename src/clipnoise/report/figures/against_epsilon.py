@@ -33,8 +33,8 @@ def _subplot(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: M
     for rank, series in enumerate(private):
         shift = 10 ** (DODGE * (rank - (len(private) - 1) / 2))
         points = [
-            (float(str(at)) * shift, sample(own, metric))
-            for at, own in series.of(runs).groupby("at")
+            (float(str(at)) * shift, sample(subset, metric))
+            for at, subset in series.of(runs).groupby("at")
         ]
         canvas.line_with_deviations(ax, points, series.style, metric)
     for series in every:

@@ -192,11 +192,11 @@ class Series:
 def series(runs: pd.DataFrame) -> list[Series]:
     """Return the methods and labels of a panel in the order of the study, each with its look."""
     every: list[Series] = []
-    for (method, label), own in runs.groupby(["method", "label"], sort=False):
+    for (method, label), subset in runs.groupby(["method", "label"], sort=False):
         variant = sum(previous.method == method for previous in every)
-        private = bool(is_private(own).any())
+        private = bool(is_private(subset).any())
         look = style(str(method), variant)
-        every.append(Series(str(method), str(label), private, look, _remark(own, private)))
+        every.append(Series(str(method), str(label), private, look, _remark(subset, private)))
     return every
 
 
@@ -211,15 +211,15 @@ def _remark(runs: pd.DataFrame, private: bool) -> str:
 def groups(runs: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     """Split a study table by dataset and model, in the order of the study."""
     by_pair = runs.groupby(["dataset", "model"], sort=False)
-    return [((str(dataset), str(model)), own) for (dataset, model), own in by_pair]
+    return [((str(dataset), str(model)), subset) for (dataset, model), subset in by_pair]
 
 
 def by_budget(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Split a study table by dataset, model and budget, each with its title."""
     return [
-        (f"{dataset}, {model}, {budget(str(text))}", own)
+        (f"{dataset}, {model}, {budget(str(text))}", subset)
         for (dataset, model), pair in groups(runs)
-        for text, own in pair.groupby("budget", sort=False)
+        for text, subset in pair.groupby("budget", sort=False)
     ]
 
 
@@ -232,8 +232,8 @@ def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> s
     """Return `label: n/N runs` for each series and budget that lacks runs, a line each."""
     lines = []
     for line in every:
-        for text, own in line.of(runs).groupby("budget", sort=False):
-            values = sample(own, metric)
+        for text, subset in line.of(runs).groupby("budget", sort=False):
+            values = sample(subset, metric)
             if not values.complete:
                 place = f" at {budget(str(text))}" if line.private else ""
                 lines.append(f"{line.label}{place}: {values.n}/{values.planned} runs")
@@ -260,13 +260,13 @@ def line_with_deviations(
         look: the line's colour, dashes and marker.
         metric: what the vertical axis shows.
     """
-    found = [(x, values) for x, values in points if values.n]
-    if not found:
+    shown = [(x, values) for x, values in points if values.n]
+    if not shown:
         return
     ax.errorbar(
-        [x for x, _ in found],
-        [values.mean * metric.factor for _, values in found],
-        yerr=[values.deviation * metric.factor for _, values in found],
+        [x for x, _ in shown],
+        [values.mean * metric.factor for _, values in shown],
+        yerr=[values.deviation * metric.factor for _, values in shown],
         color=look.colour,
         linestyle=look.line,
         marker=look.marker,

@@ -31,7 +31,7 @@ def draw(data: canvas.FigureData, along: str = "step") -> Figure:
     shown = data.shown or metric
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
-    pairs = [(pair, _budgets(own)) for pair, own in canvas.groups(runs)]
+    pairs = [(pair, _budgets(subset)) for pair, subset in canvas.groups(runs)]
     columns = min(COLUMNS, max(len(texts) for _, texts in pairs))
     lines = [
         (pair, texts[start : start + columns])
@@ -83,12 +83,12 @@ def _subplot(
     ax: Axes, curves: pd.DataFrame, every: list[canvas.Series], metric: Metric, along: str
 ) -> None:
     for rank, series in enumerate(every):
-        own = series.of(curves).dropna(subset=[along])
-        if own.empty:
+        subset = series.of(curves).dropna(subset=[along])
+        if subset.empty:
             continue
         sns.lineplot(
-            x=own[along],
-            y=own[metric.column] * metric.factor,
+            x=subset[along],
+            y=subset[metric.column] * metric.factor,
             ax=ax,
             estimator="mean",
             errorbar="sd",

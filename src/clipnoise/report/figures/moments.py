@@ -32,11 +32,11 @@ def draw(data: canvas.FigureData) -> Figure:
 
     Of each configuration the first seed with diagnostics is drawn.
     """
-    found = diagnosed(data.runs)
-    if not found:
+    configurations = diagnosed(data.runs)
+    if not configurations:
         return canvas.blank(NOTHING)
-    figure, axes = canvas.sheet(len(found), len(PANELS), height=2.3)
-    for row, configuration in zip(axes, found, strict=True):
+    figure, axes = canvas.sheet(len(configurations), len(PANELS), height=2.3)
+    for row, configuration in zip(axes, configurations, strict=True):
         _row(row, configuration)
     handles = [
         Line2D([], [], color=colour, linestyle=cast("Any", line), label=name)
@@ -82,13 +82,13 @@ def draw_noise_bias(data: canvas.FigureData) -> Figure:
     moments without noise in ascending order, and Φ. A method without noise appears only on
     the right.
     """
-    found = diagnosed(data.runs)
-    if not found:
+    configurations = diagnosed(data.runs)
+    if not configurations:
         return canvas.blank(NOTHING)
     figure, axes = canvas.sheet(1, 3, height=2.7)
     negative, norm, ranked = axes[0]
     variants: dict[str, int] = {}
-    for configuration in found:
+    for configuration in configurations:
         variant = variants[configuration.method] = variants.get(configuration.method, -1) + 1
         style_of = style(configuration.method, variant)
         look = {"color": style_of.colour, "linestyle": style_of.line}
@@ -99,7 +99,7 @@ def draw_noise_bias(data: canvas.FigureData) -> Figure:
     norm.set_ylim(bottom=0)
     ranked.set(title="Second moments, sorted", xlabel="Coordinates (%)", ylabel="v̂", yscale="log")
     canvas.powers(ranked.yaxis)
-    figure.legend(loc="outside lower center", ncols=min(3, len(found)))
+    figure.legend(loc="outside lower center", ncols=min(3, len(configurations)))
     return figure
 
 

@@ -72,8 +72,8 @@ def _series(runs: pd.DataFrame) -> list[canvas.Series]:
 def _subplot(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> None:
     at_places = places(ax, list(dict.fromkeys(runs["value"])))
     for series in every:
-        own = runs[runs["budget"] == series.method]
-        points = [(x, sample(own[own["value"] == text], metric)) for text, x in at_places.items()]
+        line = runs[runs["budget"] == series.method]
+        points = [(x, sample(line[line["value"] == text], metric)) for text, x in at_places.items()]
         canvas.line_with_deviations(ax, points, series.style, metric)
     ax.grid(visible=False, axis="x")
     if canvas.completed(runs, metric).empty:
@@ -89,14 +89,14 @@ def places(ax: Axes, texts: list[str]) -> dict[str, float]:
     values = [json.loads(text) for text in texts]
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     if len(numbers) < len(values):
-        found = {text: float(number) for number, text in enumerate(texts)}
+        at = {text: float(number) for number, text in enumerate(texts)}
     else:
-        found = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
+        at = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
         if min(numbers) > 0 and max(numbers) > WIDE * min(numbers):
             ax.set_xscale("log")
-    ax.set_xticks(list(found.values()), [_tick(json.loads(text)) for text in found])
+    ax.set_xticks(list(at.values()), [_tick(json.loads(text)) for text in at])
     ax.xaxis.set_minor_locator(NullLocator())
-    return found
+    return at
 
 
 def _tick(value: Any) -> str:

@@ -61,13 +61,13 @@ def cost_table(runs: pd.DataFrame, panel: str) -> CostTable:
     selected = runs[runs["panel"] == panel]
     places = [key for key, _ in selected.groupby(["dataset", "model"], sort=False)]
     rows = []
-    for (_, label), own in selected.groupby(["method", "label"], sort=False):
+    for (_, label), subset in selected.groupby(["method", "label"], sort=False):
         costs = [
             text
             for dataset, model in places
-            for text in _costs(own[(own["dataset"] == dataset) & (own["model"] == model)])
+            for text in _costs(subset[(subset["dataset"] == dataset) & (subset["model"] == model)])
         ]
-        audit = next((text for text in own["audit"] if text), NOT_AUDITED)
+        audit = next((text for text in subset["audit"] if text), NOT_AUDITED)
         rows.append((str(label), *costs, audit))
     return CostTable(tuple(f"{dataset}, {model}" for dataset, model in places), tuple(rows))
 

@@ -45,25 +45,26 @@ def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
         "caption": item.caption,
         "heads": list(HEADS),
         "numbers": len(HEADS) - 2,
-        "rows": [row for found in configurations for row in _rows(found)]
+        "rows": [row for configuration in configurations for row in _rows(configuration)]
         or [["no completed run with diagnostics", *[DASH] * (len(HEADS) - 1)]],
         "notes": _notes(selected, configurations),
     }
 
 
-def _rows(found: Diagnosed) -> list[list[str]]:
+def _rows(configuration: Diagnosed) -> list[list[str]]:
     """Return one row per quantity that was recorded; only the first names the configuration."""
-    names = QUANTITIES if found.values["phi"] > 0 else WITHOUT_NOISE
+    names = QUANTITIES if configuration.values["phi"] > 0 else WITHOUT_NOISE
+    runs = configuration.runs
     rows = [
-        [words, *(significant(float(found.runs[f"{name}.{head}"].mean())) for head in HEADS[2:])]
+        [words, *(significant(float(runs[f"{name}.{head}"].mean())) for head in HEADS[2:])]
         for name, words in names.items()
-        if found.runs.get(f"{name}.mean", pd.Series(dtype=float)).notna().any()
+        if runs.get(f"{name}.mean", pd.Series(dtype=float)).notna().any()
     ]
-    return [[found.title if not rank else "", *row] for rank, row in enumerate(rows)]
+    return [[configuration.title if not rank else "", *row] for rank, row in enumerate(rows)]
 
 
 def _notes(runs: pd.DataFrame, configurations: list[Diagnosed]) -> list[str]:
-    steps = sorted({found.values["step"] for found in configurations})
+    steps = sorted({configuration.values["step"] for configuration in configurations})
     number = int((runs["diagnostics"] != "").sum())
     return [
         f"Over the coordinates of the parameters, after step "

@@ -174,9 +174,9 @@ def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str
     Raises:
         UserError: two configurations share a row, so that their runs cannot be told apart.
     """
-    own = runs[runs["panel"] == panel]
-    metric = choose_metric(own)
-    rows = _rows(own, metric, panel)
+    selected = runs[runs["panel"] == panel]
+    metric = choose_metric(selected)
+    rows = _rows(selected, metric, panel)
     private = tuple(row for row in rows if row.private)
     public = tuple(row for row in rows if not row.private)
     table = Table(
@@ -184,7 +184,7 @@ def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str
         title=title or panel,
         caption=caption,
         metric=metric,
-        groups=_groups(own),
+        groups=_groups(selected),
         rows=private or public,
         references=public if private else (),
     )
@@ -193,18 +193,18 @@ def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str
 
 def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
     groups = []
-    for (dataset, model), own in runs.groupby(["dataset", "model"], sort=False):
-        private = own[is_private(own)]
-        budgets = (private if len(private) else own)["budget"].drop_duplicates()
+    for (dataset, model), subset in runs.groupby(["dataset", "model"], sort=False):
+        private = subset[is_private(subset)]
+        budgets = (private if len(private) else subset)["budget"].drop_duplicates()
         groups.append(Group(str(dataset), str(model), tuple(budgets)))
     return tuple(groups)
 
 
 def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
     rows = []
-    for (method, label), own in runs.groupby(["method", "label"], sort=False):
+    for (method, label), subset in runs.groupby(["method", "label"], sort=False):
         cells = {}
-        for key, cell_runs in own.groupby(["dataset", "model", "budget"], sort=False):
+        for key, cell_runs in subset.groupby(["dataset", "model", "budget"], sort=False):
             dataset, model, text = map(str, key)
             if cell_runs["seed"].duplicated().any():
                 raise UserError(
@@ -212,7 +212,7 @@ def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
                     "Give each its own label in the study file."
                 )
             cells[dataset, model, text] = cell_of(cell_runs, metric)
-        rows.append(Row(str(method), str(label), bool(is_private(own).any()), cells))
+        rows.append(Row(str(method), str(label), bool(is_private(subset).any()), cells))
     return rows
 
 
