@@ -1,6 +1,6 @@
 """clipnoise: a benchmark suite for differentially private optimizers.
 
-Importing the package costs nothing: torch and friends are loaded by the parts that use them.
+Importing the package loads nothing heavy: torch and others are imported where they are needed.
 """
 
 from __future__ import annotations

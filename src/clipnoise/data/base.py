@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from clipnoise.data.signature import Signature
 
 
+PARTS = ("train", "validation", "test", "public")
+
+
 @dataclass(frozen=True)
 class Examples:
     """Examples of one split.
@@ -92,11 +95,11 @@ class Splits:
         """Take each part once, in the order of the attributes, which random draws depend on.
 
         Args:
-            take: "train", "validation", "test" or "public" → the examples of that part.
+            take: one of `PARTS` → the examples of that part.
             sizes: of the parts, as `Dataset.sizes` returns them; nothing is public at size 0.
             provenance, users: as the attributes.
         """
-        train, validation, test = (take(part) for part in ("train", "validation", "test"))
+        train, validation, test = (take(part) for part in PARTS[:3])
         public = take("public") if sizes["public"] else None
         return cls(train, validation, test, public, provenance, users)
 
@@ -134,7 +137,7 @@ class Dataset:
         raise NotImplementedError
 
     def sizes(self) -> dict[str, int]:
-        """Return the number of examples of each part: public, known before any download."""
+        """Return the number of examples of each of `PARTS`: public, known before any download."""
         raise NotImplementedError
 
     def prepare(self, cache: Path) -> None:

@@ -125,22 +125,22 @@ def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
     Raises:
         UserError: the archive is damaged, or a file is not in it.
     """
-    found = {}
+    contents = {}
     try:
         with gzip.open(path) as stream:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     content = archive.extractfile(member) if member.name in names else None
                     if content is not None:
-                        found[member.name] = content.read()
+                        contents[member.name] = content.read()
             while stream.read(PIECE):  # gzip verifies its checksum at the end
                 pass
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise UserError(f"{path}: truncated or damaged ({error}).") from None
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in contents]
     if missing:
         raise UserError(f"{path}: {', '.join(missing)} is not in the archive.")
-    return found
+    return contents
 
 
 class _Unpickler(pickle.Unpickler):

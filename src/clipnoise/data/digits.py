@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import PARTS, Dataset, Examples, Splits
 from clipnoise.data.signature import Signature
 from clipnoise.data.splits import cut_rows
 from clipnoise.fields import Count, Natural
@@ -79,12 +79,8 @@ class Digits(SmallImages):
             raise ValueError(f"public_examples must be below {DEVELOPMENT - VALIDATION}")
 
     def sizes(self) -> dict[str, int]:
-        return {
-            "train": DEVELOPMENT - VALIDATION - self.public_examples,
-            "validation": VALIDATION,
-            "test": TEST,
-            "public": self.public_examples,
-        }
+        train = DEVELOPMENT - VALIDATION - self.public_examples
+        return dict(zip(PARTS, (train, VALIDATION, TEST, self.public_examples), strict=True))
 
     def rows(self) -> dict[str, Tensor]:
         return cut_rows(EXAMPLES, self.sizes(), self.split_seed, ("validation", "train", "public"))
@@ -167,7 +163,7 @@ class PrintedDigits(SmallImages):
 
     def sizes(self) -> dict[str, int]:
         train = PRINTED - PRINTED_TEST - PRINTED_VALIDATION
-        return {"train": train, "validation": PRINTED_VALIDATION, "test": PRINTED_TEST, "public": 0}
+        return dict(zip(PARTS, (train, PRINTED_VALIDATION, PRINTED_TEST, 0), strict=True))
 
     def rows(self) -> dict[str, Tensor]:
         import torch

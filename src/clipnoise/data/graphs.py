@@ -139,7 +139,12 @@ def _first(groups: np.ndarray, priority: np.ndarray, most: int) -> tuple[np.ndar
 
 
 def examples(
-    features: np.ndarray, targets: np.ndarray, edges: np.ndarray, nodes: Tensor, **choice: int
+    features: np.ndarray,
+    targets: np.ndarray,
+    edges: np.ndarray,
+    nodes: Tensor,
+    degree: int,
+    seed: int,
 ) -> Examples:
     """Return the nodes of one split with their in-neighbours, and their classes.
 
@@ -148,15 +153,15 @@ def examples(
         targets: of every node, integers of shape (N,).
         edges: of the graph, integers of shape (E, 2).
         nodes: of the split, int64 of shape (n,).
-        choice: degree and seed, as for `sample_neighbourhoods`.
+        degree, seed: as for `sample_neighbourhoods`.
     """
     import torch
 
     members = nodes.numpy()
     candidates = directed_edges(edges, members)
-    neighbourhoods = torch.from_numpy(sample_neighbourhoods(candidates, members, **choice))
-    classes = torch.from_numpy(targets[members].astype("int64"))
-    return Examples(NeighbourRows(features, neighbourhoods), classes)
+    neighbourhoods = sample_neighbourhoods(candidates, members, degree, seed)
+    rows = NeighbourRows(features, torch.from_numpy(neighbourhoods))
+    return Examples(rows, torch.from_numpy(targets[members].astype("int64")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +169,7 @@ class SyntheticGraph(Drawn, FourSizes):
     """Nodes around one centre per class, most of whose edges stay within the class.
 
     Each node draws edges to others; some are drawn far more often, so degrees are as uneven as in
-    a citation graph. Each split is a graph by itself.
+    a citation graph. Each split is a separate graph.
 
     Attributes:
         split_seed: another seed draws other centres, nodes and edges.
@@ -213,19 +218,14 @@ class SyntheticGraph(Drawn, FourSizes):
         features += centres[targets]
         ends = torch.arange(count).repeat_interleave(self.edges)
         popular = torch.rand(len(ends), generator=stream, dtype=torch.float64).square()
-        anyone = (popular * count).long()
+        anywhere = (popular * count).long()
         same = targets[ends] + self.classes * (popular * (count // self.classes)).long()
         stays = torch.rand(len(ends), generator=stream) < self.homophily
-        others = torch.where(stays & (same < count), same, anyone)
+        others = torch.where(stays & (same < count), same, anywhere)
         edges = torch.stack([ends, others], dim=1)
-        return examples(
-            features.numpy(),
-            targets.numpy(),
-            edges.numpy(),
-            torch.randperm(count, generator=stream),
-            degree=self.degree,
-            seed=self.split_seed,
-        )
+        nodes = torch.randperm(count, generator=stream)
+        graph = features.numpy(), targets.numpy(), edges.numpy()
+        return examples(*graph, nodes, self.degree, self.split_seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,17 +286,12 @@ class OgbnArxiv(Partitioned):
         arrays, provenance = self.read(cache)
         members = {part: torch.from_numpy(arrays[part].astype("int64")) for part in SPLITS}
         rows = self.positions({part: len(nodes) for part, nodes in members.items()})
+        features, labels, edges = (arrays[name] for name in ("features", "labels", "edges"))
 
         def take(part: str) -> Examples:
             file = "train" if part == "public" else part
-            return examples(
-                arrays["features"],
-                arrays["labels"],
-                arrays["edges"],
-                members[file][rows[part]],
-                degree=self.degree,
-                seed=self.split_seed if file == "train" else 0,
-            )
+            nodes, seed = members[file][rows[part]], self.split_seed if file == "train" else 0
+            return examples(features, labels, edges, nodes, self.degree, seed)
 
         return Splits.build(take, self.sizes(), provenance)
 
@@ -321,8 +316,8 @@ def _graph(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: node-label has {len(labels)} rows, node-feat {count}.")
     if not np.isfinite(features).all():
         raise UserError(f"{path}: node-feat holds a number that is not finite.")
-    everyone = np.concatenate(list(nodes.values()))
-    if len(np.unique(everyone)) != len(everyone):
+    in_splits = np.concatenate(list(nodes.values()))
+    if len(np.unique(in_splits)) != len(in_splits):
         raise UserError(f"{path}: a node occurs twice in the files of split/time.")
     whole = {"edges": edges, **nodes}
     return {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMS = (".parquet", ".npz")
-PARTS = ("train", "test")
+SOURCES = ("train", "test")
 CUT = ("split_seed", "train_examples", "validation_examples", "public_examples", "test_examples")
 
 
@@ -103,7 +103,7 @@ class Own(Partitioned):
     def prepare(self, cache: Path) -> None:
         arrays: dict[str, np.ndarray] = {}
         raw: dict[str, dict[str, str]] = {}
-        declared = dict(zip(PARTS, (self.training_file, self.test_file), strict=True))
+        declared = dict(zip(SOURCES, (self.training_file, self.test_file), strict=True))
         for part, count in declared.items():
             path = self._path(cache / "raw" / self.name, part)
             read = _read_npz if path.suffix == ".npz" else _read_parquet
@@ -122,11 +122,13 @@ class Own(Partitioned):
 
     def _path(self, folder: Path, part: str) -> Path:
         """Return the file of a part, in either form."""
-        found = [folder / f"{part}{form}" for form in FORMS if (folder / f"{part}{form}").is_file()]
-        if len(found) != 1:
-            names = " or ".join(f"{part}{form}" for form in FORMS)
-            raise UserError(f"{folder}: expected one file {names}, found {len(found)}.")
-        return found[0]
+        names = [f"{part}{form}" for form in FORMS]
+        paths = [folder / name for name in names if (folder / name).is_file()]
+        if len(paths) != 1:
+            raise UserError(
+                f"{folder}: expected one file {' or '.join(names)}, found {len(paths)}."
+            )
+        return paths[0]
 
     def _examples(self, columns: list[Any]) -> np.ndarray:
         """Return inputs as stored, of shape (n, *shape), from their arrays or columns."""
@@ -178,8 +180,8 @@ class Own(Partitioned):
     def load(self, cache: Path) -> Splits:
         def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
             inputs, targets = arrays[f"{file}_inputs"], arrays[f"{file}_labels"]
-            made = Scaled() if inputs.dtype == "uint8" else _wide
-            return Examples(StoredRows(inputs, chosen, made), StoredRows(targets, chosen))
+            transform = Scaled() if inputs.dtype == "uint8" else _wide
+            return Examples(StoredRows(inputs, chosen, transform), StoredRows(targets, chosen))
 
         return self.cut(cache, take)
 
@@ -198,12 +200,12 @@ def _numbers(values: Any) -> np.ndarray:
     import numpy as np
 
     try:
-        found = np.asarray(values)
+        numbers = np.asarray(values)
     except ValueError:
         raise ValueError("lists of different lengths where each must have the same") from None
-    if found.dtype.kind not in "iufb":
-        raise ValueError(f"expected numbers, got {found.dtype}")
-    return found
+    if numbers.dtype.kind not in "iufb":
+        raise ValueError(f"expected numbers, got {numbers.dtype}")
+    return numbers
 
 
 def _finite(name: str, values: np.ndarray) -> np.ndarray:

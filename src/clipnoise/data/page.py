@@ -40,7 +40,7 @@ examples are private follows from positions and seeds alone. The numbers below a
 options such as `train_examples`, `validation_examples` and `public_examples` change them.
 
 Images are not augmented: the papers name no augmentation, and under differential privacy a step
-pays for one gradient of an example, whatever view of it that is.
+pays for one gradient per example, whichever view of it is used.
 """
 
 COLUMNS = (
@@ -85,16 +85,17 @@ def _cells(kind: type[Dataset]) -> tuple[str, ...]:
 def _signatures(kind: type[Dataset]) -> list[Signature]:
     """Return the signatures of a dataset: that of its default task, and those of the others."""
     field = adapter(kind).json_schema()["properties"].get("task", {})
-    found = [kind().signature]
+    signatures = [kind().signature]
     for task in field.get("enum", []):
         with suppress(ValueError):  # a task that needs other options, too
-            found.append(kind(**{"task": task}).signature)
-    return list(dict.fromkeys(found))
+            signatures.append(kind(**{"task": task}).signature)
+    return list(dict.fromkeys(signatures))
 
 
 def _models(kind: type[Dataset]) -> str:
     known = plugins("clipnoise.models", Model).items()
-    fitting = [name for name, model in known if any(model.takes(one) for one in _signatures(kind))]
+    signatures = _signatures(kind)
+    fitting = [name for name, model in known if any(map(model.takes, signatures))]
     return ", ".join(fitting) or "none"
 
 

@@ -240,10 +240,12 @@ def _compared(path: Path, expected: Expected | None) -> RawFile:
     sha256 = digest(path, "sha256")
     if expected is None:
         return RawFile(sha256, "nothing")
-    found = sha256 if expected.kind == "sha256" else digest(path, expected.kind)
-    if found == expected.checksum:
+    actual = sha256 if expected.kind == "sha256" else digest(path, expected.kind)
+    if actual == expected.checksum:
         return RawFile(sha256, expected.origin)
-    problem = f"its {expected.kind} is {found}, not {expected.checksum}, that of {expected.origin}."
+    problem = (
+        f"its {expected.kind} is {actual}, not {expected.checksum}, that of {expected.origin}."
+    )
     return RawFile(sha256, expected.origin, problem)
 
 

@@ -94,8 +94,8 @@ class Reconstruction(Task):
 class MaskedTokens(Task):
     """Tokens to predict; outputs of shape (b, length, vocabulary), targets int64 of (b, length).
 
-    The loss of an example is the mean cross entropy over its own targets, so that no example
-    depends on how many another one has; without any, it is 0.
+    The loss of an example is the mean cross entropy over its targets, or 0 without targets, so that
+    it does not depend on the number of targets in other examples.
     Source: Devlin et al. 2019, BERT, section 3.1.
     """
 

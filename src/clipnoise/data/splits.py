@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import PARTS, Dataset, Examples, Splits
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
@@ -61,12 +61,7 @@ class FourSizes(Dataset):
     public_examples: Natural = 0
 
     def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples,
-            "validation": self.validation_examples,
-            "test": self.test_examples,
-            "public": self.public_examples,
-        }
+        return {part: getattr(self, f"{part}_examples") for part in PARTS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +106,10 @@ class Partitioned(Dataset):
         return self.public_examples + (0 if self.validation_file else self.validation_examples)
 
     def sizes(self) -> dict[str, int]:
-        return {
-            "train": self.train_examples or self.training_file - self._held_out(),
-            "validation": self.validation_examples,
-            "test": self.test_examples or self.test_file,
-            "public": self.public_examples,
-        }
+        train = self.train_examples or self.training_file - self._held_out()
+        test = self.test_examples or self.test_file
+        sizes = (train, self.validation_examples, test, self.public_examples)
+        return dict(zip(PARTS, sizes, strict=True))
 
     def positions(self, available: Mapping[str, int]) -> dict[str, Tensor]:
         """Return the positions of each part's examples in its file, int64 of shape (size,).
@@ -131,10 +124,10 @@ class Partitioned(Dataset):
         import torch
 
         sizes = self.sizes()
-        train, validation, public = (sizes[part] for part in ("train", "validation", "public"))
+        train, validation, test, public = (sizes[part] for part in PARTS)
         held_out = 0 if self.validation_file else validation
         self.require(train + held_out + public, available["train"], "training")
-        self.require(sizes["test"], available["test"], "test")
+        self.require(test, available["test"], "test")
         self.require(validation, available["validation"], "validation")
         order = torch.randperm(available["train"], generator=generator("split", self.split_seed))
         fixed = {
@@ -144,7 +137,7 @@ class Partitioned(Dataset):
         return {
             "train": order[held_out : held_out + train],
             "validation": order[:held_out] if held_out else fixed["validation"][:validation],
-            "test": fixed["test"][: sizes["test"]],
+            "test": fixed["test"][:test],
             "public": order[len(order) - public :],
         }
 

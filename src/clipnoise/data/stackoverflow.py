@@ -12,7 +12,7 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.data.readers import Database, Sentence, open_database, read_counts
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
-from clipnoise.data.signature import Signature
+from clipnoise.data.signature import Signature, TaskName
 from clipnoise.data.splits import Partitioned
 from clipnoise.data.text import MOST_IDS
 from clipnoise.errors import UserError
@@ -29,14 +29,15 @@ WORDS, TAGS = "stackoverflow.word_count", "stackoverflow.tag_count"
 HELD_OUT = 1000  # users in whose sentences words and tags are counted
 
 Target = Literal["tag", "tags"]
+TASK_OF: dict[Target, TaskName] = {"tag": "classification", "tags": "multi-label"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackOverflow(Partitioned):
     """Sentences of Stack Overflow users as bags of words, with the tags of their question.
 
-    The first users by id; the first 80% of each user's sentences are for training, the rest for
-    testing.
+    It takes the first users by id. The first 80% of each user's sentences are for training, the
+    rest for testing.
 
     Attributes:
         split_seed: which training sentences are private, for validation or public.
@@ -68,9 +69,9 @@ class StackOverflow(Partitioned):
         "relative frequency of each word in sentence and title; kept sparse"
     )
     manual: ClassVar[str] = (
-        "no licence to accept. The file is large: unpacked it needs several times its size on the "
-        "cache's disk while it is prepared. The HDF5 files of older releases cannot be read: no "
-        "library of this environment does so."
+        "no licence to accept. The file is large: unpacked, it needs several times its size on the "
+        "cache's disk while it is prepared. The HDF5 files of older releases cannot be read: this "
+        "environment has no library for them."
     )
     files: ClassVar[tuple[RemoteFile, ...]] = (
         RemoteFile(DATABASE, f"{ADDRESS}/{DATABASE}"),
@@ -107,10 +108,8 @@ class StackOverflow(Partitioned):
 
     @property
     def signature(self) -> Signature:
-        task: Literal["classification", "multi-label"]
-        task = "classification" if self.target == "tag" else "multi-label"
         meaning = f"words and tags of Stack Overflow, {self.counted} counts"
-        return Signature("features", (self.words,), self.tags, task, meaning=meaning)
+        return Signature("features", (self.words,), self.tags, TASK_OF[self.target], None, meaning)
 
     def user_count(self) -> int:
         return self.users - self.public_users
@@ -125,22 +124,23 @@ class StackOverflow(Partitioned):
         import numpy as np
 
         folder = self.raw_files(cache).require()
-        names = ("words", "values", "tags")
-        kinds = ("uint16", "float32", "uint16")
+        kinds = {"words": "uint16", "values": "float32", "tags": "uint16"}
         with open_database(folder / DATABASE, cache) as database:
             word, tag = self._vocabularies(folder, database)
-            rows = [RaggedWriter(cache, kind) for kind in kinds]
+            rows = {name: RaggedWriter(cache, kind) for name, kind in kinds.items()}
             owners, tests = [], []
             for user, name in enumerate(self._names(database)):
                 sentences = list(database.sentences("train", name))
                 owners += [user] * len(sentences)
                 tests += [index >= len(sentences) * 4 // 5 for index in range(len(sentences))]
                 for sentence in sentences:
-                    for ragged, row in zip(rows, _encoded(sentence, word, tag), strict=True):
-                        ragged.append(row)
-        parts = dict(zip(names, (ragged.arrays() for ragged in rows), strict=True))
-        arrays = {name: values for name, (_, values) in parts.items()}
-        arrays["word_starts"], arrays["tag_starts"] = parts["words"][0], parts["tags"][0]
+                    encoded = _encoded(sentence, word, tag)
+                    for writer, row in zip(rows.values(), encoded, strict=True):
+                        writer.append(row)
+        arrays = {name: writer.arrays()[1] for name, writer in rows.items()}
+        arrays["word_starts"], arrays["tag_starts"] = (
+            rows[name].arrays()[0] for name in ("words", "tags")
+        )
         arrays["users"], arrays["test"] = np.array(owners, "int32"), np.array(tests, "bool")
         self.write(cache, arrays)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import PARTS, Dataset, Examples, Splits
 from clipnoise.data.images import ImageTask, Scaled, examples, image_signature
 from clipnoise.data.signature import Signature
 from clipnoise.data.splits import FourSizes
@@ -65,12 +65,8 @@ class DrawnOfOneSize(Drawn):
 
     def sizes(self) -> dict[str, int]:
         quarter = max(1, self.examples // 4)
-        return {
-            "train": self.examples,
-            "validation": quarter,
-            "test": quarter,
-            "public": self.public_examples,
-        }
+        sizes = (self.examples, quarter, quarter, self.public_examples)
+        return dict(zip(PARTS, sizes, strict=True))
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
         """Draw the examples of a part.

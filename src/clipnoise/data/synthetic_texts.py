@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clipnoise.data.base import Dataset, Examples, Splits
+from clipnoise.data.base import PARTS, Dataset, Examples, Splits
 from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.splits import cut_rows
-from clipnoise.data.stackoverflow import Target, tag_targets
+from clipnoise.data.stackoverflow import TASK_OF, Target, tag_targets
 from clipnoise.data.synthetic import DrawnOfOneSize
 from clipnoise.data.text import MOST_IDS, Masking
 from clipnoise.fields import Count, Fraction, Natural
@@ -180,9 +180,7 @@ class SyntheticSparse(Dataset):
 
     @property
     def signature(self) -> Signature:
-        if self.target == "tag":
-            return Signature("features", (self.features,), self.tags)
-        return Signature("features", (self.features,), self.tags, "multi-label")
+        return Signature("features", (self.features,), self.tags, TASK_OF[self.target])
 
     @property
     def origin(self) -> str:
@@ -190,12 +188,8 @@ class SyntheticSparse(Dataset):
 
     def sizes(self) -> dict[str, int]:
         quarter = max(1, self.examples // 4)
-        return {
-            "train": self.examples - self.public_examples,
-            "validation": quarter,
-            "test": quarter,
-            "public": self.public_examples,
-        }
+        sizes = (self.examples - self.public_examples, quarter, quarter, self.public_examples)
+        return dict(zip(PARTS, sizes, strict=True))
 
     def user_count(self) -> int | None:
         return self.users or None
@@ -210,8 +204,10 @@ class SyntheticSparse(Dataset):
         users = draws.integers(max(self.users, 1), size=total).astype("int32")
         for start in range(0, total, PIECE):
             self._draw(users[start : start + PIECE], draws, rows)
-        arrays = {name: ragged.arrays()[1] for name, ragged in rows.items()}
-        arrays["starts"], arrays["tag_starts"] = (rows[n].arrays()[0] for n in ("columns", "tags"))
+        arrays = {name: writer.arrays()[1] for name, writer in rows.items()}
+        arrays["starts"], arrays["tag_starts"] = (
+            rows[name].arrays()[0] for name in ("columns", "tags")
+        )
         arrays["users"] = users
         self.write(cache, arrays)
 

@@ -22,11 +22,7 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 
 
 def hub(
-    repository: str,
-    licence: str,
-    *,
-    tensors: str = TENSORS[0],
-    tokenizer: str = "tokenizer.json",
+    repository: str, licence: str, *, tensors: str = TENSORS[0], tokenizer: str = "tokenizer.json"
 ) -> PretrainedWeights:
     """Describe weights on the Hugging Face hub.
 
@@ -130,14 +126,6 @@ class Weights:
         path = self.file()
         if path is None:
             raise self._unusable(self.folder / TENSORS[0], "does not exist")
-        return self._read(path)
-
-    def file(self) -> Path | None:
-        """Return the file of tensors, or None if it is missing."""
-        paths = (self.folder / name for name in TENSORS)
-        return next((path for path in paths if path.is_file()), None)
-
-    def _read(self, path: Path) -> dict[str, Tensor]:
         try:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -152,6 +140,11 @@ class Weights:
         except Exception as error:  # each format raises its own error for a damaged file
             raise self._unusable(path, f"is truncated or damaged ({_line(error)})") from None
         return {_renamed(name): tensor for name, tensor in tensors.items()}
+
+    def file(self) -> Path | None:
+        """Return the file of tensors, or None if it is missing."""
+        paths = (self.folder / name for name in TENSORS)
+        return next((path for path in paths if path.is_file()), None)
 
     def load_into(self, network: nn.Module, prefix: str, fresh: tuple[str, ...]) -> None:
         """Load the tensors of the folder into a network.
@@ -193,9 +186,7 @@ class Weights:
         network.load_state_dict(chosen, strict=False)
 
     def _unusable(self, path: Path, problem: str) -> UserError:
-        return UserError(
-            f"{path} {problem}: the weights of {self.model} are missing. {self._advice()}"
-        )
+        return UserError(f"{path} {problem}: no usable weights of {self.model}. {self._advice()}")
 
     def _advice(self) -> str:
         root = self.folder.parent
@@ -206,7 +197,7 @@ class Weights:
 
 
 def _renamed(name: str) -> str:
-    """Return a tensor's name in today's transformers."""
+    """Return a tensor's current name in transformers; old files use others."""
     for old, new in OLD_NAMES.items():
         name = name.removesuffix(old) + new if name.endswith(old) else name
     return name
