@@ -3,14 +3,18 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from clipnoise.errors import UserError
-from clipnoise.studies.plan import NAME, RESERVED, RUN, Plan
+from clipnoise.studies.plan import RUN, Plan
 
 
 configfile: "config.yaml"
 
 
 try:
-    plan = Plan.from_values(config, Path(workflow.basedir) / "workflow" / "studies")
+    plan = Plan.from_values(
+        config,
+        Path(workflow.basedir) / "workflow" / "studies",
+        plans_jobs=workflow.is_main_process,
+    )
 except UserError as error:
     raise WorkflowError(str(error)) from None
 
@@ -18,23 +22,11 @@ RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.
 COLLECTED = plan.collected
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
-# What a job was made with is kept by the process that plans it: a job on a node starts sooner without.
-fingerprint = plan.fingerprint if workflow.is_main_process else lambda run_hash: ""
-
-# A paper is what has a folder of studies or of reproductions; its report is all its artefacts.
-REPRODUCTIONS = glob_wildcards(
-    f"{workflow.basedir}/workflow/reproductions/{{artefact}}.yaml"
-).artefact
-ARTEFACTS = sorted({*plan.artefacts(), *REPRODUCTIONS})
-PAPERS = sorted({artefact.split("/")[0] for artefact in ARTEFACTS})
-
-# What has a report and is no study, with the character that comes after its name.
-NO_STUDY = "|".join(
-    [rf"({'|'.join(RESERVED)})/", *(rf"{name}[./]" for name in REPRODUCTIONS)]
-)
+# The files of a study and of its scale, as inputs `study` and `scale`.
+STUDY = unpack(lambda wildcards: plan.files(wildcards.study))
 
 
-# Seconds of work, or work that needs the network: not worth a place in a cluster's queue.
+# Seconds of work, or work that needs the network: not worth waiting in a cluster's queue.
 localrules:
     all,
     fetch,
@@ -50,12 +42,12 @@ localrules:
     track,
 
 
-# A fresh store that many jobs open at once breaks: it is made before the first of them. A rule would
-# be asked for again after each change of a study, and Snakemake then takes what follows an ancient()
-# input for up to date, missing runs included.
+# A new MLflow store breaks if many jobs open it at once, so it is made before the first of them. This is
+# no rule, because a rule would run again after each change of a study; with an ancient() input instead,
+# Snakemake would take everything behind it for up to date, even if runs are missing.
 onstart:
     shell(plan.open_store)
-    plan.note_batches()
+    plan.note_groups()
 
 
 wildcard_constraints:
@@ -66,8 +58,8 @@ wildcard_constraints:
     seed="[0-9]+",
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
-    batch="[0-9a-f]{12}",
-    study=f"(?!{NO_STUDY}){NAME}",
+    group="[0-9a-f]{12}",
+    study=plan.patterns["study"],
     panel="[A-Za-z0-9_-]+",
     number="[0-9]+",
 

@@ -60,7 +60,7 @@ def page(plan: Plan, speed: GPUSpeed, scale: str) -> str:
     """Return the page: counts, and a table of models."""
     used: Counter[str] = Counter()
     runs: dict[str, RunSpec] = {}
-    for artefact in plan.artefacts():
+    for artefact in plan.paper_studies:
         specs = plan.study(artefact).specs
         runs.update(specs)
         used.update(specs.keys())

@@ -89,7 +89,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
     study = write_study(folder, runs)
     planned = Plan.from_values({"studies": [str(study)]}, ROOT / "workflow" / "studies")
     first = planned.study(planned.configured[0]).runs[0].spec
-    inputs = [*planned.dataset_files(first.hash), *planned.calibration_file(first.hash)]
+    inputs = [file for files in planned.inputs([first]).values() for file in files]
     for name in (*inputs, "results/mlflow.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -108,7 +108,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
             planned.results(planned.configured[0])[0],
             "--allowed-rules",
             "train",
-            "train_batch",
+            "train_group",
         ],
         "collect": ["clipnoise", "collect", str(study), "--results", "results", "--out", out],
         "status": ["clipnoise", "status"],

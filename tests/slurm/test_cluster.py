@@ -147,7 +147,7 @@ def checkout(folder: Path) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     (folder / "study.yaml").write_text(STUDY)
     plan = Plan.from_values({**CONFIG, "studies": [str(folder / "study.yaml")]}, folder)
-    (calibration,) = plan.calibration_file(plan.study("study").runs[0].spec.hash)
+    (calibration,) = plan.inputs([plan.study("study").runs[0].spec])["calibration"]
     options = shlex.split(plan.calibration(Path(calibration).stem).options())
     made = [
         start(["clipnoise", "data", "prepare", "digits", "--cache", "data"], folder),
@@ -314,14 +314,14 @@ def test_the_job_of_a_lost_node_runs_again(story: Story) -> None:
 def test_logs_are_where_a_person_looks_for_them(story: Story) -> None:
     logs = story.folder / "results"
     assert len(list(logs.glob("runs/**/run.log"))) == 5
-    assert len(list(logs.glob("logs/train_batch/*.log"))) == 3
-    assert list(logs.glob(f"logs/slurm/rule_train_batch/*/{story.cancelled}.log"))
+    assert len(list(logs.glob("logs/train_group/*.log"))) == 3
+    assert list(logs.glob(f"logs/slurm/rule_train_group/*/{story.cancelled}.log"))
     said = (story.folder / "snakemake.txt").read_text()
-    assert "results/logs/slurm/rule_train_batch" in said
+    assert "results/logs/slurm/rule_train_group" in said
 
 
 def test_seconds_of_work_take_no_place_in_the_queue(story: Story) -> None:
-    assert {job.rule.split("_wildcards")[0] for job in story.jobs.values()} == {"rule_train_batch"}
+    assert {job.rule.split("_wildcards")[0] for job in story.jobs.values()} == {"rule_train_group"}
     done = (story.folder / "snakemake.txt").read_text()
     for rule in ("collect", "table", "report"):
         assert f"done   {rule}" in done

@@ -121,14 +121,14 @@ report: [{kind: table, panel: elsewhere}]
 """
 
 
-def test_a_part_gives_public_data_to_the_methods_that_use_them(tmp_path: Path) -> None:
+def test_a_panel_gives_public_data_to_the_methods_that_use_them(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere.yaml"
     path.write_text(STUDY)
     plan = Plan.from_values({"studies": [os.fspath(path)]}, tmp_path)
     runs = {run.spec.method.id: run.spec for run in plan.study(plan.configured[0]).runs}
     cache = parse_config({}).cache
-    assert plan.dataset_files(runs["dp-sgd"].hash) == [f"{cache}/digits/manifest.json"]
-    assert plan.dataset_files(runs["adadps-rmsprop"].hash) == [
+    assert plan.inputs([runs["dp-sgd"]])["data"] == [f"{cache}/digits/manifest.json"]
+    assert plan.inputs([runs["adadps-rmsprop"]])["data"] == [
         f"{cache}/digits/manifest.json",
         f"{cache}/printed-digits/manifest.json",
     ]

@@ -159,11 +159,11 @@ def test_tables_and_reports_of_a_scale_have_places_of_their_own(tmp_path: Path) 
     values = {"studies": [str(study.path)]}
     plan = Plan.from_values({**values, "scale": "smoke"}, tmp_path / "studies")
     assert plan.collected == "results/studies-smoke"
-    assert plan.scale_file(study.name) == [str(tmp_path / "scales" / "smoke.yaml")]
+    assert plan.files(study.name)["scale"] == [str(tmp_path / "scales" / "smoke.yaml")]
     assert plan.reports() == ["reports/paper/table1.pdf"]
     paper = Plan.from_values(values, tmp_path / "studies")
     assert paper.collected == "results/studies"
-    assert paper.scale_file(study.name) == []
+    assert paper.files(study.name)["scale"] == []
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,7 @@ def test_two_studies_share_the_runs_they_both_need(tmp_path: Path) -> None:
 def test_runs_with_one_budget_share_one_calibration(tmp_path: Path) -> None:
     path = study(tmp_path)
     plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
-    hashes = [run.spec.hash for run in plan.study("mine").runs]
-    files = {file for identity in hashes for file in plan.calibration_file(identity)}
+    files = plan.inputs([run.spec for run in plan.study("mine").runs])["calibration"]
     assert len(files) == 2
     (key, _) = (Path(file).stem for file in sorted(files))
     assert "--epsilon" in plan.calibration(key).options()
@@ -240,8 +239,8 @@ def test_a_study_that_shares_the_panels_of_another_has_its_runs(tmp_path: Path) 
     path = study(tmp_path)
     plan = Plan.from_values({"studies": [str(shares(path, "mine"))]}, path.parent)
     assert plan.results("shows") == plan.results("mine")
-    assert plan.sources("shows") == [str(path)]
-    assert plan.sources("mine") == []
+    assert plan.study("shows").sources == (path,)
+    assert plan.study("mine").sources == ()
 
 
 @pytest.mark.parametrize(

@@ -150,13 +150,14 @@ def test_the_plan_knows_the_runs_of_a_search_and_what_waits_for_it(tmp_path: Pat
     plan = Plan.from_values({"studies": [str(study.path)]}, tmp_path / "studies")
     (key, search) = next(iter(study.searches.items()))
     assert plan.run(search.runs[0].hash) == search.runs[0]
-    assert len(plan.search_files(key)) == 8
+    summaries = plan.done_files(search.runs)
+    assert len(summaries) == 8
     words = plan.search_options(key).split()
     below, first = words[words.index("--below") + 1], words[words.index("--runs") + 1]
-    assert f"{below}/{first}/summary.json" == plan.search_files(key)[0]
+    assert f"{below}/{first}/summary.json" == summaries[0]
     waiting = next(run.spec for run in study.runs if run.spec.tuning and run.spec.tuning.key == key)
-    assert plan.choice_file(waiting.hash) == [f"results/tuning/{key}.json"]
-    assert plan.choice_file(search.runs[0].hash) == []
+    assert plan.inputs([waiting])["choice"] == [f"results/tuning/{key}.json"]
+    assert plan.inputs(search.runs)["choice"] == []
     assert len(memberships([study])) == len(study.runs) + 4 * 8
 
 

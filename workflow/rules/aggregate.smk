@@ -1,9 +1,8 @@
-# A second try within one call would find a damaged result set aside, and take it for missing.
+# No retries: a damaged result is set aside, and a second try would take it for missing.
 rule collect:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        sources=lambda wildcards: plan.sources(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
+        sources=lambda wildcards: plan.study(wildcards.study).sources,
         runs=lambda wildcards: plan.results(wildcards.study),
     output:
         runs=f"{COLLECTED}/{{study}}/runs.csv",

@@ -9,47 +9,29 @@ ruleorder: reaccount > report
 
 
 # The fingerprint repeats an audit when the code that it attacks has changed.
-rule audit_contract:
+rule audit_method:
     input:
         lambda wildcards: expand(
             f"{CACHE}/{{dataset}}/manifest.json",
             dataset=audit_datasets(wildcards.method),
         ),
     output:
-        f"{RESULTS}/audit/contract/{{method}}.json",
+        f"{RESULTS}/audit/{{kind}}/{{method}}.json",
     log:
-        f"{RESULTS}/logs/audit/contract/{{method}}.log",
+        f"{RESULTS}/logs/audit/{{kind}}/{{method}}.log",
     benchmark:
-        f"{RESULTS}/logs/audit/contract/{{method}}.jsonl"
+        f"{RESULTS}/logs/audit/{{kind}}/{{method}}.jsonl"
+    wildcard_constraints:
+        kind="contract|empirical",
     conda:
         LOCK
     params:
         cache=lambda wildcards: CACHE,
-        fingerprint=lambda wildcards: audit_fingerprint("contract", wildcards.method),
-    shell:
-        "OMP_NUM_THREADS=1 clipnoise audit contract {wildcards.method} --cache {params.cache:q}"
-        " --out {output:q} > {log:q} 2>&1"
-
-
-rule audit_empirical:
-    input:
-        lambda wildcards: expand(
-            f"{CACHE}/{{dataset}}/manifest.json",
-            dataset=audit_datasets(wildcards.method),
+        fingerprint=lambda wildcards: audit_fingerprint(
+            wildcards.kind, wildcards.method
         ),
-    output:
-        f"{RESULTS}/audit/empirical/{{method}}.json",
-    log:
-        f"{RESULTS}/logs/audit/empirical/{{method}}.log",
-    benchmark:
-        f"{RESULTS}/logs/audit/empirical/{{method}}.jsonl"
-    conda:
-        LOCK
-    params:
-        cache=lambda wildcards: CACHE,
-        fingerprint=lambda wildcards: audit_fingerprint("empirical", wildcards.method),
     shell:
-        "OMP_NUM_THREADS=1 clipnoise audit empirical {wildcards.method} --cache {params.cache:q}"
+        "OMP_NUM_THREADS=1 clipnoise audit {wildcards.kind} {wildcards.method} --cache {params.cache:q}"
         " --out {output:q} > {log:q} 2>&1"
 
 

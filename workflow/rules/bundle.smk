@@ -1,14 +1,10 @@
-OF_PAPER = {
-    paper: [name for name in ARTEFACTS if name.startswith(f"{paper}/")]
-    for paper in PAPERS
-}
 BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
 
 
 rule paper_report:
     input:
-        parts=lambda wildcards: expand(
-            f"{REPORTS}/{{artefact}}.pdf", artefact=OF_PAPER[wildcards.paper]
+        reports=lambda wildcards: expand(
+            f"{REPORTS}/{{artefact}}.pdf", artefact=plan.papers[wildcards.paper]
         ),
         scale=plan.scale or [],
         template=BUNDLE,
@@ -23,13 +19,13 @@ rule paper_report:
     benchmark:
         f"{RESULTS}/logs/paper_report/{{paper}}.jsonl"
     wildcard_constraints:
-        paper="|".join(PAPERS) or "none",
+        paper=plan.patterns["paper"],
     conda:
         LOCK
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
-        artefacts=lambda wildcards: OF_PAPER[wildcards.paper],
+        artefacts=lambda wildcards: plan.papers[wildcards.paper],
     shell:
         "clipnoise bundle {params.artefacts} --reports {params.reports:q}"
         " --studies {params.studies:q} --scale {input.scale:q} --template {input.template:q}"
@@ -38,7 +34,7 @@ rule paper_report:
 
 use rule paper_report as every_report with:
     input:
-        parts=expand(f"{REPORTS}/{{artefact}}.pdf", artefact=ARTEFACTS),
+        reports=expand(f"{REPORTS}/{{artefact}}.pdf", artefact=plan.artefacts),
         scale=plan.scale or [],
         template=BUNDLE,
     output:
@@ -54,4 +50,4 @@ use rule paper_report as every_report with:
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
-        artefacts=ARTEFACTS,
+        artefacts=plan.artefacts,

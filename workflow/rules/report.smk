@@ -6,8 +6,7 @@ PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 
 rule table:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
     output:
         csv=report(
@@ -32,8 +31,7 @@ rule table:
 
 rule figure:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
         curves=f"{COLLECTED}/{{study}}/curves.csv",
     output:
@@ -59,8 +57,7 @@ rule figure:
 
 rule compare:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
         tables=lambda wildcards: published_tables(
             plan.study(wildcards.study), PUBLISHED
@@ -88,8 +85,7 @@ rule compare:
 
 rule report:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
         template=TEMPLATE,
         tables=lambda wildcards: plan.tables(wildcards.study),
@@ -112,7 +108,7 @@ rule report:
     benchmark:
         f"{RESULTS}/logs/report/{{study}}.jsonl"
     wildcard_constraints:
-        study=rf"(?!{NO_STUDY}|({'|'.join(PAPERS)})/)[A-Za-z0-9_-]+",
+        study=plan.patterns["single"],
     conda:
         LOCK
     params:
@@ -138,14 +134,13 @@ use rule report as artefact with:
     benchmark:
         f"{RESULTS}/logs/artefact/{{study}}.jsonl"
     wildcard_constraints:
-        study=rf"(?!{NO_STUDY})[A-Za-z0-9_-]+/(?!(report|partial)\.)[A-Za-z0-9_-]+",
+        study=plan.patterns["artefact"],
 
 
-# Takes what is there: no run is an input, so a failed job cannot hold it up.
+# Shows the results that exist: no run is an input, so a failed job cannot hold it up.
 rule partial_report:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         template=TEMPLATE,
     output:
         f"{REPORTS}/{{study}}/partial.pdf",

@@ -15,7 +15,7 @@ rule reproduce:
     benchmark:
         f"{RESULTS}/logs/reproduce/{{artefact}}.jsonl"
     wildcard_constraints:
-        artefact="|".join(REPRODUCTIONS),
+        artefact=plan.patterns["reproduction"],
     conda:
         LOCK
     params:
@@ -45,7 +45,7 @@ rule reproduction_report:
     benchmark:
         f"{RESULTS}/logs/reproduction_report/{{artefact}}.jsonl"
     wildcard_constraints:
-        artefact="|".join(REPRODUCTIONS),
+        artefact=plan.patterns["reproduction"],
     conda:
         LOCK
     params:
@@ -57,4 +57,4 @@ rule reproduction_report:
 
 rule reproductions:
     input:
-        expand(f"{REPORTS}/{{artefact}}.pdf", artefact=REPRODUCTIONS),
+        expand(f"{REPORTS}/{{artefact}}.pdf", artefact=plan.reproductions),

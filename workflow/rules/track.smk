@@ -1,7 +1,6 @@
 rule track:
     input:
-        study=lambda wildcards: plan.study_file(wildcards.study),
-        scale=lambda wildcards: plan.scale_file(wildcards.study),
+        STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
     output:
         f"{COLLECTED}/{{study}}/tracked.json",

@@ -1,11 +1,9 @@
-# exec, in both rules: a signal must reach the run, not a shell that ends before the run is saved.
-# tracking and device stand among the resources, not the params: they do not belong to a result, so
-# changing them must not train anything again.
+# Both rules use exec, because a signal must reach the run, not a shell that would end before the run is
+# saved. tracking and device are resources rather than params: they cannot change a result, so changing
+# them must not train anything again.
 rule train:
     input:
-        data=lambda wildcards: plan.dataset_files(wildcards.hash),
-        calibration=lambda wildcards: plan.calibration_file(wildcards.hash),
-        choice=lambda wildcards: plan.choice_file(wildcards.hash),
+        unpack(lambda wildcards: plan.inputs([plan.run(wildcards.hash)])),
     output:
         summary=f"{RESULTS}/runs/{RUN}/summary.json",
         spec=f"{RESULTS}/runs/{RUN}/spec.yaml",
@@ -27,7 +25,7 @@ rule train:
         device=plan.config.device,
     params:
         spec=lambda wildcards: plan.spec_json(wildcards.hash),
-        fingerprint=lambda wildcards: fingerprint(wildcards.hash),
+        fingerprint=lambda wildcards: plan.fingerprints([plan.run(wildcards.hash)]),
         cache=lambda wildcards: CACHE,
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
@@ -38,44 +36,42 @@ rule train:
         " --device {resources.device} --gpus {resources.gpus_held} --requeue --threads {resources.cpus_per_task} > {log:q} 2>&1"
 
 
-# The runs' files are not its output, because Snakemake deletes what a failed job has made: a batch
+# The files of the runs are not its output, because Snakemake deletes the output of a failed job: a group
 # that is started again trains only the runs that have no result.
-rule train_batch:
+rule train_group:
     input:
-        data=lambda wildcards: plan.for_batch(plan.dataset_files, wildcards.batch),
-        calibration=lambda wildcards: plan.for_batch(
-            plan.calibration_file, wildcards.batch
-        ),
-        choice=lambda wildcards: plan.for_batch(plan.choice_file, wildcards.batch),
+        unpack(lambda wildcards: plan.inputs(plan.group(wildcards.group).runs)),
     output:
-        f"{RESULTS}/batches/{{batch}}.json",
+        f"{RESULTS}/groups/{{group}}.json",
     log:
-        f"{RESULTS}/logs/train_batch/{{batch}}.log",
+        f"{RESULTS}/logs/train_group/{{group}}.log",
     benchmark:
-        f"{RESULTS}/logs/train_batch/{{batch}}.jsonl"
+        f"{RESULTS}/logs/train_group/{{group}}.jsonl"
     conda:
         LOCK
-    threads: lambda wildcards: plan.batch(wildcards.batch).parallel * plan.job.threads
+    threads: lambda wildcards: plan.group(wildcards.group).parallel * plan.job.threads
     resources:
         mem_mb=lambda wildcards, attempt: (
-            plan.batch(wildcards.batch).parallel * plan.job.memory_mb * attempt
+            plan.group(wildcards.group).parallel * plan.job.memory_mb * attempt
         ),
         runtime=lambda wildcards, attempt: (
-            plan.batch(wildcards.batch).rounds * plan.job.minutes * attempt
+            plan.group(wildcards.group).rounds * plan.job.minutes * attempt
         ),
         gres=lambda wildcards: plan.job.gres(
-            plan.batch(wildcards.batch).runs[0].model.id
+            plan.group(wildcards.group).runs[0].model.id
         ),
         cpus_per_task=lambda wildcards: (
-            plan.batch(wildcards.batch).parallel * plan.job.threads
+            plan.group(wildcards.group).parallel * plan.job.threads
         ),
         gpus_held=plan.job.gpus,
         tracking=plan.config.tracking,
         device=plan.config.device,
     params:
-        specs=lambda wildcards: plan.batch_json(wildcards.batch),
-        fingerprints=lambda wildcards: plan.for_batch(fingerprint, wildcards.batch),
-        parallel=lambda wildcards: plan.batch(wildcards.batch).parallel,
+        specs=lambda wildcards: plan.group_json(wildcards.group),
+        fingerprints=lambda wildcards: plan.fingerprints(
+            plan.group(wildcards.group).runs
+        ),
+        parallel=lambda wildcards: plan.group(wildcards.group).parallel,
         run_threads=plan.job.threads,
         cache=lambda wildcards: CACHE,
         weights=lambda wildcards: plan.config.weights,

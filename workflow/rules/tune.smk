@@ -1,7 +1,7 @@
 # Tuning runs are ordinary runs; the runs that wait for them read the choice.
 rule select:
     input:
-        lambda wildcards: plan.search_files(wildcards.key),
+        lambda wildcards: plan.done_files(plan.search(wildcards.key).runs),
     output:
         f"{RESULTS}/tuning/{{key}}.json",
     log:

@@ -15,7 +15,6 @@ from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.run.spec import to_mapping
 from clipnoise.run.tuning import read_choice
-from clipnoise.studies.audits import audit_of
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.selection import epsilon_with_tuning
 from clipnoise.studies.study import Study
@@ -80,6 +79,21 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         rows.append(row)
         curves.extend(points)
     return _csv(RUN_COLUMNS, rows), _csv(CURVE_COLUMNS, curves)
+
+
+def audit_of(results: Path, method: str) -> str | None:
+    """Return what the empirical audit of a method found, in words; None where there is none.
+
+    Args:
+        results: the results folder.
+        method: its id.
+    """
+    path = results / "audit" / "empirical" / f"{method}.json"
+    if not path.is_file():
+        return None
+    found = json.loads(path.read_text())
+    bound, claimed = found["bound"]["epsilon"], found["claimed_epsilon"]
+    return f"{found['verdict']}: ε ≥ {bound:.2f} of {claimed:.2f}"
 
 
 def _read(

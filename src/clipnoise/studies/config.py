@@ -51,8 +51,8 @@ class Resources:
         for model in self.gpu_share:
             model_class(model, file="gpu_share")
 
-    def dealt(self, runs: int) -> int:
-        """Return how many of so many runs one job trains, one after another; 64 at most."""
+    def runs_in_a_job(self, runs: int) -> int:
+        """Return how many of a study's runs one job trains, one after another; 64 at most."""
         return min(MOST_RUNS, max(self.runs_per_job, -(-runs // self.jobs_per_study)))
 
     def at_once(self, model: str) -> int:

@@ -44,7 +44,7 @@ MADE_BY = {
     "prepare": ("cache", "{name}/manifest.json"),
     "calibrate": ("results", "calibration/{name}.json"),
     "select": ("results", "tuning/{name}.json"),
-    "train_batch": ("results", "batches/{name}.json"),
+    "train_group": ("results", "groups/{name}.json"),
 }
 
 

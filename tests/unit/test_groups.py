@@ -1,4 +1,4 @@
-"""Batches: several runs in one job, some at a time on one GPU, each a process of its own."""
+"""Job groups: several runs in one job, some at a time on one GPU, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from clipnoise.errors import UserError
 from clipnoise.run import scheduler
 from clipnoise.run.batch import Forks, is_finished
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.studies.batches import batches
 from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
+from clipnoise.studies.groups import group_runs
 from clipnoise.studies.plan import Plan
 
 STUDY = """\
@@ -58,22 +58,22 @@ def write_study(folder: Path, name: str, seeds: list[int], models: str = "[logis
     (folder / f"{name}.yaml").write_text(STUDY.format(seeds=seeds, models=models))
 
 
-def test_every_run_is_in_one_batch_and_every_batch_but_the_last_is_full() -> None:
+def test_every_run_is_in_one_group_and_every_group_but_the_last_is_full() -> None:
     runs = [run(seed, model) for seed in range(5) for model in ("logistic", "cnn-small")]
-    dealt = list(batches([*runs, *runs], Resources(runs_per_job=2)))
-    assert sorted(spec.hash for batch in dealt for spec in batch.runs) == sorted(
+    dealt = list(group_runs([*runs, *runs], Resources(runs_per_job=2)))
+    assert sorted(spec.hash for group in dealt for spec in group.runs) == sorted(
         spec.hash for spec in runs
     )
-    assert [len(batch.runs) for batch in dealt] == [2, 2, 2, 2, 2]
-    assert [batch.key for batch in dealt] == [
-        batch.key for batch in batches(runs, Resources(runs_per_job=2))
+    assert [len(group.runs) for group in dealt] == [2, 2, 2, 2, 2]
+    assert [group.key for group in dealt] == [
+        group.key for group in group_runs(runs, Resources(runs_per_job=2))
     ]
 
 
-def test_runs_that_ask_for_other_parts_of_a_gpu_are_in_other_batches() -> None:
+def test_runs_that_ask_for_other_shares_of_a_gpu_are_in_other_groups() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8, runs_per_job=3)
     runs = [run(seed, model) for seed in range(3) for model in ("logistic", "cnn-small")]
-    first, second = batches(runs, resources)
+    first, second = group_runs(runs, resources)
     assert {spec.model.id for spec in first.runs} == {"logistic"}
     assert {spec.model.id for spec in second.runs} == {"cnn-small"}
 
@@ -81,14 +81,14 @@ def test_runs_that_ask_for_other_parts_of_a_gpu_are_in_other_batches() -> None:
 def test_runs_that_share_a_gpu_are_one_job_of_several_at_a_time() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 4}, runs_per_job=2)
     runs = [run(seed, model) for seed in range(4) for model in ("logistic", "cnn-small")]
-    shared, *alone = batches(runs, resources)
+    shared, *alone = group_runs(runs, resources)
     assert (len(shared.runs), shared.parallel, shared.rounds) == (4, 4, 1)
-    assert [(batch.parallel, batch.rounds) for batch in alone] == [(1, 2), (1, 2)]
+    assert [(group.parallel, group.rounds) for group in alone] == [(1, 2), (1, 2)]
 
 
 def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8)
-    assert {len(batch.runs) for batch in batches(map(run, range(3)), resources)} == {1}
+    assert {len(group.runs) for group in group_runs(map(run, range(3)), resources)} == {1}
     assert (resources.gres("logistic"), resources.gres("cnn-5")) == ("shard:2", "shard:8")
     assert (Resources(gpus=2).gres("logistic"), Resources().gres("logistic")) == ("gpu:2", "")
 
@@ -100,10 +100,10 @@ def test_sharing_a_gpu_without_one_is_refused() -> None:
 
 def test_the_jobs_of_a_study_with_many_runs_hold_several() -> None:
     resources = Resources(jobs_per_study=3)
-    assert [len(one.runs) for one in batches(map(run, range(3)), resources)] == [1, 1, 1]
-    assert [len(one.runs) for one in batches(map(run, range(7)), resources)] == [3, 3, 1]
-    assert [resources.dealt(runs) for runs in (1, 6, 7, 10**6)] == [1, 2, 3, MOST_RUNS]
-    assert Resources(runs_per_job=5, jobs_per_study=3).dealt(7) == 5
+    assert [len(one.runs) for one in group_runs(map(run, range(3)), resources)] == [1, 1, 1]
+    assert [len(one.runs) for one in group_runs(map(run, range(7)), resources)] == [3, 3, 1]
+    assert [resources.runs_in_a_job(runs) for runs in (1, 6, 7, 10**6)] == [1, 2, 3, MOST_RUNS]
+    assert Resources(runs_per_job=5, jobs_per_study=3).runs_in_a_job(7) == 5
 
 
 def test_runs_with_a_job_of_their_own_are_asked_for_by_their_summaries(tmp_path: Path) -> None:
@@ -113,10 +113,10 @@ def test_runs_with_a_job_of_their_own_are_asked_for_by_their_summaries(tmp_path:
     assert alone.results("study") == [alone.run_file(one.spec, "summary.json") for one in runs]
     dealt = plan(tmp_path, "study", jobs_per_study=2)
     keys = [Path(file).stem for file in dealt.results("study")]
-    assert [len(dealt.batch(key).runs) for key in keys] == [2, 1]
+    assert [len(dealt.group(key).runs) for key in keys] == [2, 1]
 
 
-def test_studies_that_share_runs_share_their_batches(tmp_path: Path) -> None:
+def test_studies_that_share_runs_share_their_groups(tmp_path: Path) -> None:
     write_study(tmp_path, "first", [1, 2])
     write_study(tmp_path, "second", [1, 2, 3])
     both = plan(tmp_path, "first", "second", runs_per_job=8)
@@ -125,68 +125,68 @@ def test_studies_that_share_runs_share_their_batches(tmp_path: Path) -> None:
     assert len(both.results("second")) == 2
 
 
-def test_a_job_that_knows_only_the_key_finds_its_batch(tmp_path: Path) -> None:
+def test_a_job_that_knows_only_the_key_finds_its_group(tmp_path: Path) -> None:
     write_study(tmp_path, "asked", [1, 2, 3])
     write_study(tmp_path, "configured", [2])
     (file, *_) = plan(tmp_path, "configured", runs_per_job=2).results("asked")
-    found = plan(tmp_path, "configured", runs_per_job=2).batch(Path(file).stem)
+    found = plan(tmp_path, "configured", runs_per_job=2).group(Path(file).stem)
     assert len(found.runs) <= 2
 
 
-def test_a_result_lost_after_its_batch_was_done_is_asked_for_by_itself(tmp_path: Path) -> None:
+def test_a_result_lost_after_its_group_was_done_is_asked_for_by_itself(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1, 2])
     planned = plan(tmp_path, "study", runs_per_job=2)
-    (batch,) = planned.results("study")
-    first, second = planned.batch(Path(batch).stem).runs
-    Path(batch).parent.mkdir(parents=True)
-    Path(batch).touch()
+    (group,) = planned.results("study")
+    first, second = planned.group(Path(group).stem).runs
+    Path(group).parent.mkdir(parents=True)
+    Path(group).touch()
     kept = Path(planned.run_file(first, "summary.json"))
     kept.parent.mkdir(parents=True)
     kept.touch()
-    assert planned.results("study") == [batch, planned.run_file(second, "summary.json")]
+    assert planned.results("study") == [group, planned.run_file(second, "summary.json")]
 
 
-def test_a_batch_in_a_queue_is_found_after_its_study_was_edited(tmp_path: Path) -> None:
+def test_a_group_in_a_queue_is_found_after_its_study_was_edited(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1, 2, 3])
     planned = plan(tmp_path, "study", runs_per_job=2)
-    planned.note_batches()
+    planned.note_groups()
     key = Path(planned.results("study")[0]).stem
     write_study(tmp_path, "study", [0, 1, 2, 3])
     edited = plan(tmp_path, "study", runs_per_job=2)
-    assert edited.batch(key) == planned.batch(key)
-    edited.note_batches()
+    assert edited.group(key) == planned.group(key)
+    edited.note_groups()
     write_study(tmp_path, "study", [2, 3])
     with pytest.raises(UserError, match="no study plans it"):
-        plan(tmp_path, "study", runs_per_job=2).batch(key)
+        plan(tmp_path, "study", runs_per_job=2).group(key)
 
 
-def test_a_result_that_a_larger_batch_has_made_is_looked_at_by_a_batch(tmp_path: Path) -> None:
+def test_a_result_that_a_larger_group_has_made_is_checked_by_a_group(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1])
     planned = plan(tmp_path, "study")
     (summary,) = planned.results("study")
     Path(summary).parent.mkdir(parents=True)
     Path(summary).touch()
-    (batch,) = planned.results("study")
-    assert planned.batch(Path(batch).stem).runs == (planned.study("study").runs[0].spec,)
+    (group,) = planned.results("study")
+    assert planned.group(Path(group).stem).runs == (planned.study("study").runs[0].spec,)
     (Path(summary).parent / "benchmark.jsonl").touch()
     assert planned.results("study") == [summary], "a job of its own has made it"
 
 
-def test_a_batch_asks_for_no_more_than_its_runs_need() -> None:
+def test_a_group_asks_for_no_more_than_its_runs_need() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 8}, threads=2)
-    (batch,) = batches(map(run, range(3)), resources)
-    assert (len(batch.runs), batch.parallel) == (3, 3)
+    (group,) = group_runs(map(run, range(3)), resources)
+    assert (len(group.runs), group.parallel) == (3, 3)
 
 
-def test_the_specs_of_a_batch_fit_into_one_word_of_a_command_line() -> None:
+def test_the_specs_of_a_group_fit_into_one_argument_of_a_command_line() -> None:
     columns = [f"a-column-with-a-long-name-{number}" for number in range(400)]
     own = {"id": "own", "inputs": columns, "shape": [400], "training_file": 300}
     values = to_mapping(run(0))
     runs = [from_mapping({**values, "dataset": own, "seed": seed}) for seed in range(64)]
-    dealt = list(batches(runs, Resources(runs_per_job=64)))
-    assert sum(len(batch.runs) for batch in dealt) == 64
-    for batch in dealt:
-        assert len(json.dumps([to_mapping(one) for one in batch.runs])) < 128 * 1024
+    dealt = list(group_runs(runs, Resources(runs_per_job=64)))
+    assert sum(len(group.runs) for group in dealt) == 64
+    for group in dealt:
+        assert len(json.dumps([to_mapping(one) for one in group.runs])) < 128 * 1024
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_gpus_that_a_scheduler_has_dealt_out_are_left_as_they_are(
         assert dict(os.environ) == before
 
 
-def test_a_batch_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
+def test_a_group_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
     tmp_path: Path,
 ) -> None:
     """In a process of its own, which has not used torch's threads before it forks."""
