@@ -186,7 +186,7 @@ def test_a_stopped_run_keeps_nothing_and_starts_anew(
     places = {"results": tmp_path, "cache": cache, "weights": tmp_path, "device": "cpu"}
 
     def job() -> dict[str, Any]:
-        return run_job(run, calibrate(target), tracking="off", **places)  # type: ignore[arg-type]
+        return run_job(run, calibrate(target), **places)  # type: ignore[arg-type]
 
     with caplog.at_level(logging.INFO), monkeypatch.context() as patch:
         patch.setattr("clipnoise.run.job.describe", lambda *_: signal.raise_signal(STOP))

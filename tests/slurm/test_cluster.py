@@ -192,13 +192,13 @@ def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def runs(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield the processes that train a run, each with the id of its job: forks of train-batch."""
+    """Yield the processes that train a run, each with the id of its job: forks of train-group."""
     for process in psutil.process_iter(["name"]):
         if process.info["name"] != "clipnoise":
             continue
         try:
             words, parent = process.cmdline(), process.parent()
-            forked = "train-batch" in words and parent is not None and parent.cmdline() == words
+            forked = "train-group" in words and parent is not None and parent.cmdline() == words
             if forked and Path(process.cwd()) == folder:
                 yield process.environ()["SLURM_JOB_ID"], process
         except psutil.Error:

@@ -16,7 +16,8 @@ import pytest
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.run import scheduler
-from clipnoise.run.batch import Forks, is_finished
+from clipnoise.run.forks import Forks
+from clipnoise.run.job import is_finished
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
 from clipnoise.studies.groups import group_runs
@@ -337,8 +338,8 @@ def test_a_group_gives_the_results_of_single_runs_and_repeats_only_what_is_lost(
     one, many = tmp_path / "one", tmp_path / "many"
     shared = ["--cache", str(tmp_path / "data"), "--device", "cpu"]
     program = str(Path(sys.executable).parent / "clipnoise")
-    command = [program, "train-batch", "--specs", json.dumps(specs)]
-    command += ["--results", str(many), "--out", str(many / "batch.json"), *shared]
+    command = [program, "train-group", "--specs", json.dumps(specs)]
+    command += ["--results", str(many), "--out", str(many / "group.json"), *shared]
     alone = ["--spec", json.dumps(specs[0]), "--results", str(one), *shared]
     subprocess.run(command, check=True)
     subprocess.run([program, "train", *alone], check=True)

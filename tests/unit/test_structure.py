@@ -20,7 +20,8 @@ LAYERS = [
     {"core"},
     {"privacy", "data", "models", "gradients"},
     {"methods"},
-    {"run", "tracking"},
+    {"run"},
+    {"tracking"},
     {"studies", "report", "papers", "audit"},
     {"cli"},
 ]

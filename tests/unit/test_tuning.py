@@ -14,8 +14,8 @@ from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
+from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, write_choice
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
-from clipnoise.run.tuning import Choice, Spent, Tried, read_choice, resolve, write_choice
 from clipnoise.studies.membership import memberships
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.selection import choose, epsilon_with_tuning

@@ -77,7 +77,7 @@ rule train_group:
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
     shell:
-        "exec clipnoise train-batch --specs {params.specs:q} --calibration {input.calibration:q}"
+        "exec clipnoise train-group --specs {params.specs:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
         " --device {resources.device} --gpus {resources.gpus_held} --requeue --threads {params.run_threads}"

@@ -43,7 +43,7 @@ WORKFLOW = {
     "reproduction-report": "reports",
     "select": "studies",
     "table": "reports",
-    "train-batch": "train",
+    "train-group": "train",
 }
 COMMANDS = {**USERS, **WORKFLOW}
 

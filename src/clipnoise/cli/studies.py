@@ -14,7 +14,7 @@ import click
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Natural
-from clipnoise.run.tuning import Metric
+from clipnoise.run.choice import Metric
 
 if TYPE_CHECKING:
     from clipnoise.studies.status import RunStatus, StudyStatus
@@ -212,8 +212,8 @@ def select(
     The choice is a JSON file with every configuration that was tried; `clipnoise train --choice`
     reads it. A configuration with a run that diverged cannot win.
     """
+    from clipnoise.run.choice import write_choice
     from clipnoise.run.results import read_run, set_aside
-    from clipnoise.run.tuning import write_choice
     from clipnoise.studies.selection import choose
 
     summaries = []

@@ -125,6 +125,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.scheduler import hold_gpus
+    from clipnoise.tracking import open_run
 
     if spec.privacy is not None and len(calibration) != 1:
         raise UserError("--calibration: a private run reads exactly one calibration file.")
@@ -142,7 +143,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
                 cache=given.cache,
                 weights=given.weights,
                 device=given.device,
-                tracking=given.tracking,
+                open_view=partial(open_run, given.results, spec, mode=given.tracking),
                 checkpoint_seconds=60 * given.checkpoint_minutes,
             )
     except InterruptedRunError as reason:
@@ -151,7 +152,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
     return 0
 
 
-@options.command("train-batch")
+@options.command("train-group")
 @click.option("--specs", required=True, help="Run specs: a JSON list, or a file that holds one.")
 @calibration_files
 @choice_files
@@ -163,7 +164,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
 )
 @options.out("JSON file that lists the runs when all are done.", required=False)
 @circumstances
-def train_batch(
+def train_group(
     specs: str,
     calibration: Sequence[Path],
     choice: Sequence[Path],
@@ -180,10 +181,10 @@ def train_batch(
     given = Circumstances(**circumstances)
     options.limit_threads(given.threads)
     from clipnoise.files import write_json
-    from clipnoise.run.batch import Forks
+    from clipnoise.run.forks import Forks
     from clipnoise.run.scheduler import hold_gpus
 
-    runs, tasks = _plan_batch(_read_list(specs), calibration, choice, given)
+    runs, tasks = _plan_group(_read_list(specs), calibration, choice, given)
     print(f"{len(tasks)} of {len(runs)} runs to train", flush=True)
     forks, ended = Forks(parallel), {}
     if tasks:
@@ -201,7 +202,7 @@ def train_batch(
     return 0
 
 
-def _plan_batch(
+def _plan_group(
     specs: list[dict[str, Any]],
     calibration: Sequence[Path],
     choice: Sequence[Path],
@@ -209,7 +210,7 @@ def _plan_batch(
 ) -> tuple[dict[Path, RunSpec], dict[Path, Callable[[], int]]]:
     """Return all runs, and a function that trains it for each without a result, by log file."""
     from clipnoise.privacy.calibration import read_calibration
-    from clipnoise.run.batch import is_finished
+    from clipnoise.run.job import is_finished
     from clipnoise.run.results import run_folder
     from clipnoise.run.spec import from_mapping
 
@@ -242,7 +243,7 @@ def with_choice(spec: RunSpec, choice: Sequence[Path]) -> RunSpec:
     Raises:
         UserError: hyper-parameters of the run are tuned, and there is not one file of the choice.
     """
-    from clipnoise.run.tuning import read_choice, resolve
+    from clipnoise.run.choice import read_choice, resolve
 
     if spec.tuning is None or (spec.tuning.chosen and not choice):
         return spec

@@ -1,22 +1,25 @@
-"""A job: train one spec, write its result files, and show it in MLflow."""
+"""A job: train one spec and write its result files."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from clipnoise.data.cache import read_manifest
+from clipnoise.errors import UserError
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
-from clipnoise.run.batch import data_digests, is_finished
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
+from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.provenance import Provenance
-from clipnoise.run.results import read_summary, run_folder, write_run
-from clipnoise.tracking import LiveRun, Mode, open_run
+from clipnoise.run.results import read_run, read_summary, run_folder, write_run
+from clipnoise.run.spec import to_mapping
 
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
@@ -28,6 +31,54 @@ CHECKPOINT_SECONDS = 600.0
 logger = logging.getLogger(__name__)
 
 
+class MetricsView(Protocol):
+    """What shows the metrics of a run while it trains."""
+
+    def log(self, metrics: Mapping[str, Any], /) -> None:
+        """Show the metrics of one evaluation."""
+
+
+def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
+    """Return the digests of the prepared files of a run, as a result records them.
+
+    Args:
+        spec: the run.
+        cache: the folder of prepared datasets.
+
+    Raises:
+        UserError: a dataset is not prepared.
+    """
+    found: dict[str, str] = {}
+    for prefix, dataset in zip(("", "public "), spec.datasets, strict=False):
+        manifest = read_manifest(cache / dataset.prepared, dataset.invocation)
+        found |= {f"{prefix}{name}": text for name, text in manifest.digests().items()}
+    return found
+
+
+def is_finished(
+    results: Path, cache: Path, spec: RunSpec, calibration: Calibration | None = None
+) -> bool:
+    """Return whether a run has a sound result that present code, data and calibration would give.
+
+    Args:
+        results: the results folder.
+        cache: the folder of prepared datasets.
+        spec: the run, with its tuned hyper-parameters.
+        calibration: its σ; None for a non-private run.
+    """
+    try:
+        files, data = read_run(run_folder(results, spec)), data_digests(spec, cache)
+    except UserError:
+        return False
+    if files is None:
+        return False
+    sigma = None if calibration is None else calibration.noise_multiplier
+    summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
+    made_by = (summary["spec"], summary.get("fingerprint"), summary["privacy"]["noise_multiplier"])
+    same_data = all(summary["data"].get(name, text) == text for name, text in data.items())
+    return bool(same_data and made_by == (plain, fingerprint(spec), sigma))
+
+
 def run_job(
     spec: RunSpec,
     calibration: Calibration | None,
@@ -36,7 +87,7 @@ def run_job(
     cache: Path,
     weights: Path,
     device: str,
-    tracking: Mode,
+    open_view: Callable[[], AbstractContextManager[MetricsView | None]] = nullcontext,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
@@ -48,8 +99,8 @@ def run_job(
         cache: the folder of prepared datasets.
         weights: the folder of pretrained weights.
         device: "auto" or a torch device name.
-        tracking: when MLflow is told of the run; see `open_run`.
-        checkpoint_seconds: how often the run is saved, so that it can go on where it stopped.
+        open_view: opens what shows the metrics while the run trains; by default nothing does.
+        checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
 
     Returns:
         The run's summary.
@@ -58,7 +109,7 @@ def run_job(
         UserError: the calibration is another budget's, the dataset is not prepared, the model
             cannot be trained privately, or the results folder cannot be written.
         OSError: the result files cannot be written.
-        InterruptedRunError: the process was told to stop; the run goes on when called again.
+        InterruptedRunError: the process was told to stop; the next call resumes the run.
     """
     from clipnoise.run.train import train
 
@@ -76,7 +127,7 @@ def run_job(
             return found
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache))
-        with stop_requests() as stop, open_run(results, spec, mode=tracking) as view:
+        with stop_requests() as stop, open_view() as view:
             checkpoint = Checkpoint(
                 folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
             )
@@ -88,7 +139,7 @@ def run_job(
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=partial(_tell, view, spec.steps),
+                on_metrics=partial(_show, view, spec.steps),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
@@ -117,9 +168,10 @@ def _alone(folder: Path) -> Iterator[bool]:
         yield waited
 
 
-def _tell(view: LiveRun, steps: int, metrics: Metrics) -> None:
+def _show(view: MetricsView | None, steps: int, metrics: Metrics) -> None:
     logger.info(describe(metrics, steps))
-    view.log(asdict(metrics))
+    if view is not None:
+        view.log(asdict(metrics))
 
 
 def describe(metrics: Metrics, total: int) -> str:

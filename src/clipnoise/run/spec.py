@@ -24,7 +24,6 @@ from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.participation import Participation, participation_under
-from clipnoise.run.tuning import Tuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,31 @@ class Training:
             return self.steps
         assert self.epochs is not None
         return max(1, round(self.epochs * examples / self.expected_batch_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Which hyper-parameters other runs choose. The key stands for their values in the run's hash.
+
+    Attributes:
+        key: the content hash of the search: of its runs, and of how they are compared.
+        parameters: the hyper-parameters that are chosen.
+        configurations: how many were tried.
+        runs: how many runs the search trained.
+        chosen: whether the method holds the choice; until then it holds any one candidate.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    key: str
+    parameters: tuple[str, ...]
+    configurations: Count
+    runs: Count
+    chosen: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a run's hash contains of the search: the same before and after the choice."""
+        return {"key": self.key, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, kw_only=True)

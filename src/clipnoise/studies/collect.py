@@ -12,9 +12,9 @@ from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
+from clipnoise.run.choice import read_choice
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.run.spec import to_mapping
-from clipnoise.run.tuning import read_choice
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.selection import epsilon_with_tuning
 from clipnoise.studies.study import Study

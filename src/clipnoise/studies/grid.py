@@ -10,8 +10,7 @@ from typing import Any
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.registry import example, method_class
-from clipnoise.run.spec import RunSpec, from_mapping
-from clipnoise.run.tuning import Tuning
+from clipnoise.run.spec import RunSpec, Tuning, from_mapping
 from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import Search, Tune

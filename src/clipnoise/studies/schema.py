@@ -21,8 +21,7 @@ from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy
-from clipnoise.run.spec import REQUIRED, Training
-from clipnoise.run.tuning import Tuning
+from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import Option, PanelValues, PaperFile, StudyFile
 from clipnoise.studies.grid import MATCHES

@@ -10,7 +10,7 @@ from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
-from clipnoise.run.tuning import Choice, Metric, Spent, Tried
+from clipnoise.run.choice import Choice, Metric, Spent, Tried
 from clipnoise.studies.tuning import Charge
 
 Summary = Mapping[str, Any]

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from clipnoise.fields import STRICT, Natural
+from clipnoise.run.choice import Metric
 from clipnoise.run.spec import RunSpec
-from clipnoise.run.tuning import Metric
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]

@@ -1,4 +1,4 @@
-"""Tuned hyper-parameters: a run that is planned before they are known, and the choice it reads."""
+"""Choices: the tuned hyper-parameters that a search found, and what they were compared with."""
 
 from __future__ import annotations
 
@@ -15,31 +15,6 @@ if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
 
 Metric = Literal["validation_accuracy", "validation_loss"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """What other runs choose for a run. Its key stands for the chosen values in the run's hash.
-
-    Attributes:
-        key: the content hash of the search: of its runs, and of how they are compared.
-        parameters: the hyper-parameters that are chosen.
-        configurations: how many were tried.
-        runs: how many runs the search trained.
-        chosen: whether the method holds the choice already; until then it holds any candidate.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    key: str
-    parameters: tuple[str, ...]
-    configurations: Count
-    runs: Count
-    chosen: bool = False
-
-    def identity(self) -> dict[str, Any]:
-        """Return what a run's hash knows of the search: it is the same before and after."""
-        return {"key": self.key, "parameters": list(self.parameters)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +38,7 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """Runs of a search that spent alike.
+    """Runs of a search that spent the same budget.
 
     Attributes:
         noise_multiplier: σ.
@@ -93,7 +68,7 @@ class Choice:
         choice: the hyper-parameters of the best one.
         tried: every configuration, in the order of the grid.
         spent: what the private runs of the search cost.
-        remark: what a reader should know; empty when nothing went wrong.
+        remark: what a reader should know; empty if nothing went wrong.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -109,7 +84,7 @@ def read_choice(path: Path) -> Choice:
     """Read the file that `clipnoise select` wrote.
 
     Raises:
-        UserError: the file is missing or holds something else.
+        UserError: the file is missing or does not hold a choice.
     """
     try:
         values = json.loads(path.read_text())

@@ -1,12 +1,11 @@
-"""A batch: several runs from one process that has imported torch, each in a fork of its own.
+"""Forks: several runs from one process that has imported torch, each in a child of its own.
 
 The fork keeps a run's memory, signals, log and faults apart from those of the others, and gives the
-same result as a process of its own.
+same result as a separate process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,68 +15,17 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
-from clipnoise.run.fingerprint import fingerprint
-from clipnoise.run.results import read_run, run_folder
-from clipnoise.run.spec import to_mapping
 
-if TYPE_CHECKING:
-    from clipnoise.privacy.calibration import Calibration
-    from clipnoise.run.spec import RunSpec
-
-STOPS = {signal.SIGTERM, signal.SIGUSR1}
-
-
-def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
-    """Return what a result says of the prepared files that it was made from, as they are now.
-
-    Args:
-        spec: the run.
-        cache: the folder of prepared datasets.
-
-    Raises:
-        UserError: a dataset is not prepared.
-    """
-    found: dict[str, str] = {}
-    for prefix, dataset in zip(("", "public "), spec.datasets, strict=False):
-        manifest = read_manifest(cache / dataset.prepared, dataset.invocation)
-        found |= {f"{prefix}{name}": text for name, text in manifest.digests().items()}
-    return found
-
-
-def is_finished(
-    results: Path, cache: Path, spec: RunSpec, calibration: Calibration | None = None
-) -> bool:
-    """Tell whether a run has a sound result that present code, data and calibration would repeat.
-
-    Args:
-        results: the results folder.
-        cache: the folder of prepared datasets.
-        spec: the run, with its tuned hyper-parameters.
-        calibration: its σ; None for a non-private run.
-    """
-    try:
-        files, data = read_run(run_folder(results, spec)), data_digests(spec, cache)
-    except UserError:
-        return False
-    if files is None:
-        return False
-    sigma = None if calibration is None else calibration.noise_multiplier
-    summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
-    made_by = (summary["spec"], summary.get("fingerprint"), summary["privacy"]["noise_multiplier"])
-    said = summary["data"]
-    same_data = all(said.get(name, text) == text for name, text in data.items())
-    return bool(same_data and made_by == (plain, fingerprint(spec), sigma))
+STOPS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Forks:
-    """Children that each run one function, at most some of them at a time.
+    """Children that each run one function, a bounded number of them at a time.
 
     Attributes:
-        stopped: whether the process was told to stop; the children were told so, too.
+        stopped: whether the process was told to stop; the signal was passed on to the children.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -88,11 +36,11 @@ class Forks:
     def run(
         self, tasks: Mapping[Path, Callable[[], int]], libraries: Iterable[str] = ()
     ) -> dict[Path, int]:
-        """Run every task; after a signal to stop no more are started.
+        """Run every task; after a signal to stop, no more are started.
 
         Args:
-            tasks: by the file that takes what they print; they return an exit code.
-            libraries: modules that are loaded once, for all children.
+            tasks: functions that return an exit code, by the file that takes their output.
+            libraries: modules to load once for all children.
 
         Returns:
             The exit codes of the tasks that were started; negative for one that a signal ended.
@@ -113,7 +61,7 @@ class Forks:
         log.parent.mkdir(parents=True, exist_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        # No signal may come between the fork and the note of it.
+        # A signal between the fork and the next line would not be passed on to this child.
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         pid = os.fork()
         if pid == 0:
@@ -129,7 +77,7 @@ class Forks:
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopped = True
             for pid in self._running:
-                with suppress(ProcessLookupError):  # it has ended, and is about to be waited for
+                with suppress(ProcessLookupError):  # it has just ended
                     os.kill(pid, number)
 
         before = {number: signal.signal(number, stop) for number in STOPS}
