@@ -10,6 +10,7 @@ import torch
 from every_method import VARIANTS, build, public
 from torch import Tensor
 
+from clipnoise.audit.sensitivity import Changes, largest_changes
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import State
 from clipnoise.errors import UserError
@@ -18,7 +19,6 @@ from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments, JointMoments
 from clipnoise.privacy.samplers.poisson import PoissonSampler
-from clipnoise.privacy.sensitivity import Changes, largest_changes
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.seeds import generator

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from clipnoise.audit.sensitivity import largest_changes
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.query import Component, Query, composition_cost
 from clipnoise.privacy.queries import (
@@ -18,7 +19,6 @@ from clipnoise.privacy.queries import (
     JointMoments,
     JointMomentsAsPublished,
 )
-from clipnoise.privacy.sensitivity import largest_changes
 
 B = 4.0
 ROUNDING = 1e-9

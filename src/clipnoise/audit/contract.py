@@ -11,8 +11,8 @@ from clipnoise.audit.constants import Finding, check_denominator
 from clipnoise.audit.moments import life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.noise import check_noise
+from clipnoise.audit.sensitivity import joint_change, largest_changes
 from clipnoise.audit.subject import in_microbatches
-from clipnoise.privacy.sensitivity import joint_change, largest_changes
 
 if TYPE_CHECKING:
     from clipnoise.audit.moments import Moment

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.audit.bench import join, realise, take
+from clipnoise.audit.sensitivity import EXCESS, adversaries
 from clipnoise.data.base import DenseExamples
-from clipnoise.privacy.sensitivity import EXCESS, adversaries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,9 +11,9 @@ import torch
 from clipnoise.audit.bench import Bench, mean_of_neighbourhood
 from clipnoise.audit.constants import Finding
 from clipnoise.audit.moments import life
+from clipnoise.audit.sensitivity import EXCESS, joint_change
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.graphs import NeighbourRows, directed_edges, sample_neighbourhoods
-from clipnoise.privacy.sensitivity import EXCESS, joint_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

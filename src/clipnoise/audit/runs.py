@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.audit.constants import Finding
+from clipnoise.audit.sensitivity import EXCESS
 from clipnoise.audit.subject import Recorder
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.samplers.shuffled import ShuffledSampler
-from clipnoise.privacy.sensitivity import EXCESS
 from clipnoise.run.setup import sampler
 from clipnoise.run.spec import RunSpec, Training
 from clipnoise.run.train import Run

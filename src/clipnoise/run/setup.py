@@ -17,14 +17,8 @@ from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.noise.secure import secure_generator
-from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler
-from clipnoise.privacy.samplers.poisson import (
-    CyclicPoissonSampler,
-    PoissonSampler,
-    Sampler,
-    TruncatedPoissonSampler,
-)
-from clipnoise.privacy.samplers.shuffled import ShuffledSampler
+from clipnoise.privacy.samplers import start_sampler
+from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
@@ -60,22 +54,18 @@ def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
 def sampler(spec: RunSpec) -> Sampler:
     """Start the run's stream of batches; the same for every method at the same seed.
 
-    Not with secure noise: ε counts on it that nobody knows who was drawn.
+    With secure noise it has no seed: amplification by sampling requires that batch membership stays
+    secret.
     """
-    participation = spec.participation
-    draws = secure_generator() if spec.secure_noise else generator("sampling", spec.seed)
-    name = "poisson" if spec.privacy is None else spec.privacy.sampler
-    if name == "fixed-size":
-        return FixedSizeSampler(spec.examples, spec.training.expected_batch_size, draws)
-    if spec.privacy is not None and spec.privacy.largest_batch is not None:
-        largest = spec.privacy.largest_batch
-        return TruncatedPoissonSampler(spec.examples, participation.sampling_rate, largest, draws)
-    if name == "shuffled":
-        return ShuffledSampler(spec.examples, spec.training.expected_batch_size, draws)
-    if participation.groups == 1:
-        return PoissonSampler(spec.examples, participation.sampling_rate, draws)
-    return CyclicPoissonSampler(
-        spec.examples, participation.groups, participation.sampling_rate, draws
+    stream = secure_generator() if spec.secure_noise else generator("sampling", spec.seed)
+    return start_sampler(
+        "poisson" if spec.privacy is None else spec.privacy.sampler,
+        stream,
+        examples=spec.examples,
+        batch_size=spec.training.expected_batch_size,
+        sampling_rate=spec.participation.sampling_rate,
+        groups=spec.participation.groups,
+        largest_batch=None if spec.privacy is None else spec.privacy.largest_batch,
     )
 
 

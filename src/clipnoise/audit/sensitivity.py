@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Adjacency, Component, Query
 
-EXCESS = 1e4  # an adversary's gradient, in units of what the clip leaves of it
+EXCESS = 1e4  # length of an adversary's gradient, relative to its clipped length
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def largest_changes(
         gradients: per-example gradients at the newest iterate and those before it, (k, B, d), with
             k = len(clipping.weights). B may be 0 under add-remove adjacency.
         expected_batch_size: the constant denominator: B = q·n, or B/m for micro-batches.
-        sensitivity_factor: by which the noise is scaled besides, see `Query.release`.
+        sensitivity_factor: what the noise is also scaled by, see `privatize`.
 
     Returns:
         The largest over all neighbouring batches under the query's adjacency.
@@ -103,10 +103,10 @@ def joint_change(change: Sequence[float], components: tuple[Component, ...]) -> 
 def _neighbours(
     adjacency: Adjacency, clipping: Clipping, gradients: Tensor
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the batches that differ in one example: each one gone, each adversary come.
+    """Yield the batches that differ in one example: without each one, and with each adversary.
 
-    The others keep their micro-batches. An adversary comes into the first one, or into that of the
-    example it replaces.
+    The others keep their micro-batches. An adversary joins the first one, or that of the example
+    which it replaces.
     """
     groups = clipping.groups
     first = None if groups is None else torch.cat([groups, groups.new_zeros(1)])[:1]
@@ -125,7 +125,7 @@ def _neighbours(
 
 
 def adversaries(clipping: Clipping, gradients: Tensor) -> Iterator[Tensor]:
-    """Yield examples whose clipped vectors point where they do most harm.
+    """Yield examples whose clipped vectors change the sum the most.
 
     Args:
         clipping: the method's real clipping for the step.
