@@ -23,8 +23,9 @@ COLUMNS = (
     "Noise: the variance of the noise that was added, as a multiple of what σ requires.",
     "Claimed ε: what the accountant gives for the mechanism. Smaller is more private.",
     "Empirical lower bound on ε: what an attacker showed at 95% confidence by guessing which "
-    "planted examples (canaries) took part. If it exceeds the claimed ε, the claim is false. It is "
-    "far below even for the exact mechanism, because attacks on single runs are not optimal.",
+    "planted examples (canaries) took part. If it exceeds the claimed ε, the claim is false. It "
+    "stays far below the claim even for the exact mechanism, because attacks on single runs are "
+    "not optimal.",
     "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
 )
 EXCEEDED = "the empirical lower bound exceeds the claimed ε"

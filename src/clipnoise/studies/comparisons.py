@@ -30,7 +30,7 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, P
         panels = dict.fromkeys(item.panel for item in shown or study.report)
         titles = {panel: f": {panel}" if len(panels) > 1 else "" for panel in panels}
         own = [
-            ReportItem(kind="published", panel=panel, title=f"Published and found here{title}")
+            ReportItem(kind="published", panel=panel, title=f"Published and measured here{title}")
             for panel, title in titles.items()
         ]
     return {item: _table(study, item, folder) for item in own}
