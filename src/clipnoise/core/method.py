@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from clipnoise.core.clipping import Clipping
@@ -48,8 +48,23 @@ class LocalTraining:
     gamma: float | None = None
 
 
+class Immutable:
+    """What cannot remember anything: state belongs into `State`, where checkpoints see it.
+
+    A frozen dataclass alone lets a subclass that is not a dataclass itself set new attributes.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse.
+
+        Raises:
+            FrozenInstanceError: always.
+        """
+        raise FrozenInstanceError(f"cannot assign to {name!r}: keep it in the state")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class Method(Immutable):
     """Base of every optimizer.
 
     A plug-in is a frozen dataclass with an `id`, a `query`, hyper-parameters as fields, an
