@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,87 @@ def private_gradient(h: dict[str, Any], s: Stream, t: int) -> Vector:
     b, c = h["expected_batch_size"], h["clip_norm"]
     mean = mean_of_clipped(s.gradients[t][0], c, b, s.d)
     return noisy(mean, h["noise_multiplier"] * c / b, s.noise[t][0])
+
+
+def plain_mean(h: dict[str, Any], s: Stream, t: int) -> Vector:
+    """The mean gradient over B for t counted from 0, neither clipped nor noisy."""
+    batch = s.gradients[t][0]
+    return [sum(g[j] for g in batch) / h["expected_batch_size"] for j in range(s.d)]
+
+
+def clipped_mean(h: dict[str, Any], s: Stream, t: int) -> Vector:
+    """DP-SGD's g̃_t without its noise, for t counted from 0."""
+    return mean_of_clipped(s.gradients[t][0], h["clip_norm"], h["expected_batch_size"], s.d)
+
+
+def squares(g: Vector) -> Vector:
+    return [x * x for x in g]
+
+
+def sgd(h: dict[str, Any], s: Stream, gradient: Callable[[int], Vector]) -> list[Vector]:
+    """w ← w − ηg, where gradient(t) is that of step t counted from 0."""
+    w = [list(s.initial)]
+    for t in range(s.steps):
+        g = gradient(t)
+        w.append([w[-1][j] - h["learning_rate"] * g[j] for j in range(s.d)])
+    return w
+
+
+def momentum(
+    h: dict[str, Any],
+    s: Stream,
+    gradient: Callable[[int], Vector],
+    rate: Callable[[int], float] | None = None,
+) -> list[Vector]:
+    """b ← βb + g; w ← w − ηb, with rate(t) for t from 1 in place of η where it is given."""
+    w, b = [list(s.initial)], [0.0] * s.d
+    for t in range(s.steps):
+        g, beta = gradient(t), h.get("momentum", 0.0)
+        b = [beta * b[j] + g[j] for j in range(s.d)]
+        eta = h["learning_rate"] if rate is None else rate(t + 1)
+        w.append([w[-1][j] - eta * b[j] for j in range(s.d)])
+    return w
+
+
+def rmsprop(
+    h: dict[str, Any], s: Stream, release: Callable[[int], tuple[Vector, Vector]]
+) -> list[Vector]:
+    """v ← βv + (1−β)g²; w ← w − η g/(√v + γ), where release(t) is (g, g²) of step t from 0."""
+    w, v = [list(s.initial)], [0.0] * s.d
+    for t in range(s.steps):
+        g, g2 = release(t)
+        v = [h["beta"] * v[j] + (1 - h["beta"]) * g2[j] for j in range(s.d)]
+        step = [g[j] / (math.sqrt(v[j]) + h["gamma"]) for j in range(s.d)]
+        w.append([w[-1][j] - h["learning_rate"] * step[j] for j in range(s.d)])
+    return w
+
+
+def adam(
+    h: dict[str, Any],
+    s: Stream,
+    release: Callable[[int, Vector], tuple[Vector, Vector]],
+    denominator: Callable[[int, float], float] | None = None,
+) -> list[Vector]:
+    """Adam (Kingma and Ba 2015, Algorithm 1), the only one in these tests.
+
+    release(t, v̂_{t−1}) is (g, g²) of step t counted from 0; denominator(t, v̂_t) for t from 1 takes
+    the place of √max(v̂_t, 0) + γ where it is given.
+    """
+    w, m, v, v_hat = [list(s.initial)], [0.0] * s.d, [0.0] * s.d, [0.0] * s.d
+    b1, b2 = h["betas"]
+    for t in range(1, s.steps + 1):
+        g, g2 = release(t - 1, v_hat)
+        first, second = (1 - b1**t, 1 - b2**t) if h.get("bias_correction", True) else (1.0, 1.0)
+        new = []
+        for j in range(s.d):
+            m[j] = b1 * m[j] + (1 - b1) * g[j]
+            v[j] = b2 * v[j] + (1 - b2) * g2[j]
+            v_hat[j] = v[j] / second
+            root = math.sqrt(max(v_hat[j], 0)) + h.get("gamma", 0.0)
+            below = root if denominator is None else denominator(t, v_hat[j])
+            new.append(w[-1][j] - h["learning_rate"] * (m[j] / first) / below)
+        w.append(new)
+    return w
 
 
 CASES = {

@@ -12,11 +12,15 @@ from pseudocode import (
     RUN,
     Stream,
     Vector,
+    adam,
     assert_same,
     mean_of_clipped,
+    momentum,
     noisy,
     record,
     run_replay,
+    sgd,
+    squares,
 )
 
 from clipnoise import replay
@@ -39,26 +43,21 @@ def micro_batch_gradient(h: dict[str, Any], s: Stream, t: int, width: float) -> 
 
 
 def dp_sgd(h: dict[str, Any], s: Stream, width: float) -> list[Vector]:
-    w = [list(s.initial)]
-    for t in range(s.steps):
-        g = micro_batch_gradient(h, s, t, width)
-        w.append([w[-1][j] - h["learning_rate"] * g[j] for j in range(s.d)])
-    return w
+    return sgd(h, s, lambda t: micro_batch_gradient(h, s, t, width))
 
 
 def dp_adambc(h: dict[str, Any], s: Stream, width: float) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
     groups = h["expected_batch_size"] / h["microbatch_size"]
     phi = (h["noise_multiplier"] * width * h["clip_norm"] / groups) ** 2
-    for t in range(1, s.steps + 1):
-        g, new = micro_batch_gradient(h, s, t - 1, width), []
-        for j in range(s.d):
-            m[j] = 0.9 * m[j] + 0.1 * g[j]
-            v[j] = 0.999 * v[j] + 0.001 * g[j] ** 2
-            corrected = max(v[j] / (1 - 0.999**t) - phi, h["gamma_prime"])
-            new.append(w[-1][j] - h["learning_rate"] * m[j] / (1 - 0.9**t) / math.sqrt(corrected))
-        w.append(new)
-    return w
+
+    def release(t: int, _: Vector) -> tuple[Vector, Vector]:
+        g = micro_batch_gradient(h, s, t, width)
+        return g, squares(g)
+
+    def denominator(t: int, v_hat: float) -> float:
+        return math.sqrt(max(v_hat - phi, h["gamma_prime"]))
+
+    return adam(h | {"betas": (0.9, 0.999)}, s, release, denominator)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -89,7 +88,7 @@ def test_micro_batches_of_one_are_examples(method: str) -> None:
         ({"microbatch_size": 3}, "4 must be a multiple of it, got 3"),
         ({"microbatch_size": 0}, "microbatch_size: input should be greater than 0"),
         ({"microbatch_size": 2, "microbatch_accounting": "mine"}, "microbatch_accounting"),
-        ({"microbatch_accounting": "as-published"}, "goes with a microbatch_size above 1"),
+        ({"microbatch_accounting": "as-published"}, "requires a microbatch_size above 1"),
         ({"microbatchsize": 2}, "Did you mean 'microbatch_size'?"),
     ],
 )
@@ -114,28 +113,17 @@ def mean_update(h: dict[str, Any], s: Stream, t: int) -> Vector:
     return noisy(mean_of_clipped(s.gradients[t][0], c, b, s.d), deviation / b, s.noise[t][0])
 
 
+def descent(h: dict[str, Any], s: Stream, t: int) -> Vector:
+    """−Δ: a server's rule descends along it as along a gradient."""
+    return [-x for x in mean_update(h, s, t)]
+
+
 def fed_avg(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m = [list(s.initial)], [0.0] * s.d
-    for t in range(s.steps):
-        delta = mean_update(h, s, t)
-        m = [h["momentum"] * m[j] + delta[j] for j in range(s.d)]
-        w.append([w[-1][j] + h["learning_rate"] * m[j] for j in range(s.d)])
-    return w
+    return momentum(h, s, lambda t: descent(h, s, t))
 
 
 def fed_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        delta, new = mean_update(h, s, t - 1), []
-        first, second = (1 - b1**t, 1 - b2**t) if h["bias_correction"] else (1.0, 1.0)
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * delta[j]
-            v[j] = b2 * v[j] + (1 - b2) * delta[j] ** 2
-            step = m[j] / first / (math.sqrt(v[j] / second) + h["gamma"])
-            new.append(w[-1][j] + h["learning_rate"] * step)
-        w.append(new)
-    return w
+    return adam(h, s, lambda t, _: (descent(h, s, t), squares(descent(h, s, t))))
 
 
 ADAM = {"betas": [0.8, 0.95], "gamma": 1e-3}
@@ -184,8 +172,8 @@ def test_one_local_step_on_all_examples_is_dp_sgd_on_users() -> None:
     """Δ_u = −η g_u: clipping it at C is clipping g_u at C/η, with the noise of C on both sides."""
     s, rate = record(3, "ordinary"), 0.5
     gradients = np.array([batch[0] for batch in s.gradients])
-    sgd = RUN | {"learning_rate": rate, "clip_norm": RUN["clip_norm"] / rate}
-    expected = replay("dp-sgd", sgd, s.initial, gradients, -np.array(s.noise))
+    plain = RUN | {"learning_rate": rate, "clip_norm": RUN["clip_norm"] / rate}
+    expected = replay("dp-sgd", plain, s.initial, gradients, -np.array(s.noise))
     fed = RUN | {"learning_rate": 1.0, "momentum": 0.0}
     out = replay("dp-fedavg", fed, s.initial, -rate * gradients, s.noise)
     np.testing.assert_allclose(out, expected, rtol=1e-12)

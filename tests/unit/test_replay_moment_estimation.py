@@ -11,6 +11,7 @@ from pseudocode import (
     RUN,
     Stream,
     Vector,
+    adam,
     assert_same,
     clip,
     mean_of_clipped,
@@ -46,28 +47,12 @@ def joint_moments(h: dict[str, Any], s: Stream, t: int) -> tuple[Vector, Vector]
     return noisy(g, sigma * sensitivity, s.noise[t][0]), [x / c for x in weighted]
 
 
-def adam_on(release: Any, h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g, g2 = release(h, s, t - 1)
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * g2[j]
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            denominator = math.sqrt(max(v_hat, 0)) + h["gamma"]
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / denominator)
-        w.append(new)
-    return w
-
-
 def ime_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
-    return adam_on(independent_moments, h, s)
+    return adam(h, s, lambda t, _: independent_moments(h, s, t))
 
 
 def jme_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
-    return adam_on(joint_moments, h, s)
+    return adam(h, s, lambda t, _: joint_moments(h, s, t))
 
 
 def ime_adagrad(h: dict[str, Any], s: Stream) -> list[Vector]:

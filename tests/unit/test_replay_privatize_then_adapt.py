@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pseudocode
 import pytest
 from pseudocode import (
     CASES,
@@ -12,69 +13,47 @@ from pseudocode import (
     Stream,
     Vector,
     assert_same,
-    mean_of_clipped,
+    clipped_mean,
+    plain_mean,
     private_gradient,
     record,
+    squares,
 )
 
 
 def dp_sgd(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w = [list(s.initial)]
-    for t in range(s.steps):
-        g = private_gradient(h, s, t)
-        w.append([w[-1][j] - h["learning_rate"] * g[j] for j in range(s.d)])
-    return w
+    return pseudocode.sgd(h, s, lambda t: private_gradient(h, s, t))
 
 
 def dp_sgdm(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, b = [list(s.initial)], [0.0] * s.d
-    for t in range(1, s.steps + 1):
-        g = private_gradient(h, s, t - 1)
-        rate = h["learning_rate"]
-        if h.get("schedule") == "adam-equivalent":
-            root_phi = h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]
-            rate = rate * (1 - h["momentum"]) / ((1 - h["momentum"] ** t) * root_phi)
-        new = []
-        for j in range(s.d):
-            b[j] = h["momentum"] * b[j] + g[j]
-            new.append(w[-1][j] - rate * b[j])
-        w.append(new)
-    return w
+    def rate(t: int) -> float:
+        if h.get("schedule") != "adam-equivalent":
+            return h["learning_rate"]
+        root_phi = h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]
+        share = (1 - h["momentum"]) / (1 - h["momentum"] ** t)
+        return h["learning_rate"] * share / root_phi
+
+    return pseudocode.momentum(h, s, lambda t: private_gradient(h, s, t), rate)
+
+
+def twice(g: Vector) -> tuple[Vector, Vector]:
+    return g, squares(g)
 
 
 def dp_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g = private_gradient(h, s, t - 1)
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * g[j] ** 2
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / (math.sqrt(v_hat) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.adam(h, s, lambda t, _: twice(private_gradient(h, s, t)))
 
 
 def dp_adambc(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
     variance = (h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]) ** 2
-    for t in range(1, s.steps + 1):
-        g = private_gradient(h, s, t - 1)
+
+    def denominator(t: int, v_hat: float) -> float:
         floor = h["gamma_prime"]
         if h.get("gamma_schedule") == "bound":
-            floor = max(floor, proposition_3(t, b2, variance, h["gamma_probability"]))
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * g[j] ** 2
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            corrected = v_hat - h.get("phi", variance)
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / math.sqrt(max(corrected, floor)))
-        w.append(new)
-    return w
+            floor = max(floor, proposition_3(t, h["betas"][1], variance, h["gamma_probability"]))
+        return math.sqrt(max(v_hat - h.get("phi", variance), floor))
+
+    return pseudocode.adam(h, s, lambda t, _: twice(private_gradient(h, s, t)), denominator)
 
 
 def proposition_3(t: int, b2: float, phi: float, alpha: float) -> float:
@@ -87,49 +66,20 @@ def proposition_3(t: int, b2: float, phi: float, alpha: float) -> float:
 
 
 def clipped_adam_biased(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g = mean_of_clipped(s.gradients[t - 1][0], h["clip_norm"], h["expected_batch_size"], s.d)
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * g[j] ** 2
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            denominator = math.sqrt(v_hat + h["phi"]) + h["gamma"]
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / denominator)
-        w.append(new)
-    return w
+    def denominator(t: int, v_hat: float) -> float:
+        return math.sqrt(v_hat + h["phi"]) + h["gamma"]
+
+    return pseudocode.adam(h, s, lambda t, _: twice(clipped_mean(h, s, t)), denominator)
 
 
 def dp_adam_noiseless(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g = private_gradient(h, s, t - 1)
-        clean = mean_of_clipped(
-            s.gradients[t - 1][0], h["clip_norm"], h["expected_batch_size"], s.d
-        )
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * clean[j] ** 2
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / (math.sqrt(v_hat) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.adam(
+        h, s, lambda t, _: (private_gradient(h, s, t), squares(clipped_mean(h, s, t)))
+    )
 
 
 def dp_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, v = [list(s.initial)], [0.0] * s.d
-    for t in range(s.steps):
-        g = private_gradient(h, s, t)
-        new = []
-        for j in range(s.d):
-            v[j] = h["beta"] * v[j] + (1 - h["beta"]) * g[j] ** 2
-            new.append(w[-1][j] - h["learning_rate"] * g[j] / (math.sqrt(v[j]) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.rmsprop(h, s, lambda t: twice(private_gradient(h, s, t)))
 
 
 def dp_adagrad(h: dict[str, Any], s: Stream) -> list[Vector]:
@@ -146,82 +96,38 @@ def dp_adagrad(h: dict[str, Any], s: Stream) -> list[Vector]:
 
 
 def dp_r_pub(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, v = [list(s.initial)], [0.0] * s.d
-    for t in range(s.steps):
-        g = private_gradient(h, s, t)
-        new = []
-        for j in range(s.d):
-            v[j] = h["beta"] * v[j] + (1 - h["beta"]) * s.public[t][j] ** 2
-            new.append(w[-1][j] - h["learning_rate"] * g[j] / (math.sqrt(v[j]) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.rmsprop(h, s, lambda t: (private_gradient(h, s, t), squares(s.public[t])))
 
 
 def dp_adam_pub(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2, b3 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g, p = private_gradient(h, s, t - 1), s.public[t - 1]
-        new = []
-        for j in range(s.d):
-            m[j] = b2 * m[j] + (1 - b2) * (b1 * g[j] + (1 - b1) * p[j])
-            v[j] = b3 * v[j] + (1 - b3) * p[j] ** 2
-            numerator = m[j] / (1 - b2**t)
-            denominator = math.sqrt(v[j] / (1 - b3**t)) + h["gamma"]
-            new.append(w[-1][j] - h["learning_rate"] * numerator / denominator)
-        w.append(new)
-    return w
+    b1, *others = h["betas"]
+
+    def release(t: int, _: Vector) -> tuple[Vector, Vector]:
+        g, p = private_gradient(h, s, t), s.public[t]
+        return [b1 * g[j] + (1 - b1) * p[j] for j in range(s.d)], squares(p)
+
+    return pseudocode.adam(h | {"betas": others}, s, release)
 
 
 def pda_dpmd(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w = [list(s.initial)]
-    for t in range(1, s.steps + 1):
-        g, p = private_gradient(h, s, t - 1), s.public[t - 1]
-        alpha = math.cos(math.pi * t / (2 * s.steps))
-        mixed = [alpha * g[j] + (1 - alpha) * p[j] for j in range(s.d)]
-        w.append([w[-1][j] - h["learning_rate"] * mixed[j] for j in range(s.d)])
-    return w
+    def mixed(t: int) -> Vector:
+        g, p = private_gradient(h, s, t), s.public[t]
+        alpha = math.cos(math.pi * (t + 1) / (2 * s.steps))
+        return [alpha * g[j] + (1 - alpha) * p[j] for j in range(s.d)]
 
-
-def plain_mean(h: dict[str, Any], s: Stream, t: int) -> Vector:
-    batch = s.gradients[t][0]
-    return [sum(g[j] for g in batch) / h["expected_batch_size"] for j in range(s.d)]
+    return pseudocode.sgd(h, s, mixed)
 
 
 def sgd(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, b = [list(s.initial)], [0.0] * s.d
-    for t in range(s.steps):
-        g = plain_mean(h, s, t)
-        b = [h.get("momentum", 0.0) * b[j] + g[j] for j in range(s.d)]
-        w.append([w[-1][j] - h["learning_rate"] * b[j] for j in range(s.d)])
-    return w
+    return pseudocode.momentum(h, s, lambda t: plain_mean(h, s, t))
 
 
 def adam(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
-        g = plain_mean(h, s, t - 1)
-        new = []
-        for j in range(s.d):
-            m[j] = b1 * m[j] + (1 - b1) * g[j]
-            v[j] = b2 * v[j] + (1 - b2) * g[j] ** 2
-            m_hat, v_hat = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / (math.sqrt(v_hat) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.adam(h, s, lambda t, _: twice(plain_mean(h, s, t)))
 
 
 def rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
-    w, v = [list(s.initial)], [0.0] * s.d
-    for t in range(s.steps):
-        g = plain_mean(h, s, t)
-        new = []
-        for j in range(s.d):
-            v[j] = h["beta"] * v[j] + (1 - h["beta"]) * g[j] ** 2
-            new.append(w[-1][j] - h["learning_rate"] * g[j] / (math.sqrt(v[j]) + h["gamma"]))
-        w.append(new)
-    return w
+    return pseudocode.rmsprop(h, s, lambda t: twice(plain_mean(h, s, t)))
 
 
 ADAM = {"betas": [0.8, 0.95], "gamma": 1e-3}

@@ -12,10 +12,14 @@ from pseudocode import (
     RUN,
     Stream,
     Vector,
+    adam,
     assert_same,
     mean_of_clipped,
     noisy,
+    plain_mean,
     record,
+    sgd,
+    squares,
 )
 
 from clipnoise import replay
@@ -34,23 +38,14 @@ def scaled_release(
 
 
 def stp_adam(h: dict[str, Any], s: Stream, clean_moment: bool = False) -> list[Vector]:
-    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
-    v_hat = [0.0] * s.d
-    b1, b2 = h["betas"]
-    for t in range(1, s.steps + 1):
+    def release(t: int, v_hat: Vector) -> tuple[Vector, Vector]:
         scale = [1 / (math.sqrt(x) + h["gamma_scale"]) for x in v_hat]
-        u, clean = scaled_release(h, s, t - 1, scale)
-        new = []
-        for j in range(s.d):
-            g = u[j] / scale[j]
-            squared = (clean[j] / scale[j]) ** 2 if clean_moment else g**2
-            m[j] = b1 * m[j] + (1 - b1) * g
-            v[j] = b2 * v[j] + (1 - b2) * squared
-            m_hat, v_hat[j] = m[j] / (1 - b1**t), v[j] / (1 - b2**t)
-            denominator = math.sqrt(v_hat[j]) + h["gamma"]
-            new.append(w[-1][j] - h["learning_rate"] * m_hat / denominator)
-        w.append(new)
-    return w
+        u, clean = scaled_release(h, s, t, scale)
+        g = [u[j] / scale[j] for j in range(s.d)]
+        clean_g = [clean[j] / scale[j] for j in range(s.d)]
+        return g, squares(clean_g if clean_moment else g)
+
+    return adam(h, s, release)
 
 
 def stp_noiseless(h: dict[str, Any], s: Stream) -> list[Vector]:
@@ -58,11 +53,7 @@ def stp_noiseless(h: dict[str, Any], s: Stream) -> list[Vector]:
 
 
 def adadps(h: dict[str, Any], s: Stream, scales: list[Vector]) -> list[Vector]:
-    w = [list(s.initial)]
-    for t in range(s.steps):
-        u, _ = scaled_release(h, s, t, scales[t])
-        w.append([w[-1][j] - h["learning_rate"] * u[j] for j in range(s.d)])
-    return w
+    return sgd(h, s, lambda t: scaled_release(h, s, t, scales[t])[0])
 
 
 def rmsprop_scales(h: dict[str, Any], gradients: list[Vector]) -> list[Vector]:
@@ -78,8 +69,7 @@ def adadps_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
 
 
 def clean_means(h: dict[str, Any], s: Stream) -> list[Vector]:
-    b = h["expected_batch_size"]
-    return [[sum(g[j] for g in batch[0]) / b for j in range(s.d)] for batch in s.gradients]
+    return [plain_mean(h, s, t) for t in range(s.steps)]
 
 
 def adadps_ideal(h: dict[str, Any], s: Stream) -> list[Vector]:
