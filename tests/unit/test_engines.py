@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradient_networks import NETWORKS, build, examples, losses
+from gradient_networks import NETWORKS, OneByOne, build, examples, losses
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
@@ -135,16 +135,20 @@ def test_physical_batches_add_up_to_the_logical_batch(
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_an_empty_logical_batch_gives_the_zero_vector() -> None:
-    engine = VmapEngine(build("shared layer"), losses)
+@pytest.mark.parametrize("kind", [*ENGINES, OneByOne], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("size", [0, 4])
+def test_an_empty_logical_batch_gives_the_zero_vector(
+    kind: type[GradientEngine], size: int
+) -> None:
+    engine = kind(build("shared layer"), losses)
     data = Examples(*examples("shared layer", 5))
     empty = torch.zeros(0, dtype=torch.int64)
-    total = logical_sum(engine, data, empty, iterates(engine, 1), Clipping(1.0), 4)
+    total = logical_sum(engine, data, empty, iterates(engine, 1), Clipping(1.0), size)
     assert total.shape == engine.flat.theta.shape
     assert not total.any()
 
 
-@pytest.mark.parametrize(("count", "size"), [(10, 4), (10, 1), (3, 10), (0, 4)])
+@pytest.mark.parametrize(("count", "size"), [(10, 4), (10, 1), (3, 10), (0, 4), (0, 0)])
 def test_pieces_cover_the_batch(count: int, size: int) -> None:
     cut = list(pieces(count, size))
     assert [i for piece in cut for i in range(count)[piece]] == list(range(count))

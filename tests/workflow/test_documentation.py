@@ -157,5 +157,11 @@ def test_the_scale_and_the_tuning_of_the_documentation_fit_its_study(tmp_path: P
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_of_a_page_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        linked = page.parent / name if name else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)", linked.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
+            assert anchor in slugs, target

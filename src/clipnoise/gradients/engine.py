@@ -236,12 +236,12 @@ class VmapEngine(GradientEngine):
 
 
 def pieces(count: int, size: int) -> Iterator[slice]:
-    """Cut a batch into pieces of at most `size` examples.
+    """Cut a batch into pieces of at most `size` examples; an empty batch may have size 0.
 
     Yields:
         Slices that cover the batch in order; none for an empty batch.
     """
-    for start in range(0, count, size):
+    for start in range(0, count, max(size, 1)):
         yield slice(start, min(start + size, count))
 
 
