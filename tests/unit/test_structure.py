@@ -18,7 +18,8 @@ PACKAGE = ROOT / "src" / "clipnoise"
 LAYERS = [
     {path.stem for path in PACKAGE.glob("[a-z]*.py")},
     {"core"},
-    {"privacy", "data", "models", "gradients"},
+    {"privacy", "data", "models"},
+    {"gradients"},
     {"methods"},
     {"run"},
     {"tracking"},
@@ -71,6 +72,16 @@ def imported_layers(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield parts[1], node.lineno
 
 
+def test_the_readme_lists_every_folder_of_the_package_and_no_other() -> None:
+    table = (ROOT / "README.md").read_text().rpartition("| folder |")[2]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    listed = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert {name.removeprefix("src/clipnoise/") for name in listed} >= rooms
+    paths = [(ROOT / name, PACKAGE / name) for name in listed]
+    assert all(any(path.is_dir() for path in pair) for pair in paths)
+
+
 def test_every_folder_belongs_to_a_layer() -> None:
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= set(RANK)
 
@@ -85,6 +96,55 @@ def test_layers_import_downward_only(path: Path) -> None:
         if RANK[other] > rank
     ]
     assert not upward
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in python_files("src/clipnoise")}
+
+
+def at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Walk statements that run on import or for type checkers, but not those inside functions."""
+    for statement in body:
+        yield statement
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from at_import(getattr(statement, name, []))
+
+
+def modules_imported_by(name: str) -> set[str]:
+    """Return the modules of the package that a module imports outside of functions."""
+    imported = set()
+    for node in at_import(ast.parse(MODULES[name].read_text()).body):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            imported |= inner & MODULES.keys() or {node.module} & MODULES.keys()
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names} & MODULES.keys()
+    return imported - {name}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    imports = {name: modules_imported_by(name) for name in MODULES}
+    before = None
+    while before != imports:  # leave only what imports, and is imported by, something that is left
+        before = imports
+        imported = set().union(*imports.values())
+        kept = {name for name in imported if imports.get(name)}
+        imports = {name: imports[name] & kept for name in kept}
+    assert not imports
+
+
+def test_no_two_classes_share_a_name() -> None:
+    modules_by_class: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                modules_by_class.setdefault(node.name, set()).add(name)
+    assert not {name: where for name, where in modules_by_class.items() if len(where) > 1}
 
 
 def loaded_by(code: str) -> set[str]:
