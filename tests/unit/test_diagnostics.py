@@ -13,9 +13,9 @@ import torch
 from budgets import budget
 from every_method import build
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
-from clipnoise.core.step import Observation
 from clipnoise.methods.privatize_then_adapt.dp_adambc import DPAdamBC
 from clipnoise.run.diagnostics import BINS, Diagnostics
 from clipnoise.run.outcome import Outcome
@@ -38,7 +38,7 @@ def watched(steps: int, clean: torch.Tensor, method: Method, deviation: float) -
     draws = torch.Generator().manual_seed(1)
     for _ in range(steps):
         noise = deviation * torch.randn(clean.shape, generator=draws)
-        seen.observe(Observation(clean + noise, clean, 2.0, PUBLIC))
+        seen.observe(clean + noise, clean, Clipping(2.0), PUBLIC)
     return seen.result()
 
 

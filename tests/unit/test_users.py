@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_method import build as build_method
 from gradient_networks import build, losses
 from gradient_networks import examples as draw_examples
 from torch import Tensor
@@ -61,6 +62,22 @@ def test_local_training_follows_algorithm_3(scaled: bool) -> None:
             g = plain.mean_gradient(inputs[first : first + 2], targets[first : first + 2], w)
             w = w - 0.3 * (g / a if scaled else g)
     torch.testing.assert_close(users.update_of(2, theta), w - theta)
+
+
+def test_the_passes_that_are_counted_are_those_of_local_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users, plain, data = engine(epochs=3, batch_size=2)
+    taken: list[int] = []
+    real = plain.mean_gradient
+
+    def counted(inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+        taken.append(len(inputs))
+        return real(inputs, targets, theta)
+
+    monkeypatch.setattr(plain, "mean_gradient", counted)
+    users.update_of(2, plain.flat.theta.clone())
+    assert sum(taken) == build_method("fedavg", local_epochs=3).passes() * len(own(data, 2)[0])
 
 
 def test_an_update_depends_on_the_users_own_examples_alone() -> None:

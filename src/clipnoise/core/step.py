@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
 from clipnoise.core.method import Clean, Method, OracleMethod
@@ -20,36 +20,12 @@ if TYPE_CHECKING:
 ROUNDING = 1e-9
 
 
-class Crossing(Protocol):
-    """What has the signature of `privatize`: itself, or what an audit puts in its place."""
-
-    def __call__(
-        self,
-        total: ClippedSum,
-        query: Query,
-        clipping: Clipping,
-        noise: Sequence[Tensor],
-        constants: StepConstants,
-    ) -> tuple[Released, ...]:
-        """Return the released values."""
-        ...
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What one step released, and what it would have released without noise: non-private.
-
-    Attributes:
-        released: the first released value, shape (d,).
-        clean: the same without noise, shape (d,).
-        clip_norm: C of the step; None where nothing was clipped.
-        public: what the update knew.
-    """
-
-    released: Tensor
-    clean: Tensor
-    clip_norm: float | None
-    public: Public
+# The signature of `privatize`; an audit may put something else in its place.
+Crossing = Callable[
+    ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "StepConstants"], tuple[Released, ...]
+]
+# Is shown (released, the same without noise, clipping, public): in non-private runs only.
+Observer = Callable[["Tensor", "Tensor", "Clipping", "Public"], None]
 
 
 def privatize(
@@ -99,7 +75,7 @@ def step(
     noise: Sequence[Tensor] = (),
     available: int = 1,
     cross: Crossing = privatize,
-    observe: Callable[[Observation], None] | None = None,
+    observe: Observer | None = None,
 ) -> Tensor:
     """Take one step of any method and return the new parameters.
 
@@ -128,7 +104,7 @@ def step(
     released = cross(total, method.query, clipping, noise, public)
     if observe is not None:
         (clean, *_) = _clean_values(total, method.query, clipping, public)
-        observe(Observation(released[0], clean, clipping.clip_norm, public))
+        observe(released[0], clean, clipping, public)
     if isinstance(method, OracleMethod):
         values = _clean_values(total, method.query, clipping, public)
         change = method.oracle_update(released, state, public, Clean(values, gradient))

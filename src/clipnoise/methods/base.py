@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from clipnoise.core.method import (
     Clean,
     ClippingMethod,
@@ -29,6 +31,11 @@ from clipnoise.privacy.queries import (
     PlainUserMean,
     Query,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any  # for annotations only: listing the methods does not load torch
 
 __all__ = [
     "SGD",
@@ -63,6 +70,7 @@ __all__ = [
     "RootScaled",
     "SingleRateMethod",
     "State",
+    "Tensor",
     "UserError",
     "WarmStart",
 ]

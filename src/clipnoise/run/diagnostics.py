@@ -1,6 +1,6 @@
-"""Diagnostics: what noise does to the moments of Adam, seen with the noise-free value beside it.
+"""Diagnostics: what noise does to the moments of Adam, measured beside the noise-free moments.
 
-They read what privacy protects, so a run with diagnostics is non-private whatever its noise.
+They read what privacy protects, so a run with diagnostics is non-private whatever noise it adds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from clipnoise.resumable import gather, restore
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.core.clipping import Clipping
     from clipnoise.core.method import Method
-    from clipnoise.core.step import Observation
+    from clipnoise.core.state import StepConstants
 
 BETAS = (0.9, 0.999)  # of methods that have none
 POINTS = 100  # of a series that is kept, and of a sorted curve
@@ -34,8 +35,8 @@ UPDATES = ("update_clipped", "update_private", "update_corrected")
 class Diagnostics:
     """Adam's moments of what was released and of what would have been without noise.
 
-    Both are those of one trajectory, the run's own. The update of the clipped kind divides the
-    private first moment by the clipped second moment, as in the source.
+    Both are taken along the trajectory of the run itself. The clipped update divides the private
+    first moment by the clipped second moment, as in the source.
 
     Source: DP-AdamBC, section 3, Table 2 and Figures 1 and 4; On Design Principles for Private
     Adaptive Optimizers, section 5.2.
@@ -45,31 +46,42 @@ class Diagnostics:
         """Begin with moments of zero.
 
         Args:
-            method: whose releases are watched; its betas are taken where it has two, its γ′, and
-                the Φ that it takes off where it is given one.
+            method: the method to observe; its two betas, its γ′ and the Φ that it subtracts are
+                used where it has them.
             like: a tensor with the shape, dtype and device of the parameters.
         """
         betas = getattr(method, "betas", None)
         self._betas: tuple[float, float] = betas if betas and len(betas) == 2 else BETAS
         self._floor: float | None = getattr(method, "gamma_prime", None)
         self._query = method.query
-        self._taken_off: float | None = getattr(method, "phi", None)
+        self._subtracted: float | None = getattr(method, "phi", None)
         self._private, self._clipped = State(like), State(like)
         self._phi = 0.0
         self._rows: list[list[float]] = []  # SERIES, one row a step
 
-    def observe(self, seen: Observation) -> None:
-        """Take in one step."""
-        for state, value in ((self._private, seen.released), (self._clipped, seen.clean)):
+    def observe(
+        self, released: Tensor, clean: Tensor, clipping: Clipping, constants: StepConstants
+    ) -> None:
+        """Take in one step.
+
+        Args:
+            released: the first released value, shape (d,).
+            clean: the same without noise, shape (d,).
+            clipping: of the step.
+            constants: of the step.
+        """
+        for state, value in ((self._private, released), (self._clipped, clean)):
             state.step += 1
             state.decay("m", value, self._betas[0])
             state.decay("v", value.square(), self._betas[1])
-        norm = math.nan
-        if seen.clip_norm is not None:
-            bias = self._private.noise_bias(seen.public, seen.clip_norm, self._betas[1])
-            self._phi = bias * self._relative_variance(seen)
-            length = torch.linalg.vector_norm(seen.clean, dtype=torch.float64)
-            norm = float(length) / seen.clip_norm
+        norm, clip_norm = math.nan, clipping.clip_norm
+        if clip_norm is not None:
+            bias = self._private.noise_bias(constants, clip_norm, self._betas[1])
+            size = constants.expected_batch_size
+            component = self._query.components(clip_norm, size)[0]
+            relative = component.noise_factor * component.sensitivity * size / clip_norm
+            self._phi = bias * relative**2  # noise variance relative to that of a clipped mean
+            norm = float(torch.linalg.vector_norm(clean, dtype=torch.float64)) / clip_norm
         negative = (self._second(self._private) < self._phi).double().mean()
         self._rows.append([float(negative), norm])
 
@@ -91,7 +103,7 @@ class Diagnostics:
         return {"private": self._private, "clipped": self._clipped}
 
     def result(self) -> dict[str, Any]:
-        """Return what was seen as plain data, the moments those of the last step.
+        """Return the measurements as plain data; the moments are those of the last step.
 
         Returns:
             The step; Φ; minimum, quartiles, maximum and mean of every quantity over coordinates,
@@ -128,14 +140,6 @@ class Diagnostics:
             },
         }
 
-    def _relative_variance(self, seen: Observation) -> float:
-        """Return the noise variance of what was released, relative to that of a clipped mean."""
-        size = seen.public.expected_batch_size
-        component = self._query.components(seen.clip_norm or 0.0, size)[0]
-        return (
-            component.noise_factor * component.sensitivity * size / (seen.clip_norm or 1.0)
-        ) ** 2
-
     def _first(self, state: State) -> Tensor:
         return state["m"] / (1 - self._betas[0] ** state.step)
 
@@ -150,24 +154,24 @@ class Diagnostics:
         yield FIRST[1], first
         seconds = {SECOND[0]: clipped, SECOND[1]: private}
         if self._floor is not None:
-            phi = self._phi if self._taken_off is None else self._taken_off
+            phi = self._phi if self._subtracted is None else self._subtracted
             seconds[SECOND[2]] = (private - phi).clamp(min=self._floor)
         yield from seconds.items()
         for name, second in zip(UPDATES, seconds.values(), strict=False):
-            moved = second > 0  # a coordinate that nothing has reached has no update
+            moved = second > 0  # a coordinate without any gradient so far has no update
             yield name, first[moved] / second[moved].sqrt()
 
 
 def _evenly(length: int) -> list[int]:
-    """Return at most POINTS positions in a list, evenly spaced, its last one among them."""
+    """Return at most POINTS evenly spaced positions in a list; the last position is included."""
     stride = -(-length // POINTS)
     return list(range((length - 1) % stride, length, stride)) if length else []
 
 
 def _statistics(ordered: Tensor) -> dict[str, float]:
     """Return minimum, quartiles, maximum and mean of sorted values."""
-    found = {key: _quantile(ordered, share) for key, share in STATISTICS.items()}
-    return {**found, "mean": float(ordered.double().mean())}
+    quantiles = {key: _quantile(ordered, share) for key, share in STATISTICS.items()}
+    return {**quantiles, "mean": float(ordered.double().mean())}
 
 
 def _quantile(ordered: Tensor, share: float) -> float:
@@ -179,16 +183,16 @@ def _quantile(ordered: Tensor, share: float) -> float:
 
 
 def _histograms(values: dict[str, Tensor], *, log: bool = False) -> dict[str, Any]:
-    """Count values in bins that all share; what lies outside is left out.
+    """Count each quantity's values in the same bins; values outside the bins are left out.
 
     Args:
         values: each of shape (d,).
-        log: whether the bins are even in log10; values of 0 have no place there.
+        log: whether the bins are evenly spaced in log10; zeros are then left out.
     """
     if log:
         values = {name: value[value > 0].log10() for name, value in values.items()}
-        found = [end for x in values.values() if len(x) for end in (float(x.min()), float(x.max()))]
-        low, high = (min(found), max(found)) if found else (0.0, 1.0)
+        ends = [end for x in values.values() if len(x) for end in (float(x.min()), float(x.max()))]
+        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     else:
         spans = [_quantile(x.abs().sort().values, OUTLIERS) for x in values.values() if len(x)]
         high = max(spans, default=0.0)

@@ -20,8 +20,8 @@ class Metrics:
         test_loss, test_accuracy: over the test split.
         examples_per_second: processed in training since the last evaluation.
         peak_memory_mb: the most memory the process or the GPU has held.
-        seconds: since training began, evaluations included, the time between stopping and going on
-            left out.
+        seconds: since training began, with evaluations, without the time between a stop and the
+            resumption.
     """
 
     step: int
@@ -51,10 +51,10 @@ class Outcome:
         parameters: d, the number of trained parameters.
         physical_batch_size: examples held in memory at once; below what the spec says where that
             many did not fit.
-        resumed: the steps after which the run went on from a checkpoint.
+        resumed: the steps after which the run resumed from a checkpoint.
         processed: examples whose gradients were taken.
         training_seconds: time in steps, evaluations excluded.
-        seconds_before: time that the run took before it last went on from a checkpoint.
+        seconds_before: time that the run took before it last resumed from a checkpoint.
         diagnostics: what was seen of the moments, as plain data; None where nothing watched.
     """
 
@@ -137,7 +137,7 @@ class Clock:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from saved counts, as if no time had passed since."""
+        """Resume from saved counts, as if no time had passed since."""
         self.processed, self.seconds = state["processed"], state["seconds"]
         self._mark = (state["mark"][0], state["mark"][1])
         self._start = time.perf_counter() - state["elapsed"]

@@ -136,8 +136,8 @@ def replay(
 
 def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """Separate the method's own fields from the constants of the run, and check both."""
-    own = {field.name for field in fields(kind)}
-    allowed = sorted(own | set(RUN_LEVEL) | {"clip_norm"})
+    options = {field.name for field in fields(kind)}
+    allowed = sorted(options | set(RUN_LEVEL) | {"clip_norm"})
     for name in hyperparameters:
         if name not in allowed:
             raise UserError(
@@ -145,7 +145,7 @@ def _split(kind: type[Method], hyperparameters: Mapping[str, Any]) -> tuple[Meth
                 f"Allowed: {', '.join(allowed)}."
             )
     plain = {name: _plain(value) for name, value in hyperparameters.items()}
-    optimizer = parse(kind, {name: plain[name] for name in plain if name in own}, key=kind.id)
+    optimizer = parse(kind, {name: plain[name] for name in plain if name in options}, key=kind.id)
     constants = {
         name: parse(field_type, plain[name], key=name)
         for name, field_type in RUN_LEVEL.items()

@@ -39,8 +39,8 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
     if spec.public is None:
         return splits
     other = spec.public.load(cache)
-    told = {f"public {name}": value for name, value in other.provenance.items()}
-    provenance = {**splits.provenance, "public dataset": spec.public.id, **told}
+    public = {f"public {name}": value for name, value in other.provenance.items()}
+    provenance = {**splits.provenance, "public dataset": spec.public.id, **public}
     return replace(splits, public=other.train, provenance=provenance)
 
 
@@ -78,10 +78,10 @@ def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
 
 @contextmanager
 def dropout_stream(spec: RunSpec, step: int, device: str) -> Iterator[None]:
-    """Start torch's own stream, from which layers with dropout draw, anew for a step.
+    """Seed torch's global stream, from which dropout layers draw, for one step.
 
-    A run that goes on after a stop then draws what it would have drawn. Afterwards the stream is
-    where it was.
+    A resumed run then draws the same masks as one that was never stopped. Afterwards the global
+    stream is where it was before.
     """
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
         torch.manual_seed(derive("dropout", spec.seed) + step)

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clipnoise.methods.base import Adam, PlainUserMean, Public, State
+from clipnoise.methods.base import Adam, PlainUserMean, Public, Released, State, Tensor
 from clipnoise.methods.federated.fed_avg import FederatedMethod, PrivateFederatedMethod
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

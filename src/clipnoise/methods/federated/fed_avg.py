@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.methods.base import (
     ClippedUserMean,
@@ -19,14 +19,11 @@ from clipnoise.methods.base import (
     Positive,
     PrivateMethod,
     Public,
+    Released,
     SingleRateMethod,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clipnoise.methods.base import (
     Adam,
@@ -12,13 +11,10 @@ from clipnoise.methods.base import (
     PrivateMethod,
     Public,
     Query,
+    Released,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

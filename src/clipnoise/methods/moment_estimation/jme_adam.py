@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.methods.base import (
     Adam,
@@ -13,13 +13,10 @@ from clipnoise.methods.base import (
     PrivateMethod,
     Public,
     Query,
+    Released,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, State
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
+from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State, Tensor
 
 
 def recurse(

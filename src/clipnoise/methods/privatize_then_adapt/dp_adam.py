@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clipnoise.methods.base import (
     Adam,
@@ -15,13 +14,10 @@ from clipnoise.methods.base import (
     OracleMethod,
     PrivateMethod,
     Public,
+    Released,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.methods.base import (
     ClippedMean,
@@ -14,13 +14,10 @@ from clipnoise.methods.base import (
     PrivateMethod,
     Probability,
     Public,
+    Released,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 def concentration_bound(t: int, beta2: float, phi: float, alpha: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.methods.base import (
     SGD,
@@ -16,16 +16,13 @@ from clipnoise.methods.base import (
     Positive,
     PrivateMethod,
     Public,
+    Released,
     State,
+    Tensor,
     UserError,
     WarmStart,
 )
 from clipnoise.methods.non_private.references import PlainRMSProp
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clipnoise.methods.base import (
     ClippedMean,
@@ -12,15 +11,12 @@ from clipnoise.methods.base import (
     Fraction,
     PrivateMethod,
     Public,
+    Released,
     RMSProp,
     RootScaled,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clipnoise.methods.base import (
     SGD,
@@ -19,13 +18,10 @@ from clipnoise.methods.base import (
     Positive,
     PrivateMethod,
     Public,
+    Released,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from clipnoise.methods.base import (
     SGD,
@@ -13,10 +12,8 @@ from clipnoise.methods.base import (
     PrivateMethod,
     Public,
     State,
+    Tensor,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

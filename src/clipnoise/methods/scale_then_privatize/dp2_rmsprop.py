@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clipnoise.methods.base import ClippedMean, Count, Decay, Method, Positive, Public, State
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.methods.base import Released
+from clipnoise.methods.base import (
+    ClippedMean,
+    Count,
+    Decay,
+    Method,
+    Positive,
+    Public,
+    Released,
+    State,
+    Tensor,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
