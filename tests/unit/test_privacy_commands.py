@@ -35,6 +35,14 @@ def test_calibrate_prints_sigma_and_epsilon_under_every_accountant(capsys: Outpu
     assert "2.000000" in printed
 
 
+def test_other_accountants_are_asked_about_the_same_participation(capsys: Output) -> None:
+    words = ["--groups", "4", "--sampler", "cyclic-poisson"]
+    assert main(["calibrate", "--noise-multiplier", "2", *MECHANISM, *words]) == 0
+    printed = capsys.readouterr().out
+    value = epsilon("prv", noise_multiplier=2, sampling_rate=0.05, steps=25, delta=1e-5)
+    assert f"prv         {value:.4f}" in printed
+
+
 def test_account_prints_every_accountant_or_the_one_asked_for(capsys: Output) -> None:
     value = epsilon("rdp", noise_multiplier=2, sampling_rate=0.05, steps=100, delta=1e-5)
     assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0

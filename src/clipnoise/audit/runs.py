@@ -16,7 +16,7 @@ from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
-from clipnoise.privacy.samplers.shuffled import ShuffledSampler
+from clipnoise.privacy.samplers.fixed_size import ShuffledSampler
 from clipnoise.run.setup import sampler
 from clipnoise.run.spec import RunSpec, Training
 from clipnoise.run.train import Run

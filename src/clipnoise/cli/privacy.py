@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,12 @@ from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural, Positive, Probability, parse
 from clipnoise.privacy.accountants import ACCOUNTANTS
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate, epsilon
+from clipnoise.privacy.accountants.poisson import (
+    POISSON_ACCOUNTANTS,
+    PoissonAccountant,
+    Rate,
+    epsilon,
+)
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.calibration import calibrate as find_noise_multiplier
@@ -82,7 +87,7 @@ def account(
         return
     values: dict[str, Any] = {"sampling_rate": sampling_rate, "steps": steps, "delta": delta}
     if accountant is None:
-        _print_epsilons(noise_multiplier=sigma, **values)
+        _print_epsilons(lambda name: epsilon(name, noise_multiplier=sigma, **values))
     else:
         print(f"{epsilon(accountant, noise_multiplier=sigma, **values):.4f}")
 
@@ -192,30 +197,29 @@ def _print_exact(target: float | None, sigma: float | None, delta: float, scale:
 
 
 def _print_calibration(calibration: Calibration, factor: float) -> None:
-    budget, participation = calibration.budget, calibration.budget.participation
+    budget = calibration.budget
     print(f"noise multiplier σ   {factor * calibration.noise_multiplier:.6f}")
     print(f"ε ({budget.accountant})              {calibration.epsilon:.6f}")
     print(f"δ                    {budget.delta:g}")
     print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
-    if participation.affected_examples > 1:
-        return  # no other accountant covers nodes
+    if calibration.adjacency != "add-remove":
+        return  # the other accountants are for adding or removing one example
     print()
     _print_epsilons(
-        noise_multiplier=calibration.noise_multiplier,
-        sampling_rate=participation.sampling_rate,
-        steps=participation.steps,
-        delta=budget.delta,
+        lambda name: budget.participation.epsilon(
+            name, noise_multiplier=calibration.noise_multiplier, delta=budget.delta
+        )
     )
 
 
-def _print_epsilons(**values: Any) -> None:
+def _print_epsilons(epsilon_by: Callable[[PoissonAccountant], float]) -> None:
     """Print ε under every accountant, or the reason why one gives none."""
     print("accountant  ε")
     for name in POISSON_ACCOUNTANTS:
         try:
-            text = f"{epsilon(name, **values):.4f}"
+            text = f"{epsilon_by(name):.4f}"
         except UserError as error:
             text = f"none: {error}"
         print(f"{name:<12}{text}")

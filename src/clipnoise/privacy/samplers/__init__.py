@@ -41,12 +41,12 @@ def start_sampler(
         largest_batch: K of "truncated-poisson".
     """
     # Loading torch takes seconds, and planning needs only the names above.
-    from clipnoise.privacy.samplers import fixed_size, poisson, shuffled
+    from clipnoise.privacy.samplers import fixed_size, poisson
 
     if name == "fixed-size":
         return fixed_size.FixedSizeSampler(examples, batch_size, generator)
     if name == "shuffled":
-        return shuffled.ShuffledSampler(examples, batch_size, generator)
+        return fixed_size.ShuffledSampler(examples, batch_size, generator)
     if largest_batch is not None:
         return poisson.TruncatedPoissonSampler(examples, sampling_rate, largest_batch, generator)
     if groups == 1:
