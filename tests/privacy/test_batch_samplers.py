@@ -14,7 +14,7 @@ from clipnoise.privacy.accountants.fixed_size import (
     shuffled_epsilon_at_least,
 )
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Releases, epsilon
 from clipnoise.privacy.accountants.truncation import truncation_probability
 from clipnoise.privacy.claim import claim
 from clipnoise.privacy.participation import participation_under
@@ -85,19 +85,24 @@ def test_a_stream_goes_on_where_it_was_saved(number: int) -> None:
 
 
 def test_a_fixed_size_of_all_is_the_gaussian_mechanism_under_replacement() -> None:
-    found = fixed_size_epsilon(
-        noise_multiplier=4.0, examples=100, batch_size=100, steps=1, delta=1e-5
-    )
+    found = fixed_size_bound(examples=100, batch_size=100, steps=1)
     exact = gaussian_epsilon(2.0, 1e-5)
     assert exact <= found < 1.2 * exact
 
 
+def fixed_size_bound(examples: int, batch_size: int, steps: int) -> float:
+    """Return ε for replacing an example at σ = 4 and δ = 1e-5."""
+    rate = batch_size / examples
+    return fixed_size_epsilon(
+        Releases(
+            noise_multiplier=4.0, sampling_rate=rate, steps=steps, delta=1e-5, examples=examples
+        )
+    )
+
+
 def test_smaller_batches_of_fixed_size_cost_less() -> None:
     values = [
-        fixed_size_epsilon(
-            noise_multiplier=4.0, examples=1000, batch_size=size, steps=10, delta=1e-5
-        )
-        for size in (10, 100, 1000)
+        fixed_size_bound(examples=1000, batch_size=size, steps=10) for size in (10, 100, 1000)
     ]
     assert values == sorted(values)
     poisson = epsilon("rdp", noise_multiplier=2.0, sampling_rate=0.01, steps=10, delta=1e-5)
@@ -197,9 +202,7 @@ def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
         "fixed-size", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
     )
     found = participation.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
-    assert found == fixed_size_epsilon(
-        noise_multiplier=4.0, examples=1000, batch_size=10, steps=20, delta=1e-5
-    )
+    assert found == fixed_size_bound(examples=1000, batch_size=10, steps=20)
     proven = claim(
         private=True, sampler="fixed-size", accountant="rdp-replace", adjacency="replace"
     )

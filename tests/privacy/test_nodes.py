@@ -15,7 +15,7 @@ from clipnoise.cli.privacy import budget_of
 from clipnoise.cli.privacy import calibrate as command
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.nodes import node_curve, node_epsilon, sensitivity_factor
-from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, rdp_curve
+from clipnoise.privacy.accountants.poisson import ORDERS, AccountantError, Releases, rdp_curve
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
 from clipnoise.privacy.participation import participation_under
@@ -101,15 +101,15 @@ def test_epsilon_is_converted_as_everywhere_else() -> None:
     curve = node_curve(2.0, **ARXIV)
     theirs, _ = compute_epsilon(list(ORDERS), curve * 300, 1e-5)
 
-    ours = node_epsilon(noise_multiplier=2.0, **ARXIV, steps=300, delta=1e-5)
+    ours = node_epsilon(Releases(noise_multiplier=2.0, **ARXIV, steps=300, delta=1e-5))
 
     assert ours == pytest.approx(theirs, rel=1e-6)
 
 
 def test_no_steps_cost_nothing_and_no_noise_has_no_bound() -> None:
-    assert node_epsilon(noise_multiplier=1, **ARXIV, steps=0, delta=1e-5) == 0
+    assert node_epsilon(Releases(noise_multiplier=1, **ARXIV, steps=0, delta=1e-5)) == 0
     with pytest.raises(AccountantError, match="noise_multiplier"):
-        node_epsilon(noise_multiplier=1e-5, **ARXIV, steps=1, delta=1e-5)
+        node_epsilon(Releases(noise_multiplier=1e-5, **ARXIV, steps=1, delta=1e-5))
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])

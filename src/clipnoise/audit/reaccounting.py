@@ -14,7 +14,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, Probability, parse
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.nodes import affected_examples, node_epsilon
-from clipnoise.privacy.accountants.poisson import AccountantError, epsilon
+from clipnoise.privacy.accountants.poisson import AccountantError, Releases, epsilon
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.participation import Participation
@@ -213,12 +213,14 @@ def _epsilon(
     try:
         if result.degree is not None:
             return node_epsilon(
-                noise_multiplier=sigma,
-                affected_examples=affected_examples(result.degree),
-                sampling_rate=rate,
-                examples=result.examples,
-                steps=steps,
-                delta=delta,
+                Releases(
+                    noise_multiplier=sigma,
+                    affected_examples=affected_examples(result.degree),
+                    sampling_rate=rate,
+                    examples=result.examples,
+                    steps=steps,
+                    delta=delta,
+                )
             )
         return epsilon(
             accountant, noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta

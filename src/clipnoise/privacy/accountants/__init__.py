@@ -29,10 +29,9 @@ class Accountant:
 
     Attributes:
         epsilon: its bound on ε, never below the true value.
-        covers: the samplers for which the bound is proven, by adjacency. A user is to
-            add-remove-user what an example is to add-remove.
-        assumes: what it needs of a sampler, if it is refused for those that it does not cover.
-            None if it may be asked for any sampler: its ε is nominal for those.
+        covers: the samplers for which the bound is proven, by adjacency.
+        assumes: what it assumes of a sampler; it is refused for samplers that it does not cover.
+            None if it may be used with every sampler; ε is nominal for those it does not cover.
     """
 
     epsilon: Callable[[Releases], float]
@@ -50,11 +49,11 @@ class Accountant:
 
 
 def _sampled(name: PoissonAccountant, releases: Releases) -> float:
-    """Bound ε by Poisson sampling's accountants; exact if every example is in every batch."""
+    """Bound ε by an accountant of Poisson sampling, or exactly if nothing is sampled."""
     if releases.sampling_rate == 1:
         return _unsampled(releases)
     if releases.affected_examples > 1:
-        return node_epsilon(**vars(releases))
+        return node_epsilon(releases)
     return epsilon(
         name,
         noise_multiplier=releases.noise_multiplier,
@@ -65,22 +64,13 @@ def _sampled(name: PoissonAccountant, releases: Releases) -> float:
 
 
 def _unsampled(releases: Releases) -> float:
+    """Return ε without amplification: T releases at σ cost as much as one at σ/√T."""
     sigma = releases.noise_multiplier / math.sqrt(releases.steps)
     return gaussian_epsilon(sigma, releases.delta)
 
 
-def _fixed_size(releases: Releases) -> float:
-    assert releases.examples is not None  # Budget demands it for this accountant
-    return fixed_size_epsilon(
-        noise_multiplier=releases.noise_multiplier,
-        examples=releases.examples,
-        batch_size=round(releases.sampling_rate * releases.examples),
-        steps=releases.steps,
-        delta=releases.delta,
-    )
-
-
 def _adding_or_removing(*samplers: SamplerName) -> dict[Adjacency, frozenset[SamplerName]]:
+    """Return what covers these samplers for single examples, and so for users as units."""
     return {"add-remove": frozenset(samplers), "add-remove-user": frozenset(samplers)}
 
 
@@ -102,7 +92,7 @@ ACCOUNTANTS: dict[AccountantName, Accountant] = {
         assumes="that each example takes part once an epoch",
     ),
     "rdp-replace": Accountant(
-        _fixed_size,
+        fixed_size_epsilon,
         {"replace": frozenset({"fixed-size"})},
         assumes="batches of a fixed size",
     ),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from clipnoise.privacy.accountants.poisson import Releases
 
-def fixed_size_epsilon(
-    *, noise_multiplier: float, examples: int, batch_size: int, steps: int, delta: float
-) -> float:
+
+def fixed_size_epsilon(releases: Releases) -> float:
     """Bound the ε of batches of a fixed size drawn without replacement, for replacing an example.
 
     Args:
-        noise_multiplier: σ, relative to the clip norm C; replacing an example moves the
-            sum by 2C.
-        examples: n.
-        batch_size: B.
-        steps: T.
-        delta: δ.
+        releases: T releases on batches of q·n of the n examples. σ is relative to the clip norm C;
+            replacing an example moves the sum by 2C.
 
     Returns:
         ε under replacement, by Rényi DP. It is not comparable with ε under add-remove adjacency.
@@ -25,11 +21,15 @@ def fixed_size_epsilon(
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
+    assert releases.examples is not None  # Budget requires it for this accountant
+    batch_size = round(releases.sampling_rate * releases.examples)
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-    sampled = dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian)
-    accountant.compose(sampled, steps)
-    return float(accountant.get_epsilon(delta))
+    gaussian = dp_accounting.GaussianDpEvent(releases.noise_multiplier / 2)
+    sampled = dp_accounting.SampledWithoutReplacementDpEvent(
+        releases.examples, batch_size, gaussian
+    )
+    accountant.compose(sampled, releases.steps)
+    return float(accountant.get_epsilon(releases.delta))
 
 
 def shuffled_epsilon_at_least(noise_multiplier: float, batches: int, delta: float) -> float:

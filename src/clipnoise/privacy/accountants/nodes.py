@@ -12,6 +12,7 @@ from clipnoise.privacy.accountants.poisson import (
     ORDERS,
     SMALLEST_SIGMA,
     AccountantError,
+    Releases,
     renyi_epsilon,
 )
 
@@ -110,21 +111,11 @@ def node_curve(
     return curve
 
 
-def node_epsilon(
-    *,
-    noise_multiplier: float,
-    affected_examples: int,
-    sampling_rate: float,
-    examples: int | None,
-    steps: int,
-    delta: float,
-) -> float:
+def node_epsilon(releases: Releases) -> float:
     """Bound the ε of T releases for adding or removing one node, by Rényi DP.
 
     Args:
-        noise_multiplier, affected_examples, sampling_rate, examples: as in `node_curve`.
-        steps: T.
-        delta: δ.
+        releases: what a node takes part in; σ is relative to 2(K+1)C.
 
     Returns:
         ε ≥ 0.
@@ -132,15 +123,16 @@ def node_epsilon(
     Raises:
         AccountantError: the noise is too small for a finite bound.
     """
-    if steps == 0:
+    sigma = releases.noise_multiplier
+    if releases.steps == 0:
         return 0.0
-    if noise_multiplier < SMALLEST_SIGMA:
+    if sigma < SMALLEST_SIGMA:
         raise AccountantError(
-            f"noise_multiplier: {noise_multiplier:g} is below {SMALLEST_SIGMA:g}, too small for a "
-            "finite bound on epsilon."
+            f"noise_multiplier: {sigma:g} is below {SMALLEST_SIGMA:g}, too small for a finite "
+            "bound on epsilon."
         )
-    curve = node_curve(noise_multiplier, affected_examples, sampling_rate, examples)
-    return max(0.0, renyi_epsilon(curve * steps, delta))
+    curve = node_curve(sigma, releases.affected_examples, releases.sampling_rate, releases.examples)
+    return max(0.0, renyi_epsilon(curve * releases.steps, releases.delta))
 
 
 def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDArray[np.float64]:
