@@ -154,7 +154,7 @@ def test_a_whole_run_with_every_sampler_kind_of_noise_and_micro_batches(
     check(spec(name, **privacy), cache, tmp_path / "checkpoint", stops=(1, 1, 3))
 
 
-def test_saving_on_the_way_changes_nothing(cache: Path, tmp_path: Path) -> None:
+def test_saving_checkpoints_does_not_change_the_result(cache: Path, tmp_path: Path) -> None:
     run, path = spec("dp-pmlf"), tmp_path / "checkpoint"
     saving = Checkpoint(**keeping(run, path, every=0.0))
     outcome = train(run, cache=cache, calibration=budget(run), checkpoint=saving)
@@ -177,7 +177,7 @@ def test_a_checkpoint_holds_every_random_stream_and_no_code(cache: Path, tmp_pat
 
 
 @pytest.mark.parametrize("harm", ["spec", "data", "code", "noise multiplier", "torch", "device"])
-def test_what_was_made_by_something_else_is_refused_and_training_starts_anew(
+def test_a_foreign_checkpoint_is_refused_and_training_starts_again(
     harm: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, path = spec(), tmp_path / "checkpoint"
@@ -191,7 +191,7 @@ def test_what_was_made_by_something_else_is_refused_and_training_starts_anew(
     assert measured(outcome) == measured(train(run, cache=cache, calibration=budget(run)))
 
 
-def test_a_run_whose_tuned_values_have_changed_does_not_go_on() -> None:
+def test_a_run_whose_tuned_values_have_changed_does_not_resume() -> None:
     values = to_mapping(spec("dp-sgd"))
     tuning = {"key": "0" * 12, "parameters": ["learning_rate"], "configurations": 2, "runs": 2}
     runs = [

@@ -182,7 +182,7 @@ def test_an_unprepared_dataset_says_how_to_prepare_it(name: str, tmp_path: Path)
 
 
 @every_dataset_with_raw_files
-def test_missing_raw_files_are_named_with_the_way_to_get_them(name: str, tmp_path: Path) -> None:
+def test_missing_raw_files_are_named_with_how_to_get_them(name: str, tmp_path: Path) -> None:
     dataset = small(name)
     with pytest.raises(UserError, match=f"clipnoise data fetch {name} --cache") as caught:
         dataset.prepare(tmp_path)

@@ -71,7 +71,7 @@ def test_is_a_frozen_dataclass_with_a_kebab_case_id(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_says_what_it_does_and_where_it_comes_from(name: str) -> None:
+def test_is_documented_with_a_summary_and_a_source(name: str) -> None:
     kind = method_class(name)
     summary = (kind.__doc__ or "").partition("Source:")[0].strip()
     assert len(summary) > 20  # an equation at least

@@ -131,7 +131,7 @@ def test_the_factored_engine_is_chosen_and_its_sum_is_that_of_autograd(
 
 
 @pytest.mark.parametrize("model", [name for name in MODELS if "dropout" in to_plain(tiny(name))])
-def test_dropout_is_not_mistaken_for_a_wrong_engine(model: str) -> None:
+def test_dropout_does_not_rule_the_factored_engine_out(model: str) -> None:
     dropping = replace(tiny(model), dropout=0.5)  # type: ignore[call-arg]
     network = dropping.build(SHAPES["tokens"], WEIGHTS)
     losses, data = SHAPES["tokens"].task.losses, examples("tokens", 4)

@@ -250,7 +250,7 @@ def test_a_value_out_of_range_is_named(key: str, value: float) -> None:
         epsilon("rdp", **{**values, key: value})  # type: ignore[arg-type]
 
 
-def test_orders_are_sorted_distinct_and_include_opacus_own() -> None:
+def test_orders_are_sorted_distinct_and_include_those_of_opacus() -> None:
     from opacus.accountants import RDPAccountant
 
     assert all(low < high for low, high in pairwise(ORDERS))

@@ -94,7 +94,9 @@ def test_correlated_noise_is_as_declared_once_whitened(noise: NoiseCorrelation) 
     assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"))["holds"]
 
 
-def test_correlated_noise_taken_for_independent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correlated_noise_accounted_as_independent_is_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def correlated(
         self: NoiseCorrelation, steps: int, draw: torch.Generator, like: torch.Tensor
     ) -> Any:

@@ -45,7 +45,7 @@ def test_a_realised_denominator_is_named() -> None:
     )
 
 
-def test_a_shuffled_sampler_is_told_from_poisson() -> None:
+def test_a_shuffled_sampler_is_distinguished_from_poisson() -> None:
     build = CONTROLS["shuffled-as-poisson"].build
     assert build is not None
     assert not check_sampler(build()).holds

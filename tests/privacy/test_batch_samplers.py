@@ -75,7 +75,7 @@ def test_an_epoch_of_shuffled_batches_is_everyone_once() -> None:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_stream_goes_on_where_it_was_saved(number: int) -> None:
+def test_a_stream_continues_where_it_was_saved(number: int) -> None:
     first, second = samplers()[number], samplers()[number]
     for _ in range(3):
         first.sample()
@@ -133,7 +133,7 @@ def test_full_participation_is_every_example_in_every_step() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["full", "shuffled", "fixed-size"])
-def test_banded_noise_needs_turns(sampler: str) -> None:
+def test_banded_noise_needs_a_participation_pattern(sampler: str) -> None:
     with pytest.raises(UserError, match="bands"):
         participation_under(sampler, examples=100, expected_batch_size=100, steps=4, bands=2)
 
@@ -184,7 +184,7 @@ def test_a_largest_batch_goes_with_its_sampler(sampler: str, largest: int | None
         )
 
 
-def test_shuffled_epochs_have_a_bound_of_their_own() -> None:
+def test_shuffled_epochs_are_covered_by_the_per_epoch_accountant() -> None:
     participation = participation_under(
         "shuffled", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
     )

@@ -104,12 +104,12 @@ def test_a_target_below_what_an_accountant_can_prove_says_what_it_can() -> None:
         calibrate(target(epsilon=0.001))
 
 
-def test_a_target_that_no_run_this_short_can_spend_says_so() -> None:
+def test_a_target_that_so_short_a_run_cannot_spend_is_reported() -> None:
     with pytest.raises(UserError, match="most it reaches is 0"):
         calibrate(target(steps=0))
 
 
-def test_an_accountant_that_cannot_do_it_at_any_sigma_says_why() -> None:
+def test_an_accountant_that_fails_at_every_sigma_says_why() -> None:
     with pytest.raises(UserError, match="rounding errors"):
         calibrate(target(accountant="prv", delta=1e-14))
 

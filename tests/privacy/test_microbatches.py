@@ -50,7 +50,7 @@ def test_an_arranged_batch_holds_the_same_examples_in_whole_micro_batches() -> N
     assert torch.equal(sizes, sizes.sort().values), "equal sizes are not next to each other"
 
 
-def test_places_are_uniform_drawn_anew_each_step_and_independent() -> None:
+def test_micro_batches_are_drawn_uniformly_and_independently_in_each_step() -> None:
     count, steps = 5, 4000
     stream, places = assignment(3, count), torch.zeros(steps, 3, dtype=torch.int64)
     for row in places:
@@ -76,7 +76,7 @@ def test_an_example_that_goes_leaves_every_other_in_its_place() -> None:
     }
 
 
-def test_a_restored_stream_of_places_goes_on_bit_for_bit() -> None:
+def test_a_restored_assignment_continues_bit_for_bit() -> None:
     stream, batch = assignment(50, 4), torch.arange(50)
     stream.arrange(batch)
     saved = {name: value.clone() for name, value in stream.get_state().items()}
@@ -205,7 +205,7 @@ def calibration(run: RunSpec) -> Calibration:
         ),
     ],
 )
-def test_the_statement_says_what_noise_is_for_and_what_that_is_worth(
+def test_the_statement_declares_the_sensitivity_and_the_claim_of_micro_batches(
     privacy: dict[str, Any], claim: str, sensitivity: float
 ) -> None:
     run = spec(**privacy)

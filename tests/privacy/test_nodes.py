@@ -169,7 +169,7 @@ def test_only_analysed_pairs_may_draw_nodes(sampler: str, accountant: str) -> No
 
 
 @pytest.mark.parametrize(("sampler", "counted"), [("poisson", None), ("fixed-size", 100)])
-def test_the_turns_of_nodes_know_how_many_gradients_change(
+def test_the_participation_of_nodes_counts_the_gradients_that_change(
     sampler: str, counted: int | None
 ) -> None:
     participation = participation_under(

@@ -48,7 +48,7 @@ def test_no_draws_use_no_randomness() -> None:
     assert torch.equal(stream.next()[0], untouched.next()[0])
 
 
-def test_a_seed_gives_the_same_noise_and_a_restored_stream_goes_on() -> None:
+def test_a_seed_gives_the_same_noise_and_a_restored_stream_continues() -> None:
     stream, again = source(100, seed=1), source(100, seed=1)
     assert torch.equal(stream.next()[0], again.next()[0])
     saved = {name: value.clone() for name, value in stream.get_state().items()}

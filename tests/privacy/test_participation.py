@@ -124,7 +124,7 @@ def test_epsilon_grows_with_the_steps_taken() -> None:
         ("ciclyc", 1, "Did you mean 'cyclic'"),
     ],
 )
-def test_noise_that_does_not_fit_the_turns_is_refused(
+def test_noise_that_does_not_fit_the_participation_is_refused(
     sampler: str, bands: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

@@ -88,7 +88,7 @@ def test_a_seed_gives_the_same_batches_and_another_seed_others() -> None:
     assert not all(torch.equal(batch, other.sample()) for batch in batches)
 
 
-def test_a_restored_stream_goes_on_bit_for_bit() -> None:
+def test_a_restored_stream_continues_bit_for_bit() -> None:
     stream = sampler(500, 0.1)
     for _ in range(3):
         stream.sample()

@@ -81,7 +81,7 @@ def test_any_shape_and_dtype_is_filled(shape: tuple[int, ...]) -> None:
         assert len(z.unique()) == z.numel() or z.numel() > PAIRS  # float32 may meet again
 
 
-def test_no_seed_repeats_it_and_torchs_own_stream_is_left_alone() -> None:
+def test_secure_noise_ignores_seeds_and_leaves_torchs_stream_unchanged() -> None:
     before = torch.random.get_rng_state()
     draws = []
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None
         assert float(y.square().mean()) == pytest.approx(variance, rel=6 * math.sqrt(2 / d))
 
 
-def test_a_position_in_a_secure_stream_can_be_neither_kept_nor_gone_back_to() -> None:
+def test_the_position_of_a_secure_stream_can_be_neither_saved_nor_restored() -> None:
     source = IndependentNoise(None, torch.zeros(3))
     assert source.get_state() == {}
     with pytest.raises(ValueError, match="cannot be resumed"):
@@ -167,7 +167,7 @@ def test_batches_are_secret_too(cache: Path) -> None:
     assert batches(spec(secure_noise=True)) != batches(spec(secure_noise=True))
 
 
-def test_every_statement_says_which_of_the_two_it_was() -> None:
+def test_every_statement_names_its_source_of_randomness() -> None:
     for run, said in [(spec(), "seeded"), (spec(secure_noise=True), "secure")]:
         target = run.budget
         assert target is not None
@@ -177,7 +177,7 @@ def test_every_statement_says_which_of_the_two_it_was() -> None:
         assert statement.noise_multiplier == pytest.approx(1)  # the same mechanism
 
 
-def test_a_stopped_run_keeps_nothing_and_starts_anew(
+def test_a_stopped_secure_run_keeps_nothing_and_starts_again(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = spec(secure_noise=True)

@@ -74,12 +74,12 @@ class SquareOfAnUnboundedMean(IndependentMoments):
         return (mean, mean.square())
 
 
-def test_an_understated_sensitivity_is_found() -> None:
+def test_an_understated_sensitivity_is_detected() -> None:
     changes = largest_changes(Understated(), Clipping(1.0), gradients(), expected_batch_size=B)
     assert changes.components[0] == pytest.approx(1 / 0.9, abs=1e-6)
 
 
-def test_a_bound_that_holds_only_for_small_batches_is_found() -> None:
+def test_a_bound_that_holds_only_for_small_batches_is_detected() -> None:
     same = torch.ones(1, 40, 1, dtype=torch.float64) * 5  # ten times the expected batch
     honest = largest_changes(IndependentMoments(), Clipping(1.0), same, expected_batch_size=B)
     broken = largest_changes(SquareOfAnUnboundedMean(), Clipping(1.0), same, expected_batch_size=B)
@@ -87,7 +87,7 @@ def test_a_bound_that_holds_only_for_small_batches_is_found() -> None:
     assert broken.components[1] > 5
 
 
-def test_a_second_moment_for_free_costs_more_than_it_says() -> None:
+def test_a_second_moment_for_free_exceeds_its_declared_sensitivity() -> None:
     # One example alone moves both halves: each within its sensitivity, together beyond.
     same = torch.ones(1, 4, 1, dtype=torch.float64) * 5
     changes = largest_changes(

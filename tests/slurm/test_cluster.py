@@ -262,7 +262,7 @@ def test_a_job_gets_what_its_runs_ask_for_not_what_the_submitting_machine_has(
         assert job.shown["TresPerNode"] == "gres:gpu:1"
 
 
-def test_jobs_at_the_same_time_hold_gpus_of_their_own(story: Story) -> None:
+def test_concurrent_jobs_use_different_gpus(story: Story) -> None:
     assert len(set(story.gpus)) == len(story.gpus) == 3
     assert all(re.fullmatch(r"gpu:1\(IDX:\d\)", gpu) for _, gpu in story.gpus)
 

@@ -51,7 +51,7 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
             assert {run.panel for run in study.runs} == set(study.panels)
 
 
-def test_a_published_table_stands_in_the_report_of_the_study_with_its_name() -> None:
+def test_a_published_table_appears_in_the_report_of_the_study_of_the_same_name() -> None:
     from clipnoise.studies.comparisons import comparisons
 
     published = WORKFLOW.parent / "reports" / "published"

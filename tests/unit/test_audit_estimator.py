@@ -80,7 +80,7 @@ def test_a_gaussian_mechanism_is_never_bounded_above_its_epsilon(sigma: float) -
     assert bound.guesses < bound.canaries
 
 
-def test_half_the_noise_is_found_out() -> None:
+def test_half_the_noise_is_detected() -> None:
     draw = np.random.default_rng(0)
     coins = draw.random(64_000) < 0.5
     scores = coins + 1.0 * draw.standard_normal(len(coins))

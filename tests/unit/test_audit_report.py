@@ -62,7 +62,7 @@ def text_of(pdf: bytes, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_report_says_what_was_found(tmp_path: Path) -> None:
+def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     write(tmp_path, "contract", "good", contract("good"))
     write(tmp_path, "empirical", "good", bound("not refuted", 0.9))
     write(tmp_path, "contract", "bad", contract("bad"))

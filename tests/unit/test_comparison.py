@@ -160,7 +160,7 @@ def publish(folder: Path, name: str) -> Path:
     return path
 
 
-def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
+def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> None:
     one = load_study(study(tmp_path))
     folder = tmp_path / "published"
     assert not comparisons(one, folder)
@@ -173,7 +173,7 @@ def test_a_csv_of_the_studys_name_is_found_by_itself(tmp_path: Path) -> None:
     assert kinds == ["table", "rows"]
 
 
-def test_a_study_may_name_the_table_and_where_it_stands(tmp_path: Path) -> None:
+def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None:
     publish(tmp_path, "fifth-paper/table1")
     other = publish(tmp_path, "sixth-paper/table9")
     item = {"kind": "published", "panel": "comparison", "published": "sixth-paper/table9"}

@@ -37,7 +37,7 @@ def test_each_step_draws_sorted_indices_from_its_group_only() -> None:
         assert set(batch.tolist()) <= set(drawn.group(step % 4).tolist())
 
 
-def test_turns_of_an_example_are_multiples_of_the_groups_apart() -> None:
+def test_participations_of_an_example_are_multiples_of_the_groups_apart() -> None:
     drawn = sampler()
     seen: dict[int, int] = {}
     for step in range(40):
@@ -55,7 +55,7 @@ def test_probability_one_is_a_fixed_order_and_zero_is_empty() -> None:
     assert all(len(empty.sample()) == 0 for _ in range(4))
 
 
-def test_each_example_joins_its_turns_with_the_given_probability() -> None:
+def test_each_example_participates_with_the_given_probability() -> None:
     drawn, rounds = sampler(examples=1000, groups=5, rate=0.3), 400
     counts = torch.zeros(1000)
     for _ in range(5 * rounds):

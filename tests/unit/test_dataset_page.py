@@ -40,7 +40,7 @@ def test_every_model_has_a_dataset(model: str) -> None:
     assert any(model in cells[-1].split(", ") for cells in rows().values())
 
 
-def test_what_can_be_asked_about_images_is_told_with_the_models_for_it() -> None:
+def test_the_tasks_of_images_are_listed_with_their_models() -> None:
     cells = rows()["mnist"]
     assert "classification" in cells[2]
     assert "reconstruction" in cells[2]

@@ -145,7 +145,7 @@ def go(run: RunSpec, cache: Path) -> Outcome:
     return train(run, cache=cache, calibration=budget(run))
 
 
-def test_a_run_that_is_watched_claims_no_privacy_and_says_so(cache: Path, tmp_path: Path) -> None:
+def test_a_run_with_diagnostics_claims_no_privacy_and_says_so(cache: Path, tmp_path: Path) -> None:
     outcome = go(WATCHED, cache)
     assert [row.epsilon for row in outcome.metrics] == [None] * 3
     folder = run_folder(tmp_path, WATCHED)

@@ -37,7 +37,7 @@ def test_a_bare_machine_gets_advice_for_all_it_lacks(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_prepared_dataset_is_found(tmp_path: Path) -> None:
+def test_a_prepared_dataset_is_reported(tmp_path: Path) -> None:
     names = list(plugins("clipnoise.data", Dataset))
     (tmp_path / names[0]).mkdir()
     (tmp_path / names[0] / "manifest.json").write_text("{}")

@@ -110,7 +110,7 @@ class Remembering(nn.Module):
         return self.last(self.attention(states, states, states)[0].mean(dim=1))
 
 
-def test_dropout_inside_other_layers_is_not_mistaken_either_and_stays_as_it_was() -> None:
+def test_dropout_inside_other_layers_does_not_rule_an_engine_out_and_is_restored() -> None:
     network = Remembering()
     assert (
         choose_engine(network, losses, Examples(*examples("own parameter", 4))).name == "factored"
@@ -119,9 +119,7 @@ def test_dropout_inside_other_layers_is_not_mistaken_either_and_stays_as_it_was(
 
 
 @pytest.mark.parametrize(("first", "engine"), [(nn.Identity, "factored"), (instances, "vmap")])
-def test_a_network_with_dropout_is_not_mistaken_for_a_wrong_engine(
-    first: Callable[[], nn.Module], engine: str
-) -> None:
+def test_dropout_does_not_rule_an_engine_out(first: Callable[[], nn.Module], engine: str) -> None:
     network = nn.Sequential(nn.Dropout(0.5), first(), nn.LazyLinear(3))
     network(torch.zeros(1, 6))
     choice = choose_engine(network, losses, Examples(*examples("convolution", 4)))

@@ -78,7 +78,7 @@ def test_the_backward_pass_stops_at_the_lowest_trained_layer() -> None:
     assert not [name for name in sizes.names if "convolution_backward" in name]
 
 
-def test_no_layer_computes_a_weight_gradient_of_its_own() -> None:
+def test_no_layer_computes_a_summed_weight_gradient() -> None:
     engine = FactoredEngine(nn.Sequential(nn.Linear(6, 50), nn.Linear(50, CLASSES)), losses)
     theta = engine.flat.theta.clone()
     products: list[torch.Size] = []

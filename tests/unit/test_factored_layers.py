@@ -260,7 +260,7 @@ def test_a_batch_of_one_is_as_good_as_any(name: str) -> None:
 
 
 @every_network
-def test_a_batch_as_large_as_an_axis_of_the_examples_is_not_mistaken_for_it(name: str) -> None:
+def test_a_batch_size_equal_to_another_axis_is_not_confused_with_it(name: str) -> None:
     for count in (2, 4, 5, 6, 7):
         assert difference(name, "plain", torch.float64, count=count) < 1e-12
 

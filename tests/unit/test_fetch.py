@@ -97,7 +97,7 @@ def test_a_later_call_resumes_an_earlier_download(site: Site, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("left", [CONTENT, CONTENT + b"more"], ids=["whole", "too long"])
-def test_a_part_that_needs_no_more_bytes_is_taken_or_thrown_away(
+def test_a_complete_partial_download_is_verified_and_kept_or_discarded(
     site: Site, left: bytes, tmp_path: Path
 ) -> None:
     part(tmp_path).parent.mkdir(parents=True)
@@ -173,7 +173,7 @@ def test_another_version_of_a_file_without_a_published_checksum_is_noticed(
 
 
 @pytest.mark.parametrize("code", [404, 403, 401])
-def test_a_refusal_is_told_at_once_with_the_steps_by_hand(
+def test_a_refused_download_fails_at_once_with_the_manual_steps(
     site: Site, code: int, tmp_path: Path
 ) -> None:
     site.failures = [code]
@@ -188,12 +188,12 @@ def test_a_refusal_is_told_at_once_with_the_steps_by_hand(
     assert len(site.asked) == 1
 
 
-def test_no_network_is_told_with_the_steps_by_hand(site: Site, tmp_path: Path) -> None:
+def test_without_a_network_the_message_gives_the_manual_steps(site: Site, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no connection(.|\n)*By hand"):
         dataset("http://127.0.0.1:9/a.bin").raw_files(tmp_path).fetch()
 
 
-def test_what_only_a_person_can_get_is_said_to_be_so(tmp_path: Path) -> None:
+def test_files_that_need_a_person_are_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be downloaded by a program"):
         dataset(None).raw_files(tmp_path).fetch()
     assert not part(tmp_path).exists()

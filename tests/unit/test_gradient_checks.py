@@ -114,7 +114,7 @@ class Decides(nn.Module):
         return outputs
 
 
-def test_a_way_through_the_network_that_depends_on_the_batch_is_refused() -> None:
+def test_control_flow_that_depends_on_the_batch_is_refused() -> None:
     with pytest.raises(UserError, match="mixes examples"):
         check_model(Decides(), torch.zeros(2, 4))
 

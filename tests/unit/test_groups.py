@@ -107,7 +107,7 @@ def test_the_jobs_of_a_study_with_many_runs_hold_several() -> None:
     assert Resources(runs_per_job=5, jobs_per_study=3).runs_in_a_job(7) == 5
 
 
-def test_runs_with_a_job_of_their_own_are_asked_for_by_their_summaries(tmp_path: Path) -> None:
+def test_a_run_with_its_own_job_is_requested_by_its_summary(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1, 2, 3])
     alone = plan(tmp_path, "study", jobs_per_study=3)
     runs = alone.study("study").runs
@@ -147,7 +147,7 @@ def test_a_result_lost_after_its_group_was_done_is_asked_for_by_itself(tmp_path:
     assert planned.results("study") == [group, planned.run_file(second, "summary.json")]
 
 
-def test_a_group_in_a_queue_is_found_after_its_study_was_edited(tmp_path: Path) -> None:
+def test_a_queued_group_is_still_known_after_its_study_was_edited(tmp_path: Path) -> None:
     write_study(tmp_path, "study", [1, 2, 3])
     planned = plan(tmp_path, "study", runs_per_job=2)
     planned.note_groups()
@@ -173,7 +173,7 @@ def test_a_result_that_a_larger_group_has_made_is_checked_by_a_group(tmp_path: P
     assert planned.results("study") == [summary], "a job of its own has made it"
 
 
-def test_a_group_asks_for_no_more_than_its_runs_need() -> None:
+def test_a_group_requests_no_more_resources_than_its_runs_need() -> None:
     resources = Resources(gpus=1, gpu_share={"logistic": 8}, threads=2)
     (group,) = group_runs(map(run, range(3)), resources)
     assert (len(group.runs), group.parallel) == (3, 3)
@@ -247,7 +247,7 @@ def test_a_task_that_fails_stops_no_other_and_keeps_its_own_log(tmp_path: Path) 
     assert (tmp_path / "c").read_text() == "well\n"
 
 
-def test_no_more_tasks_run_at_a_time_than_asked(tmp_path: Path) -> None:
+def test_no_more_tasks_run_at_once_than_requested(tmp_path: Path) -> None:
     def counted() -> int:
         mark = tmp_path / f"running.{os.getpid()}"
         mark.touch()

@@ -79,7 +79,7 @@ def test_batches_are_read_as_torchvision_reads_them(
         assert labels.tolist() == theirs.targets
 
 
-def test_pixels_are_scaled_as_said(tmp_path: Path) -> None:
+def test_pixels_are_scaled_as_requested(tmp_path: Path) -> None:
     prepare(tmp_path, "cifar-10")
     unit = small("cifar-10", pixels="unit").load(tmp_path).test.dense().inputs
     standardised = small("cifar-10").load(tmp_path).test.dense().inputs
@@ -135,7 +135,7 @@ def test_fewer_prepared_than_asked_for_are_counted(tmp_path: Path) -> None:
         small("mnist", test_examples=30).load(tmp_path)
 
 
-def test_what_was_prepared_says_from_which_files(tmp_path: Path) -> None:
+def test_prepared_data_record_the_files_they_were_made_from(tmp_path: Path) -> None:
     dataset = write_raw(tmp_path, "mnist")
     dataset.prepare(tmp_path)
     manifest = json.loads((tmp_path / dataset.prepared / MANIFEST).read_text())
@@ -212,7 +212,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_raw_file_is_told_and_the_cache_stays_as_it_was(fault: str, tmp_path: Path) -> None:
+def test_a_wrong_raw_file_is_reported_and_leaves_the_cache_unchanged(
+    fault: str, tmp_path: Path
+) -> None:
     name, spoil, message = FAULTS[fault]
     prepare(tmp_path, name)
     before = everything(tmp_path / name)
@@ -222,7 +224,7 @@ def test_a_wrong_raw_file_is_told_and_the_cache_stays_as_it_was(fault: str, tmp_
     assert everything(tmp_path / name) == before
 
 
-def test_a_wrong_checksum_is_told_before_anything_is_prepared(
+def test_a_wrong_checksum_is_reported_before_anything_is_prepared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_raw(tmp_path, "mnist")
@@ -253,9 +255,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["prepared before", "new"])
-def test_a_disk_that_takes_no_more_in_the_middle_leaves_the_cache_as_it_was(
-    before: bool, tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_up_leaves_the_cache_unchanged(before: bool, tmp_path: Path) -> None:
     dataset = write_raw(tmp_path, "cifar-10")
     if before:
         dataset.prepare(tmp_path)
@@ -278,7 +278,7 @@ def test_a_pickle_that_would_run_something_is_refused(protocol: int, tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"", b"not a pickle", pickle.dumps([1, 2])[:-3]], ids=str)
-def test_what_is_no_pickle_is_told(content: bytes) -> None:
+def test_a_file_that_is_no_pickle_is_reported(content: bytes) -> None:
     with pytest.raises(UserError, match="here: cannot be read"):
         unpickle(content, "here")
 

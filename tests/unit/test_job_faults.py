@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_leaves_no_result_and_room_for_the_next_try(
     assert files.summary["status"] == "completed"
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_training(
+def test_an_unwritable_folder_is_reported_before_training(
     cache: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

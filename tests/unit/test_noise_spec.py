@@ -21,7 +21,7 @@ def test_a_spec_survives_a_round_trip(values: dict[str, Any]) -> None:
     assert parse(NoiseCorrelation, to_plain(noise)) == noise
 
 
-def test_noise_is_independent_unless_said_otherwise() -> None:
+def test_noise_is_independent_by_default() -> None:
     assert parse(NoiseCorrelation, {}) == NoiseCorrelation(kind="independent", bands=None)
 
 

@@ -50,14 +50,14 @@ def test_columns_become_vectors_in_the_order_in_which_they_are_named(tmp_path: P
     assert torch.equal(turned.load(tmp_path).test.dense().inputs, found.inputs.flip(1))
 
 
-def test_folders_prepared_in_different_ways_lie_side_by_side(tmp_path: Path) -> None:
+def test_different_options_are_prepared_into_different_folders(tmp_path: Path) -> None:
     one, other = small("own"), small("own", inputs=FEATURES[:2], shape=(2,))
     assert one.prepared != other.prepared
     assert one.prepared == small("own", split_seed=3, validation_examples=5).prepared
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])
-def test_both_forms_hold_the_same_features(form: str, tmp_path: Path) -> None:
+def test_parquet_and_npz_give_the_same_features(form: str, tmp_path: Path) -> None:
     inputs = np.arange(24.0).reshape(8, 3)
     write(tmp_path, form, inputs=inputs, target=np.arange(8) % 2)
     dataset = own(shape=(3,))
@@ -86,7 +86,7 @@ def test_floats_of_images_are_left_as_they_are(tmp_path: Path) -> None:
     assert (dataset.load(tmp_path).train.dense().inputs == -1.5).all()
 
 
-def test_tokens_are_filled_up_to_the_longest(tmp_path: Path) -> None:
+def test_tokens_are_padded_to_the_longest(tmp_path: Path) -> None:
     lists = [[1 + i % 6] * (1 + i % 4) for i in range(8)]
     write(tmp_path, "parquet", inputs=lists, target=np.arange(8) % 2)
     dataset = own(kind="tokens", shape=(5,), vocabulary=7)
@@ -173,7 +173,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_does_not_fit_its_description_is_told_with_the_file(
+def test_data_that_do_not_match_their_description_are_reported_with_the_file(
     fault: str, tmp_path: Path
 ) -> None:
     form, columns, options, message = FAULTS[fault]
@@ -184,7 +184,7 @@ def test_what_does_not_fit_its_description_is_told_with_the_file(
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])
-def test_a_truncated_file_is_told(form: str, tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported(form: str, tmp_path: Path) -> None:
     write(tmp_path, form, **GOOD)
     path = tmp_path / "raw" / "mine" / f"test.{form}"
     path.write_bytes(path.read_bytes()[:-30])
@@ -198,7 +198,7 @@ def test_arrays_of_python_objects_are_refused(tmp_path: Path) -> None:
         own().prepare(tmp_path)
 
 
-def test_a_folder_without_the_files_or_with_both_forms_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_the_files_or_with_both_formats_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"expected one file train\.parquet or train\.npz, found 0"):
         own(shape=(3,)).prepare(tmp_path)
     write(tmp_path, "npz", **GOOD)
@@ -218,6 +218,6 @@ def test_a_folder_without_the_files_or_with_both_forms_is_told(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_a_description_that_cannot_be_is_told(options: dict[str, Any], message: str) -> None:
+def test_an_impossible_description_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         own(**options)

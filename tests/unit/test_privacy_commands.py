@@ -16,7 +16,7 @@ MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
 Output = pytest.CaptureFixture[str]
 
 
-def test_calibrate_writes_the_file_and_says_what_it_found(tmp_path: Path, capsys: Output) -> None:
+def test_calibrate_writes_the_file_and_prints_the_result(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "new" / "key.json"
     words = ["calibrate", "--epsilon", "1", *MECHANISM, "--evaluation-steps", "0", "100"]
     assert main([*words, "--out", str(path)]) == 0

@@ -30,7 +30,7 @@ def test_what_is_left_takes_as_long_as_what_is_done(progress: Progress) -> None:
     assert summary(progress, 114.0) == "2 of 9 jobs done, 14 s so far, about 31 s left"
 
 
-def test_a_rule_is_estimated_from_its_own_jobs(progress: Progress) -> None:
+def test_the_time_of_a_rule_is_estimated_from_its_own_jobs(progress: Progress) -> None:
     progress.start(9, "report", "", 110.0)
     progress.finish(9, 140.0)
     progress.plan({"train": 8, "report": 2})

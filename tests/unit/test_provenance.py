@@ -42,7 +42,7 @@ def test_a_thousand_jobs_that_ask_for_the_commit_leave_the_index_alone(checkout:
     assert index.stat().st_mtime_ns != before[1]  # so the test would notice
 
 
-def test_a_lock_that_somebody_holds_does_not_matter(checkout: Path) -> None:
+def test_a_git_lock_held_by_another_process_does_not_matter(checkout: Path) -> None:
     (checkout / ".git" / "index.lock").touch()
     clean = commit()
     assert clean is not None

@@ -95,7 +95,7 @@ def read(tmp_path: Path, text: str) -> tuple[PublishedCell, ...]:
     return read_published(path)
 
 
-def test_a_paper_of_ones_own_brings_its_own_ids(tmp_path: Path) -> None:
+def test_another_paper_may_use_ids_of_its_own(tmp_path: Path) -> None:
     text = "budget,dataset,model,method,metric,mean,std,n,unit,source\n"
     (cell,) = read(tmp_path, text + "eps=2,my-data,my-net,my-method,test_f1,91.50,0.25,3,%,Mine\n")
     assert (cell.dataset, cell.method, cell.metric) == ("my-data", "my-method", "test_f1")

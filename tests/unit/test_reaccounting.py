@@ -51,7 +51,7 @@ def test_what_is_solved_for_gives_the_published_value(published: dict[str, Publi
     assert found <= 3.0
 
 
-def test_code_without_a_mistake_costs_what_the_text_says(published: dict[str, Published]) -> None:
+def test_code_without_a_mistake_costs_what_the_text_claims(published: dict[str, Published]) -> None:
     row = reaccount(replace(published["MNIST, k 2, ε 1"], noise_divisor=1.0))
     assert row.released == row.text == pytest.approx(1.0, abs=2e-3)
 

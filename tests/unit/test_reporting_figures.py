@@ -74,7 +74,7 @@ def test_colours_stay_apart_for_every_kind_of_sight(vision):
         assert np.linalg.norm(lab(one, vision) - lab(other, vision)) > 10, (one, other)
 
 
-def test_every_method_has_a_marker_and_line_of_its_own_for_grey_print():
+def test_every_method_has_a_distinct_marker_and_line_for_grey_print():
     looks = {name: (style(name).marker, style(name).dash) for name in methods()}
     shared = [pair for pair in itertools.combinations(looks, 2) if looks[pair[0]] == looks[pair[1]]]
     assert not shared
@@ -169,7 +169,7 @@ def test_accuracy_against_epsilon_names_axes_units_methods_and_references(draw):
     assert {"1", "8", "digits, logistic"} <= set(found)
 
 
-def test_a_run_without_a_target_stands_at_the_epsilon_it_achieved(draw):
+def test_a_run_without_a_target_is_plotted_at_the_epsilon_it_achieved(draw):
     found = texts(draw("accuracy-vs-epsilon", few(budget="sigma=0.5", epsilon_achieved=3.25)))
     assert "3.25" in found
 

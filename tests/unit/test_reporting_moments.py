@@ -107,7 +107,7 @@ def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["moments", "noise-bias"])
-def test_a_part_that_nothing_watched_says_so(kind: str, tmp_path: Path) -> None:
+def test_a_panel_without_diagnostics_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     item = ReportItem(kind=kind, panel="comparison")

@@ -125,12 +125,12 @@ def test_a_method_that_diverged_in_some_runs_cannot_lead_by_the_runs_that_surviv
 
 
 @pytest.mark.parametrize("lost", [{"missing": 1}, {"corrupt": 1}])
-def test_nobody_leads_while_runs_are_missing_or_damaged(lost):
+def test_no_method_leads_while_runs_are_missing_or_damaged(lost):
     verdict = judge({"a": GOOD, "b": seeds(0.5, **lost)}, higher_is_better=True)
     assert (verdict.leaders, verdict.withheld) == (frozenset(), "unfinished")
 
 
-def test_nobody_leads_alone_or_by_one_seed_or_when_all_failed():
+def test_no_method_leads_without_a_rival_with_one_seed_or_when_all_failed():
     assert judge({"a": GOOD}, higher_is_better=True).withheld == "alone"
     assert judge({"a": seeds(0.9), "b": seeds(0.8)}, higher_is_better=True).withheld == "one seed"
     failed = {"a": seeds(diverged=6), "b": seeds(0.9, diverged=5)}

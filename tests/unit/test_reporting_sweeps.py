@@ -87,7 +87,7 @@ def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: 
     assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]
 
 
-def test_beside_a_sweep_over_momentum_stands_what_it_does_to_sampling_noise(tmp_path: Path) -> None:
+def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: Path) -> None:
     rows = [
         run_row(
             method="dp-pmlf",
@@ -122,7 +122,7 @@ def test_a_momentum_sweep_over_anything_else_says_so(
         draw_figure(sweep_over("momentum-sweep", name), runs, points)
 
 
-def test_an_incomplete_value_of_a_sweep_is_said_in_the_figure(tmp_path: Path) -> None:
+def test_a_sweep_figure_marks_incomplete_values(tmp_path: Path) -> None:
     rows = over("beta", [0.1, 0.5])
     rows[0] = run_row(**{**_identity(rows[0]), "status": "diverged"})
     runs, points = tables(tmp_path, rows)
@@ -142,7 +142,7 @@ def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> No
         draw_figure(sweep_over("sweep", "betta"), runs, points)
 
 
-def test_a_report_item_says_what_it_sweeps_over_exactly_if_it_sweeps() -> None:
+def test_over_is_required_for_sweeps_and_refused_otherwise() -> None:
     assert ReportItem(kind="sweep", panel="one", over="beta").drawn
     for wrong in ({"kind": "sweep"}, {"kind": "table", "over": "beta"}):
         with pytest.raises(ValueError, match="required for sweeps"):

@@ -94,7 +94,7 @@ def test_references_stand_apart_and_never_compete(tabulate):
     assert "Non-private references have no ε and do not compete." in table_notes(table)
 
 
-def test_no_number_of_a_reference_stands_below_an_epsilon(tabulate):
+def test_non_private_references_are_never_shown_below_an_epsilon(tabulate):
     table = tabulate([*seeds(), *seeds(budget="eps=8"), *seeds(method="sgd", budget="non-private")])
     private, reference = to_markdown(table).split("| non-private reference |")
     assert "sgd" not in private.replace("dp-sgd", "")

@@ -56,7 +56,7 @@ def test_a_search_that_is_not_charged_says_so(tmp_path: Path) -> None:
     assert said["notes"] == [UNCHARGED]
 
 
-def test_a_choice_that_is_not_made_yet_is_said(tmp_path: Path) -> None:
+def test_a_pending_choice_is_reported(tmp_path: Path) -> None:
     said = tuned(runs(tmp_path, tuned="", epsilon_with_tuning="", tuning_remark="Some diverged."))
     assert said["rows"][0]["chosen"] == "not chosen yet"
     assert "Some diverged." in said["notes"]

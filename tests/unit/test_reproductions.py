@@ -218,7 +218,7 @@ def test_the_truth_has_the_entropy_of_its_labels() -> None:
     assert expected_loss(0.0) == pytest.approx(math.log(2))
 
 
-def test_a_crossing_is_found_between_its_neighbours() -> None:
+def test_a_crossing_is_interpolated_between_its_neighbours() -> None:
     points = [(0.1, 0.5), (1.0, 0.1), (0.1, 0.3)]
     assert crossing(points, 0.25) == pytest.approx(10**-0.5)
     assert crossing(points, 0.05) is None

@@ -64,7 +64,7 @@ def test_hashes_times_and_the_old_name_of_a_panel_do_not_matter(
         ({"validation_loss": "1"}, "validation_loss: no such column before, 1 after"),
     ],
 )
-def test_every_difference_is_found(
+def test_every_difference_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str], message: str
 ) -> None:
     before = write(tmp_path / "before", RUN)

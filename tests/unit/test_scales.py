@@ -71,7 +71,7 @@ def test_a_scale_keeps_methods_and_fewer_budgets_and_seeds(tmp_path: Path) -> No
     assert {run.spec.training.expected_batch_size for run in runs} == {20}
 
 
-def test_a_stand_in_keeps_the_name_and_the_overrides_of_what_it_stands_for(tmp_path: Path) -> None:
+def test_a_stand_in_keeps_the_name_and_the_overrides_of_the_original(tmp_path: Path) -> None:
     found = {
         run.dataset: (run.spec.dataset, getattr(run.spec.method, "learning_rate", None))
         for run in load(tmp_path).runs
@@ -102,7 +102,7 @@ def test_a_scale_adds_options_to_a_method(tmp_path: Path) -> None:
     assert {getattr(one, "learning_rate", None) for one in rates} == {0.25}
 
 
-def test_a_study_says_more_for_itself(tmp_path: Path) -> None:
+def test_rules_of_a_study_take_precedence_over_those_of_the_scale(tmp_path: Path) -> None:
     own = {"smoke": {"training": {"steps": 5}, "seeds": 2}, "small": {"seeds": 1}}
     runs = load(tmp_path, scales=own).runs
     assert {run.spec.steps for run in runs} == {5}
@@ -154,7 +154,7 @@ def test_the_shipped_scales_are_marked_and_drop_no_method(path: Path) -> None:
     assert {run.spec.method.id for run in load_study(league, path).runs} == set(methods())
 
 
-def test_tables_and_reports_of_a_scale_have_places_of_their_own(tmp_path: Path) -> None:
+def test_each_scale_has_separate_tables_and_reports(tmp_path: Path) -> None:
     study = load(tmp_path)
     values = {"studies": [str(study.path)]}
     plan = Plan.from_values({**values, "scale": "smoke"}, tmp_path / "studies")
@@ -255,7 +255,7 @@ def test_reproductions_that_keep_their_size_are_the_same_at_every_scale(
     assert (plan.reproduction_scale is not None) == bool(settings)
 
 
-def test_a_scale_that_names_no_reproduction_says_which_there_are(tmp_path: Path) -> None:
+def test_a_scale_with_an_unknown_reproduction_lists_the_valid_ones(tmp_path: Path) -> None:
     load(tmp_path, scale={**SMOKE, "reproductions": {"paper/figg": {"steps": 3}}})
     write_reproduction(tmp_path)
     config = {"studies": ["paper/table1"], "scale": "smoke"}

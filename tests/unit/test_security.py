@@ -65,7 +65,7 @@ def test_what_would_be_unsafe_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("folder", ["src", "benchmarks", "envs"])
-def test_no_file_is_read_in_a_way_that_could_run_code(folder: str) -> None:
+def test_reading_a_file_never_runs_code_from_it(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
         for path in SOURCES
@@ -76,7 +76,7 @@ def test_no_file_is_read_in_a_way_that_could_run_code(folder: str) -> None:
     assert not found
 
 
-def test_the_workflow_reads_no_yaml_of_its_own() -> None:
+def test_the_workflow_does_not_parse_yaml_itself() -> None:
     for path in [ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk")]:
         assert not re.search(r"\byaml\.|\bpickle|\b(eval|exec)\(", path.read_text()), path
 
@@ -121,13 +121,13 @@ OUT = ["../secret", "link", "elsewhere/secret", "{}/secret", "a/../../secret"]
 
 
 @pytest.mark.parametrize("name", OUT)
-def test_a_study_called_by_name_lies_among_the_studies(name: str, project: Path) -> None:
+def test_a_study_name_cannot_leave_the_studies_folder(name: str, project: Path) -> None:
     with pytest.raises(UserError, match=r"studies: .*leads out of"):
         find_study(name.format(project), project / "studies")
 
 
 @pytest.mark.parametrize("name", OUT)
-def test_a_study_that_is_shared_lies_among_the_studies(name: str, project: Path) -> None:
+def test_a_shared_study_name_cannot_leave_the_studies_folder(name: str, project: Path) -> None:
     values = {"title": "x", "shares": name.format(project), "report": []}
     (project / "studies" / "mine.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(UserError, match=r"shares: .*leads out of"):
@@ -135,7 +135,7 @@ def test_a_study_that_is_shared_lies_among_the_studies(name: str, project: Path)
 
 
 @pytest.mark.parametrize("name", ["../secret", "{}/secret", "elsewhere/secret"])
-def test_a_published_table_called_by_name_lies_among_them(name: str, project: Path) -> None:
+def test_a_published_table_name_cannot_leave_its_folder(name: str, project: Path) -> None:
     item = {"kind": "published", "panel": "main", "published": name.format(project)}
     path = project / "studies" / "mine.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "report": [item]}))

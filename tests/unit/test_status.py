@@ -156,7 +156,7 @@ def test_a_result_that_was_set_aside_is_not_on_its_way(study: Study, tmp_path: P
     assert first.reason == second.reason == "its result is not there any more"
 
 
-def test_a_clock_that_is_behind_makes_nobody_silent(study: Study, tmp_path: Path) -> None:
+def test_a_clock_that_is_behind_makes_no_run_silent(study: Study, tmp_path: Path) -> None:
     spec = study.runs[0].spec
     log(tmp_path, spec, progress(10, 30.0), age=-3600)
     (run, *_) = study_status(study, tmp_path).runs

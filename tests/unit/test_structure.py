@@ -211,7 +211,7 @@ def test_a_run_loads_only_the_libraries_that_its_model_is_built_with() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.py")), ids=name_of)
-def test_every_folder_says_what_belongs_in_it(path: Path) -> None:
+def test_every_package_docstring_says_what_belongs_in_it(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert text
     if path.parent.parent == PACKAGE:

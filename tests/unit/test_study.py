@@ -251,7 +251,7 @@ def test_a_study_that_shares_the_panels_of_another_has_its_runs(tmp_path: Path) 
         ("shows", "one", "shares: shows has no panels of its own to share"),
     ],
 )
-def test_a_study_that_cannot_share_says_why(
+def test_a_study_that_cannot_share_is_refused_with_the_reason(
     tmp_path: Path, name: str, panel: str, message: str
 ) -> None:
     with pytest.raises(UserError) as error:

@@ -100,7 +100,7 @@ class Forgetful(Logistic):
         return nn.Sequential(nn.Dropout(0.5), super().build(signature, weights))
 
 
-def test_dropout_draws_from_a_stream_of_its_own(cache: Path) -> None:
+def test_dropout_has_a_separate_random_stream(cache: Path) -> None:
     run = replace(spec(), model=Forgetful())
     first, before = measured(go(run, cache)), torch.get_rng_state()
     torch.manual_seed(12345)
@@ -125,7 +125,7 @@ def test_physical_batches_change_memory_and_not_the_result(cache: Path) -> None:
     assert other.metrics[-1].train_loss == pytest.approx(one.metrics[-1].train_loss, rel=1e-5)
 
 
-def test_every_evaluation_says_what_epsilon_was_spent(cache: Path) -> None:
+def test_every_evaluation_records_the_epsilon_spent(cache: Path) -> None:
     run = spec()
     outcome = go(run, cache)
     assert [row.step for row in outcome.metrics] == run.evaluation_steps()
@@ -200,7 +200,7 @@ def test_a_dataset_that_is_not_prepared_is_one_clear_error(tmp_path: Path) -> No
         go(spec(), tmp_path)
 
 
-def test_a_method_that_needs_public_data_says_how_to_give_it(cache: Path) -> None:
+def test_a_method_without_its_public_data_says_how_to_provide_it(cache: Path) -> None:
     method = {"id": "dp-r-pub", "learning_rate": 0.1, "clip_norm": 1}
     with pytest.raises(UserError, match="public_examples"):
         go(spec(method), cache)
@@ -215,7 +215,7 @@ def test_a_method_that_needs_public_data_says_how_to_give_it(cache: Path) -> Non
     ],
     ids=lambda changes: changes["sampler"],
 )
-def test_samplers_with_a_bound_of_their_own_give_a_guarantee(
+def test_samplers_with_an_accountant_for_them_give_a_guarantee(
     budget_of_run: dict[str, Any], cache: Path, tmp_path: Path
 ) -> None:
     run = spec(privacy={"epsilon": 8, **budget_of_run})

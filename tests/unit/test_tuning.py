@@ -46,7 +46,7 @@ def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> St
     return load_study(path)
 
 
-def test_each_cell_is_tuned_over_the_whole_grid_with_seeds_of_its_own(tmp_path: Path) -> None:
+def test_each_setting_is_tuned_over_the_whole_grid_with_separate_seeds(tmp_path: Path) -> None:
     study = load(tmp_path)
     assert len(study.runs) == 2 * 2 * 3
     assert len(study.searches) == 2 * 2
@@ -210,7 +210,7 @@ def test_the_best_mean_on_the_validation_split_is_chosen(metric: Any, best: floa
     assert found.remark == ""
 
 
-def test_a_configuration_that_diverged_cannot_win_and_is_said() -> None:
+def test_a_diverged_configuration_cannot_be_chosen_and_is_reported() -> None:
     runs = [summary(0.1, 0.5), summary(1.0, 0.9), summary(1.0, 0.0, status="diverged")]
     found = choose(runs, ["learning_rate"], "validation_accuracy")
     assert found.choice == {"learning_rate": 0.1}

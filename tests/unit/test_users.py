@@ -80,7 +80,7 @@ def test_the_passes_that_are_counted_are_those_of_local_training(
     assert sum(taken) == build_method("fedavg", local_epochs=3).passes() * len(own(data, 2)[0])
 
 
-def test_an_update_depends_on_the_users_own_examples_alone() -> None:
+def test_an_update_depends_only_on_that_users_examples() -> None:
     users, plain, data = engine(epochs=2, batch_size=2)
     theta = plain.flat.theta.clone()
     before = users.update_of(2, theta)

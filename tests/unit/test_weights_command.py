@@ -63,7 +63,7 @@ def test_changed_weights_are_noticed_until_they_are_accepted(
     assert run(tmp_path, "verify", "bert-base") == 0
 
 
-def test_without_a_network_the_manual_steps_are_told(
+def test_without_a_network_the_message_gives_the_manual_steps(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.failures = [404]

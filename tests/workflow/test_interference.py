@@ -115,7 +115,7 @@ def test_a_study_edited_under_its_run_loses_nothing_and_mixes_nothing(shared: Sh
     assert len(shared.summaries()) == 2
 
 
-def test_a_queued_job_of_what_is_no_longer_planned_says_so(tmp_path: Path) -> None:
+def test_a_queued_job_whose_runs_are_no_longer_planned_says_so(tmp_path: Path) -> None:
     """On a cluster a job reads the study when it starts, maybe days later."""
     config = {"studies": [str(tmp_path / "shared.yaml")]}
     write_study(tmp_path, steps=4)
@@ -137,7 +137,7 @@ def test_clocks_that_differ_by_hours_train_nothing_again(shared: Shared, tmp_pat
     assert planned(snakemake(folder, "-n", TABLE)) == {}
 
 
-def test_a_damaged_result_is_said_and_made_again(
+def test_a_damaged_result_is_reported_and_made_again(
     shared: Shared, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "copy"

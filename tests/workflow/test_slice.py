@@ -75,7 +75,7 @@ def test_the_slice_has_every_family_of_methods_and_data_and_every_kind_of_artefa
     assert len(every) > 25
 
 
-def test_the_slice_runs_to_reports_that_nobody_takes_for_evidence(checkout: Path) -> None:
+def test_the_slice_builds_reports_that_carry_a_watermark(checkout: Path) -> None:
     reports = [f"reports/{name}.pdf" for name in (*ARTEFACTS, REPRODUCTION)]
     reports.append(f"reports/{LEAGUE}/report.pdf")
     own = ("--snakefile", str(checkout / "Snakefile"))

@@ -74,7 +74,7 @@ def test_a_diverged_run_stands_out_with_its_reason(results: Path) -> None:
     assert "final_test_accuracy" not in found.data.metrics  # or means over seeds would count it
 
 
-def test_a_study_more_changes_tags_but_writes_no_run_anew(results: Path) -> None:
+def test_another_study_changes_tags_but_rewrites_no_run(results: Path) -> None:
     run = spec()
     record(results, run)
     sync(results, runs={run.hash: Membership(study=STUDY, studies=("a",))})

@@ -255,7 +255,7 @@ def test_sync_names_a_dead_store_without_its_credentials(
         sync(results)
 
 
-def test_a_workflow_records_a_dead_store_and_goes_on(
+def test_a_workflow_reports_an_unavailable_store_and_continues(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{_closed_port()}")

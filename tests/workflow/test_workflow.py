@@ -108,7 +108,7 @@ def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
     snakemake(miniature, "reports/miniature/report.pdf")
 
 
-def test_an_audit_that_comes_later_makes_the_tables_anew(miniature: Path) -> None:
+def test_a_later_audit_rebuilds_the_tables(miniature: Path) -> None:
     file = miniature / "results/audit/empirical/dp-sgd.json"
     file.parent.mkdir(parents=True)
     found = {"verdict": "not refuted", "bound": {"epsilon": 0.5}, "claimed_epsilon": 1.5}
@@ -161,7 +161,7 @@ def test_diagnostics_end_in_a_report_that_claims_no_privacy(tmp_path: Path) -> N
     check_outputs(tmp_path)
 
 
-def test_a_diverged_run_is_a_result_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_diverged_run_is_a_result_and_stops_no_other_run(tmp_path: Path) -> None:
     start_case("diverged", tmp_path)
     snakemake(tmp_path)
     check_outputs(tmp_path)
