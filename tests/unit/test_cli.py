@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 import numpy as np
 import pytest
 
 import clipnoise.cli
-from clipnoise.cli import COMMANDS, USERS, WORKFLOW, main, options
+from clipnoise.cli import COMMANDS, USERS, WORKFLOW, main, options, program
+from clipnoise.fields import Natural, Probability
 
 SGD = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 2.0, "expected_batch_size": 4}
 
@@ -44,7 +48,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"Usage: clipnoise {name} " in shown
-    command = clipnoise.cli.clipnoise.get_command(click.Context(clipnoise.cli.clipnoise), name)
+    command = program.get_command(click.Context(program), name)
     assert command is not None
     assert (command.help or "").splitlines()[0].endswith(".")
 
@@ -81,14 +85,15 @@ def test_a_fault_is_not_taken_for_a_users_mistake(monkeypatch: pytest.MonkeyPatc
 
 
 @options.command()
-@click.argument("names", nargs=-1)
-@click.option("--files", cls=options.ListOption, multiple=True)
-@click.option("--more", cls=options.ListOption, multiple=True)
-@options.scale
-@click.option("--out")
-def takes_lists(**values: object) -> dict[str, object]:
-    """Return what it is given."""
-    return values
+def takes_lists(
+    names: Annotated[Sequence[str], options.ARGUMENT] = (),
+    files: Annotated[Sequence[str], "Some files."] = (),
+    more: Annotated[Sequence[str], "More files."] = (),
+    scale: options.Scale = None,
+    out: Annotated[str | None, "One file."] = None,
+) -> dict[str, object]:
+    """Return what is given."""
+    return {"names": names, "files": files, "more": more, "scale": scale, "out": out}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,44 @@ def takes_lists(**values: object) -> dict[str, object]:
 def test_a_list_option_takes_any_number_of_values(line: str, expected: dict[str, object]) -> None:
     none = {"names": (), "files": (), "more": (), "scale": None, "out": None}
     assert takes_lists.main(line.split(), standalone_mode=False) == none | expected
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Options that commands have in common."""
+
+    delta: Annotated[Probability, "Above 0 and below 1."]
+    device: Annotated[Literal["cpu", "cuda"], "Where."] = "cpu"
+    fast: Annotated[bool, "Hurry."] = False
+
+
+@options.command()
+def takes_shared(shared: Shared, steps: Annotated[Natural | None, "T."] = None) -> object:
+    """Return what is given."""
+    return shared, steps
+
+
+def test_a_dataclass_stands_for_its_fields() -> None:
+    given = takes_shared.main(["--delta", "0.5", "--fast", "--steps", "3"], standalone_mode=False)
+    assert given == (Shared(0.5, fast=True), 3)
+    given = takes_shared.main(["--delta=0.5", "--device", "cuda"], standalone_mode=False)
+    assert given == (Shared(0.5, device="cuda"), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "Missing option '--delta'"),
+        ("--delta 1", "less than 1, got '1'"),
+        ("--delta 0.5 --steps -1", "greater than or equal to 0"),
+        ("--delta 0.5 --steps 2.5", "valid integer"),
+        ("--delta 0.5 --device tpu", "'cpu', 'cuda'"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(line: str, message: str) -> None:
+    with pytest.raises(click.UsageError) as error:
+        takes_shared.main(line.split(), standalone_mode=False)
+    assert message in error.value.format_message()
 
 
 def test_a_required_list_without_values_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,8 +183,8 @@ def test_replay_goes_from_file_to_file(tmp_path: Path) -> None:
     ("method", "hyperparameters", "message"),
     [
         ("dp-sdg", json.dumps(SGD), "Did you mean 'dp-sgd'?"),
-        ("dp-sgd", "{", "--hyperparameters: not valid JSON"),
-        ("dp-sgd", "[1]", "--hyperparameters: expected a JSON object"),
+        ("dp-sgd", "{", "'--hyperparameters': not valid JSON"),
+        ("dp-sgd", "[1]", "'--hyperparameters': expected a JSON object"),
         ("dp-sgd", json.dumps({**SGD, "clip_nrom": 1}), "Did you mean 'clip_norm'?"),
         ("dp-sgd", json.dumps({**SGD, "clip_norm": -1}), "greater than 0"),
     ],

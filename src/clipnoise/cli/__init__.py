@@ -15,36 +15,28 @@ import click
 
 from clipnoise.cli.options import CommandGroup
 
-USERS = {
-    "account": "privacy",
-    "audit": "audit",
-    "calibrate": "privacy",
-    "data": "inventory",
-    "doctor": "doctor",
-    "methods": "inventory",
-    "mlflow-sync": "mlflow",
-    "mlflow-ui": "mlflow",
-    "partial-report": "reports",
-    "reaccount": "audit",
-    "replay": "train",
-    "schema": "studies",
-    "status": "studies",
-    "train": "train",
-    "weights": "inventory",
-}
-WORKFLOW = {
-    "bundle": "reports",
-    "collect": "studies",
-    "compare": "reports",
-    "figure": "reports",
-    "mlflow-init": "mlflow",
-    "report": "reports",
-    "reproduce": "reports",
-    "reproduction-report": "reports",
-    "select": "studies",
-    "table": "reports",
-    "train-group": "train",
-}
+
+def _files(**names: str) -> dict[str, str]:
+    """Return the file of each command, sorted by command, from the commands of each file."""
+    return dict(sorted((name, file) for file, line in names.items() for name in line.split()))
+
+
+USERS = _files(
+    audit="audit reaccount",
+    doctor="doctor",
+    inventory="data methods weights",
+    mlflow="mlflow-sync mlflow-ui",
+    privacy="account calibrate",
+    reports="partial-report",
+    studies="schema status",
+    train="replay train",
+)
+WORKFLOW = _files(
+    mlflow="mlflow-init",
+    reports="bundle compare figure report reproduce reproduction-report table",
+    studies="collect select",
+    train="train-group",
+)
 COMMANDS = {**USERS, **WORKFLOW}
 
 
@@ -77,7 +69,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_co
 @click.option("--all", "everything", is_flag=True, help="Also list the workflow's own commands.")
 @click.option("-h", "--help", "wants_help", is_flag=True, help="Show this message.")
 @click.pass_context
-def clipnoise(context: click.Context, everything: bool, wants_help: bool) -> None:
+def program(context: click.Context, everything: bool, wants_help: bool) -> None:
     """Benchmark differentially private optimizers.
 
     `clipnoise COMMAND --help` explains a command.
@@ -101,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
-        code = clipnoise.main(words, prog_name="clipnoise", standalone_mode=False)
+        code = program.main(words, prog_name="clipnoise", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -13,19 +13,10 @@ from clipnoise.cli import options
 from clipnoise.fields import Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate
 
-SETTINGS = {
-    "canaries": (Count, "Canaries per run, at most one per parameter (640)."),
-    "runs": (Count, "Independent runs, each with its own canaries (100)."),
-    "noise-multiplier": (Positive, "σ (4)."),
-    "sampling-rate": (Rate, "q (0.9)."),
-    "steps": (Count, "T (4)."),
-    "delta": (Probability, "δ (1e-5)."),
-    "confidence": (Probability, "Confidence of the lower bound (0.95)."),
-    "seed": (Natural, "Seed of the first run (0)."),
-}
+PUBLISHED = Path("reports/published/reaccounting.yaml")
 
-method = click.argument("method")
-json_out = options.out("JSON file to write; otherwise the result is printed.", required=False)
+MethodName = Annotated[str, options.ARGUMENT]
+Out = Annotated[Path | None, "JSON file to write, instead of printing."]
 
 
 @click.group(cls=options.CommandGroup)
@@ -36,19 +27,15 @@ def audit() -> None:
     """
 
 
-@audit.command()
-@method
-@options.hyperparameters(required=False)
-@click.option(
-    "--microbatch",
-    type=options.Ranged(Count),
-    default=1,
-    help="Examples whose mean is clipped; above 1, the declared sensitivity is 2C.",
-)
-@options.cache
-@json_out
+@options.command(audit)
 def contract(
-    method: str, hyperparameters: dict[str, Any], microbatch: int, cache: Path, out: Path | None
+    method: MethodName,
+    hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,
+    microbatch: Annotated[
+        Count, "Examples whose mean is clipped; above 1, the declared sensitivity is 2C."
+    ] = 1,
+    cache: options.Cache = options.CACHE,
+    out: Out = None,
 ) -> None:
     """Check that one example moves no release of METHOD by more than is declared."""
     from clipnoise.audit.bench import real_data
@@ -68,39 +55,48 @@ def contract(
     _show(result, out, ", ".join([result["verdict"], *result["broken"]]))
 
 
-@audit.command()
-@method
-@options.hyperparameters(required=False)
-@options.together(
-    *(
-        click.option(f"--{name}", type=options.Ranged(kind), help=text)
-        for name, (kind, text) in SETTINGS.items()
-    )
-)
-@click.option(
-    "--accountant", type=click.Choice(POISSON_ACCOUNTANTS), help="Of the claimed ε (prv)."
-)
-@options.cache
-@json_out
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """The settings of an empirical audit; None takes the default of `Settings`."""
+
+    canaries: Annotated[Count | None, "Canaries per run, at most one per parameter (640)."] = None
+    runs: Annotated[Count | None, "Independent runs, each with its own canaries (100)."] = None
+    noise_multiplier: Annotated[Positive | None, "σ (4)."] = None
+    sampling_rate: Annotated[Rate | None, "q (0.9)."] = None
+    steps: Annotated[Count | None, "T (4)."] = None
+    delta: Annotated[Probability | None, "δ (1e-5)."] = None
+    confidence: Annotated[Probability | None, "Confidence of the lower bound (0.95)."] = None
+    seed: Annotated[Natural | None, "Seed of the first run (0)."] = None
+    accountant: Annotated[
+        str | None, click.Choice(POISSON_ACCOUNTANTS), "Accountant of the claimed ε (prv)."
+    ] = None
+
+
+@options.command(audit)
 def empirical(
-    method: str, hyperparameters: dict[str, Any], cache: Path, out: Path | None, **options: Any
+    method: MethodName,
+    attack: Attack,
+    hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,
+    cache: options.Cache = options.CACHE,
+    out: Out = None,
 ) -> None:
     """Compute an empirical lower bound on the ε of METHOD by guessing canaries."""
     from clipnoise.audit.empirical import Settings
-    from clipnoise.audit.empirical import audit as attack
+    from clipnoise.audit.empirical import audit as attack_method
     from clipnoise.audit.subject import subject
 
-    settings = Settings(**{name: value for name, value in options.items() if value is not None})
-    result = attack(subject(method, hyperparameters), cache, settings)
+    settings = Settings(
+        **{name: value for name, value in vars(attack).items() if value is not None}
+    )
+    result = attack_method(subject(method, hyperparameters), cache, settings)
     bound, claimed = result["bound"]["epsilon"], result["claimed_epsilon"]
     _show(result, out, f"{result['verdict']}: ε ≥ {bound:.3f}, claimed {claimed:.3f}")
 
 
-@audit.command()
-@click.argument("name")
-@options.cache
-@json_out
-def control(name: str, cache: Path, out: Path | None) -> None:
+@options.command(audit)
+def control(
+    name: Annotated[str, options.ARGUMENT], cache: options.Cache = options.CACHE, out: Out = None
+) -> None:
     """Audit the deliberately broken variant NAME, such as half-noise."""
     from clipnoise.audit.controls.check import check_control
 
@@ -108,13 +104,12 @@ def control(name: str, cache: Path, out: Path | None) -> None:
     _show(result, out, f"refuted by {', '.join(result['refuted_by']) or 'nothing'}")
 
 
-@audit.command()
-@click.option(
-    "--results", type=options.PATH, required=True, help="Folder of the audits' JSON files."
-)
-@options.template("audit.typ")
-@options.out("PDF to write.")
-def report(results: Path, template: Path, out: Path) -> None:
+@options.command(audit)
+def report(
+    results: Annotated[Path, "Folder of the audits' JSON files."],
+    out: Annotated[Path, "PDF to write."],
+    template: options.Template = options.TEMPLATES / "audit.typ",
+) -> None:
     """Typeset all results in a folder as one PDF."""
     from clipnoise.files import write_atomically
     from clipnoise.report.audits import build_audit_report
@@ -135,21 +130,12 @@ def _show(result: dict[str, Any], out: Path | None, conclusion: str) -> None:
 
 
 @options.command()
-@click.option(
-    "--published",
-    type=options.PATH,
-    default=Path("reports/published/reaccounting.yaml"),
-    help="YAML file of published results.",
-)
-@options.out("CSV file to write.")
-@click.option("--report", type=options.PATH, help="PDF to write.")
-@click.option(
-    "--template",
-    type=options.PATH,
-    default=options.TEMPLATES / "audit.typ",
-    help="Layout of the PDF.",
-)
-def reaccount(published: Path, out: Path, report: Path | None, template: Path) -> None:
+def reaccount(
+    out: Annotated[Path, "CSV file to write."],
+    published: Annotated[Path, "YAML file of published results."] = PUBLISHED,
+    report: Annotated[Path | None, "PDF to write."] = None,
+    template: options.Template = options.TEMPLATES / "audit.typ",
+) -> None:
     """Compute published ε again, for the algorithm in the text and for the released code.
 
     Both at the paper's δ, with the assumptions beside each number. Writes a CSV file, and a PDF

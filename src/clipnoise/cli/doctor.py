@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
-
-import click
 
 from clipnoise.cli import options
 
@@ -40,14 +39,10 @@ class Check:
 
 
 @options.command()
-@click.option(
-    "--config",
-    type=options.PATH,
-    default=Path("config.yaml"),
-    help="Names the folders.",
-)
-@options.weights
-def doctor(config: Path, weights: Path) -> None:
+def doctor(
+    config: Annotated[Path, "Names the folders."] = Path("config.yaml"),
+    weights: options.Weights = options.WEIGHTS,
+) -> None:
     """Show what this machine has, and what to do about what it lacks.
 
     Reads the folders from config.yaml if there is one. Changes nothing, and exits with 0 whatever

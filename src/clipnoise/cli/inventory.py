@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -13,15 +13,9 @@ if TYPE_CHECKING:
     from clipnoise.data.base import Dataset
     from clipnoise.data.remote import RawFiles
 
-name = click.argument("name")
-markdown = click.option(
-    "--markdown", type=options.PATH, help="Write the documentation page to this file."
-)
-dataset_options = click.option(
-    "--options",
-    default="{}",
-    help="Options that decide what is prepared, as JSON or YAML, e.g. {tokenizer: …}.",
-)
+Name = Annotated[str, options.ARGUMENT]
+Markdown = Annotated[Path | None, "Write the documentation page to this file."]
+Options = Annotated[str, "What decides the prepared form, as JSON or YAML: {tokenizer: …}."]
 
 
 @click.group(cls=options.CommandGroup)
@@ -29,10 +23,8 @@ def data() -> None:
     """Fetch, verify and prepare datasets, or list them."""
 
 
-@data.command("list")
-@options.cache
-@markdown
-def list_datasets(cache: Path, markdown: Path | None) -> None:
+@options.command(data, name="list")
+def list_datasets(cache: options.Cache = options.CACHE, markdown: Markdown = None) -> None:
     """Show every dataset: what of it is here, its sizes, licence and source."""
     from clipnoise.data.base import Dataset
     from clipnoise.data.page import dataset_page
@@ -65,10 +57,8 @@ def _state(cache: Path, dataset: Dataset) -> str:
     return "absent, raw files here"
 
 
-@data.command("fetch")
-@name
-@options.cache
-def fetch_dataset(name: str, cache: Path) -> None:
+@options.command(data, name="fetch")
+def fetch_dataset(name: Name, cache: options.Cache = options.CACHE) -> None:
     """Download the raw files of dataset NAME, or say how to get them by hand."""
     dataset = _dataset(name)
     if dataset.files:
@@ -77,11 +67,10 @@ def fetch_dataset(name: str, cache: Path) -> None:
         print(f"{dataset.id}: nothing to fetch. {dataset.manual}".rstrip())
 
 
-@data.command("verify")
-@name
-@dataset_options
-@options.cache
-def verify_dataset(name: str, options: str, cache: Path) -> None:
+@options.command(data, name="verify")
+def verify_dataset(
+    name: Name, options: Options = "{}", cache: options.Cache = options.CACHE
+) -> None:
     """Compare the raw files of dataset NAME with their checksums, and its prepared files, too."""
     from clipnoise.data.cache import MANIFEST, read_arrays
 
@@ -94,17 +83,14 @@ def verify_dataset(name: str, options: str, cache: Path) -> None:
             print(f"{folder / array}.npy: as it was prepared")
 
 
-@data.command("prepare")
-@name
-@dataset_options
-@click.option(
-    "--unverified",
-    is_flag=True,
-    help="Accept the raw files as they are from now on, e.g. another version of them.",
-)
-@options.weights
-@options.cache
-def prepare_dataset(name: str, options: str, unverified: bool, weights: Path, cache: Path) -> None:
+@options.command(data, name="prepare")
+def prepare_dataset(
+    name: Name,
+    options: Options = "{}",
+    unverified: Annotated[bool, "Accept the raw files as they are from now on."] = False,
+    weights: options.Weights = options.WEIGHTS,
+    cache: options.Cache = options.CACHE,
+) -> None:
     """Write dataset NAME into the cache, from its raw files."""
     from clipnoise.data.text import Tokenising
 
@@ -134,9 +120,8 @@ def weights() -> None:
     """Fetch, verify or list the pretrained weights and tokenizers that models start from."""
 
 
-@weights.command("list")
-@options.weights
-def list_weights(weights: Path) -> None:
+@options.command(weights, name="list")
+def list_weights(weights: options.Weights = options.WEIGHTS) -> None:
     """Show all weights: whether they are here, their licence and source."""
     from clipnoise.models.base import model_class
     from clipnoise.models.pretrained import pretrained_weights, weight_files
@@ -149,20 +134,16 @@ def list_weights(weights: Path) -> None:
         print(f"{'':<14}{title}, licence {source.licence}, {source.source}")
 
 
-@weights.command("fetch")
-@name
-@options.weights
-def fetch_weights(name: str, weights: Path) -> None:
+@options.command(weights, name="fetch")
+def fetch_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> None:
     """Download the weights of model NAME, or say how to get them by hand."""
     from clipnoise.models.pretrained import weight_files
 
     print(f"{name}: fetched into {_download(weight_files(weights, name))}")
 
 
-@weights.command("verify")
-@name
-@options.weights
-def verify_weights(name: str, weights: Path) -> None:
+@options.command(weights, name="verify")
+def verify_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> None:
     """Compare the weights of model NAME with their checksums."""
     from clipnoise.models.pretrained import weight_files
 
@@ -170,10 +151,8 @@ def verify_weights(name: str, weights: Path) -> None:
         print(f"{file}: sha256 {raw.sha256}, checked against {raw.checked}")
 
 
-@weights.command("accept")
-@name
-@options.weights
-def accept_weights(name: str, weights: Path) -> None:
+@options.command(weights, name="accept")
+def accept_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> None:
     """Accept the weights of model NAME as they are from now on, e.g. another version of them."""
     from clipnoise.models.pretrained import weight_files
 
@@ -202,8 +181,7 @@ def _download(files: RawFiles) -> Path:
 
 
 @options.command()
-@markdown
-def methods(markdown: Path | None) -> None:
+def methods(markdown: Markdown = None) -> None:
     """List the methods: family, privacy, sensitivity, passes per step, needs and source.
 
     With --markdown, write the page of the documentation instead, with formulas.

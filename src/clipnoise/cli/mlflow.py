@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -19,30 +17,16 @@ if TYPE_CHECKING:
     from clipnoise.studies.study import Study
 
 
-@options.command("mlflow-init")
-@click.argument("studies", nargs=-1, required=True)
-@options.results
-@click.option(
-    "--studies-folder",
-    type=options.PATH,
-    default=options.STUDIES,
-    help="Where study names are looked up.",
-)
-@options.scale
-@options.secure_noise
-@click.option(
-    "--tracking",
-    type=options.TRACKING,
-    default="live",
-    help="off writes a stamp that keeps every job away from MLflow.",
-)
+@options.command()
 def mlflow_init(
-    studies: Sequence[str],
-    results: Path,
-    studies_folder: Path,
-    scale: Path | None,
-    secure_noise: bool,
-    tracking: str,
+    studies: Annotated[Sequence[str], options.ARGUMENT],
+    results: options.Results = options.RESULTS,
+    studies_folder: Annotated[Path, "Where study names are looked up."] = options.STUDIES,
+    scale: options.Scale = None,
+    secure_noise: options.SecureNoise = False,
+    tracking: Annotated[
+        options.Tracking, "off writes a stamp that keeps jobs away from MLflow."
+    ] = "live",
 ) -> None:
     """Create the MLflow store and one experiment per study, before any job opens it.
 
@@ -70,31 +54,16 @@ def mlflow_init(
         )
 
 
-@options.command("mlflow-sync")
-@options.results
-@click.option(
-    "--study",
-    "studies",
-    type=options.PATH,
-    multiple=True,
-    help="Study file: sync only the runs that it plans. May be repeated.",
-)
-@options.scale
-@options.secure_noise
-@click.option(
-    "--tracking",
-    type=options.TRACKING,
-    default="sync",
-    help="off does nothing; the other values mean the same here.",
-)
-@options.out("JSON file for the outcome; faults then exit with 0.", required=False)
+@options.command()
 def mlflow_sync(
-    results: Path,
-    studies: Sequence[Path],
-    scale: Path | None,
-    secure_noise: bool,
-    tracking: str,
-    out: Path | None,
+    results: options.Results = options.RESULTS,
+    study: Annotated[Sequence[Path], "Study files: sync only the runs that they plan."] = (),
+    scale: options.Scale = None,
+    secure_noise: options.SecureNoise = False,
+    tracking: Annotated[
+        options.Tracking, "off does nothing; the others mean the same here."
+    ] = "sync",
+    out: Annotated[Path | None, "JSON file for the outcome; faults then exit with 0."] = None,
 ) -> int:
     """Bring the MLflow store up to date from the result files.
 
@@ -106,7 +75,7 @@ def mlflow_sync(
     from clipnoise.studies.study import load_study
     from clipnoise.tracking import StoreError
 
-    planned = [load_study(path, scale, secure_noise=secure_noise) for path in studies]
+    planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     outcome: dict[str, Any] = {"error": None}
     if tracking == "off":
         outcome["error"] = "tracking is off"
@@ -159,10 +128,10 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-@options.command("mlflow-ui")
-@options.results
-@click.option("--port", type=int, default=5000, help="Port on 127.0.0.1.")
-def mlflow_ui(results: Path, port: int) -> int:
+@options.command()
+def mlflow_ui(
+    results: options.Results = options.RESULTS, port: Annotated[int, "Port on 127.0.0.1."] = 5000
+) -> int:
     """Show the recorded runs in MLflow's pages, on 127.0.0.1, until interrupted.
 
     Prints, for every study, the address of the page that compares its methods.

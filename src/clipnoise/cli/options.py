@@ -1,30 +1,37 @@
-"""What the commands share: kinds of options, and options that several commands take."""
+"""Commands from function signatures: each parameter of a command is one of its options.
+
+A parameter is annotated with its type, a line of help and, where needed, a marker:
+
+    def table(study: Annotated[Path, "Study file."], scale: Scale = None) -> None: ...
+
+Numbers are held to the range of a field type such as `Count`; a literal type lists the choices; a
+list takes several values. A parameter without a default is required. A parameter whose type is a
+dataclass stands for the fields of that dataclass, so that commands can share groups of options.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 from pydantic import ValidationError
 
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import unknown
 from clipnoise.fields import adapter
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-PATH = click.Path(path_type=Path)
-TRACKING = click.Choice(("live", "after", "sync", "off"))
-STUDIES = Path("workflow/studies")
-TEMPLATES = Path("reports/templates")
+ARGUMENT = object()  # marks a parameter that is given by its place, not by its name
 
 
 class Ranged(click.ParamType[Any]):
-    """A number in the range of a field type, such as `Ranged(Count)`."""
+    """A number in the range of a field type."""
 
     name = "number"
 
@@ -44,12 +51,29 @@ class Ranged(click.ParamType[Any]):
         return number
 
 
+class JsonObject(click.ParamType[Any]):
+    """A JSON object, such as the hyper-parameters of a method."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            values = json.loads(value)
+        except json.JSONDecodeError as error:
+            self.fail(f"not valid JSON: {error}", param, ctx)
+        if not isinstance(values, dict):
+            self.fail("expected a JSON object", param, ctx)
+        return values
+
+
 class ListOption(click.Option):
     """An option whose name may be followed by any number of values, none included.
 
     This is what a rule of the workflow emits where a list of files may be empty: `--scale` with
-    nothing after it is as good as no `--scale`. With `multiple=True` it takes several values, and
-    its name may also be repeated; otherwise it takes at most one.
+    nothing after it is as good as no `--scale`. An option for a list takes several values, and its
+    name may also be repeated; any other takes at most one.
     """
 
 
@@ -58,24 +82,23 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         lists = [option for option in self.params if isinstance(option, ListOption)]
-        most = {name: None if o.multiple else 1 for o in lists for name in o.opts}
+        most = {name: math.inf if o.multiple else 1 for o in lists for name in o.opts}
         return super().parse_args(ctx, list(_repeat_names(args, most)))
 
 
-def _repeat_names(words: list[str], most: dict[str, int | None]) -> Iterator[str]:
+def _repeat_names(words: list[str], most: Mapping[str, float]) -> Iterator[str]:
     """Turn `--runs a b` into `--runs a --runs b`, and `--runs` without a value into nothing.
 
     Args:
         words: the command line.
-        most: how many values an option may take, by its name; None for any number.
+        most: how many values an option may take, by its name.
     """
     name, left = "", 0.0
     for word in words:
-        if word in most:
-            name, left = word, most[word] or math.inf
-        elif word.startswith("--"):
-            name, left = "", 0.0
-            yield word
+        if word.startswith("--"):
+            name, left = word, most.get(word, 0)
+            if word not in most:
+                yield word
         elif left > 0:
             left -= 1
             yield from (name, word)
@@ -85,8 +108,6 @@ def _repeat_names(words: list[str], most: dict[str, int | None]) -> Iterator[str
 
 class CommandGroup(click.Group):
     """A group of commands that suggests the nearest name for an unknown one."""
-
-    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -109,62 +130,99 @@ class CommandGroup(click.Group):
                 )
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
-    """Return the decorator that makes a function a command, by its own name unless told another."""
-    return click.command(name, cls=Command)
+def command(
+    group: click.Group | None = None, *, name: str | None = None
+) -> Callable[[Callable[..., Any]], Command]:
+    """Return the decorator that makes a function a command.
 
+    Args:
+        group: the command that it belongs to, as `fetch` belongs to `data`.
+        name: its name if it is not called like the function.
+    """
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Make one decorator of several options, listed by `--help` in this order."""
+    def decorate(function: Callable[..., Any]) -> Command:
+        hints = get_type_hints(function, include_extras=True)
+        shared = {key: kind for key, kind in hints.items() if is_dataclass(kind)}
 
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
+        def callback(**values: Any) -> Any:
+            for key, kind in shared.items():
+                given = {field.name: values.pop(field.name) for field in fields(kind)}
+                values[key] = kind(**given)  # type: ignore[operator]
+            return function(**values)
+
+        made = Command(
+            name or function.__name__.replace("_", "-"),
+            callback=callback,
+            params=list(_parameters(function, hints)),
+            help=inspect.getdoc(function),
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
 
     return decorate
 
 
-def folder(name: str, text: str) -> Callable[[F], F]:
-    """Return the option for a folder that is called like the option unless the user says so."""
-    return click.option(f"--{name}", type=PATH, default=Path(name), help=text)
+def _parameters(
+    function: Callable[..., Any], hints: Mapping[str, Any]
+) -> Iterator[click.Parameter]:
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = hints[name]
+        if is_dataclass(kind):
+            of_fields = get_type_hints(kind, include_extras=True)
+            for field in fields(kind):
+                empty = field.default is MISSING
+                default = inspect.Parameter.empty if empty else field.default
+                yield _parameter(field.name, of_fields[field.name], default)
+        else:
+            yield _parameter(name, kind, parameter.default)
 
 
-results = folder("results", "Folder of result files.")
-cache = click.option("--cache", type=PATH, default=Path("data"), help="Prepared datasets.")
-weights = folder("weights", "Folder of pretrained weights.")
-threads = click.option("--threads", type=int, default=1, help="CPU threads of a run.")
-scale = click.option(
-    "--scale",
-    cls=ListOption,
-    type=PATH,
-    help="Scale file that makes the study smaller, e.g. workflow/scales/smoke.yaml.",
-)
-secure_noise = click.option(
-    "--secure-noise", is_flag=True, help="What config.yaml may ask for: secure noise in all runs."
-)
+def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
+    """Return one option or argument.
+
+    Args:
+        name: the parameter's name.
+        hint: its annotated type.
+        default: its default, or `inspect.Parameter.empty`.
+    """
+    kind, *markers = get_args(hint) if get_origin(hint) is Annotated else [hint]
+    texts = [marker for marker in markers if isinstance(marker, str)]
+    flags = [text for text in texts if text.startswith("--")] or [f"--{name.replace('_', '-')}"]
+    plain = _plain(kind)
+    several = get_origin(plain) is Sequence
+    element = get_args(plain)[0] if several else hint
+    given = [marker for marker in markers if isinstance(marker, click.ParamType)]
+    settings: dict[str, Any] = {
+        "type": given[0] if given else _type(_plain(element), element),
+        "required": default is inspect.Parameter.empty,
+    }
+    if ARGUMENT in markers:
+        return click.Argument([name], nargs=-1 if several else 1, **settings)
+    if not settings["required"]:
+        settings["default"] = default
+    if plain is bool:
+        settings["is_flag"] = True
+    form = ListOption if several or ListOption in markers else click.Option
+    text = next((text for text in texts if not text.startswith("--")), None)
+    return form([name, *flags], multiple=several, help=text, **settings)
 
 
-def hyperparameters(*, required: bool) -> Callable[[F], F]:
-    """Return the option for a method's hyper-parameters; none by default."""
-    return click.option(
-        "--hyperparameters",
-        default=None if required else "{}",
-        required=required,
-        callback=lambda context, option, text: _json_object(text),
-        help="JSON object of the method's hyper-parameters, named as in a run spec.",
-    )
+def _plain(kind: Any) -> Any:
+    """Return a type without annotations and without None."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def template(name: str) -> Callable[[F], F]:
-    """Return the option for a Typst template."""
-    file = TEMPLATES / name
-    return click.option("--template", type=PATH, default=file, help="Layout.")
-
-
-def out(text: str, *, required: bool = True) -> Callable[[F], F]:
-    """Return the option for what is written."""
-    return click.option("--out", type=PATH, required=required, help=text)
+def _type(plain: Any, annotated: Any) -> Any:
+    """Return the click type for a type; `annotated` is the type with a number's range."""
+    if plain is Path:
+        return click.Path(path_type=Path)
+    if get_origin(plain) is Literal:
+        return click.Choice(get_args(plain))
+    return Ranged(annotated) if plain in (int, float) else plain
 
 
 def limit_threads(threads: int) -> None:
@@ -173,11 +231,22 @@ def limit_threads(threads: int) -> None:
         os.environ[name] = str(threads)
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"--hyperparameters: not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError("--hyperparameters: expected a JSON object.")
-    return values
+NO_HYPERPARAMETERS: Mapping[str, Any] = types.MappingProxyType({})
+Hyperparameters = Annotated[
+    Mapping[str, Any],
+    JsonObject(),
+    "JSON object of the method's hyper-parameters, as in a run spec.",
+]
+Results = Annotated[Path, "Folder of result files."]
+Cache = Annotated[Path, "Folder of prepared datasets."]
+Weights = Annotated[Path, "Folder of pretrained weights."]
+Template = Annotated[Path, "Typst file with the layout."]
+Threads = Annotated[int, "CPU threads of a run."]
+Tracking = Literal["live", "after", "sync", "off"]
+Scale = Annotated[
+    Path | None, ListOption, "Scale file that makes a study smaller: workflow/scales/smoke.yaml."
+]
+SecureNoise = Annotated[bool, "What config.yaml may ask for: secure noise in all private runs."]
+
+RESULTS, CACHE, WEIGHTS = Path("results"), Path("data"), Path("weights")
+STUDIES, TEMPLATES = Path("workflow/studies"), Path("reports/templates")

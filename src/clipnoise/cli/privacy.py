@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
 
@@ -30,48 +30,41 @@ from clipnoise.privacy.samplers import SAMPLERS
 PARTICIPATION = [field.name for field in fields(Participation)]
 BUDGET = [field.name for field in fields(Budget) if field.name != "participation"]
 
-mechanism = options.together(
-    click.option(
-        "--delta",
-        type=options.Ranged(Probability),
-        required=True,
-        help="δ, greater than 0 and less than 1.",
-    ),
-    click.option(
-        "--sampling-rate", type=options.Ranged(Rate), help="q = B/n, greater than 0 and at most 1."
-    ),
-    click.option("--steps", type=options.Ranged(Natural), help="Number of steps T."),
-    click.option(
-        "--participations",
-        type=options.Ranged(Count),
-        help="How often each example takes part in a fixed order; replaces q and T.",
-    ),
-    click.option(
-        "--microbatch",
-        type=options.Ranged(Count),
-        default=1,
-        help="Examples whose mean is clipped. Above 1, one example can move that mean by 2C.",
-    ),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """What every accountant needs besides σ: δ with q and T, or with participations."""
+
+    delta: Annotated[Probability, "δ, greater than 0 and less than 1."]
+    sampling_rate: Annotated[Rate | None, "q = B/n, greater than 0 and at most 1."] = None
+    steps: Annotated[Natural | None, "Number of steps T."] = None
+    participations: Annotated[
+        Count | None, "How often each example takes part in a fixed order; replaces q and T."
+    ] = None
+    microbatch: Annotated[
+        Count, "Examples whose mean is clipped. Above 1, one example can move that mean by 2C."
+    ] = 1
+
+    def __post_init__(self) -> None:
+        sampled = [value for value in (self.sampling_rate, self.steps) if value is not None]
+        if self.participations is not None and sampled:
+            raise UserError("--participations: cannot be combined with --sampling-rate or --steps.")
+        if self.participations is None and len(sampled) < 2:
+            raise UserError("--sampling-rate, --steps: give both, or --participations instead.")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one example moves the clipped sum, in units of C."""
+        return 2.0 if self.microbatch > 1 else 1.0
 
 
 @options.command()
-@click.option(
-    "--noise-multiplier",
-    type=options.Ranged(Positive),
-    required=True,
-    help="σ, greater than 0: the noise on the clipped sum, in units of the clip norm C.",
-)
-@mechanism
-@click.option("--accountant", type=click.Choice(POISSON_ACCOUNTANTS), help="Print only this one.")
 def account(
-    noise_multiplier: float,
-    delta: float,
-    sampling_rate: float | None,
-    steps: int | None,
-    participations: int | None,
-    microbatch: int,
-    accountant: str | None,
+    noise_multiplier: Annotated[
+        Positive, "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C."
+    ],
+    mechanism: Mechanism,
+    accountant: Annotated[PoissonAccountant | None, "Print only this one."] = None,
 ) -> None:
     """Print the ε that a noise multiplier costs under each accountant.
 
@@ -80,54 +73,45 @@ def account(
     tightest. With --participations nothing is sampled: each example takes part that often, in a
     fixed order, and ε is exact.
     """
-    _check_form(sampling_rate, steps, participations)
-    sigma = noise_multiplier / _sensitivity_in_clip_norms(microbatch)
-    if participations is not None:
-        print(f"exact       {gaussian_epsilon(sigma / math.sqrt(participations), delta):.4f}")
+    sigma, k = noise_multiplier / mechanism.sensitivity, mechanism.participations
+    if k is not None:
+        print(f"exact       {gaussian_epsilon(sigma / math.sqrt(k), mechanism.delta):.4f}")
         return
-    values: dict[str, Any] = {"sampling_rate": sampling_rate, "steps": steps, "delta": delta}
+    names = ("sampling_rate", "steps", "delta")
+    values: dict[str, Any] = {name: getattr(mechanism, name) for name in names}
     if accountant is None:
         _print_epsilons(lambda name: epsilon(name, noise_multiplier=sigma, **values))
     else:
         print(f"{epsilon(accountant, noise_multiplier=sigma, **values):.4f}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What a budget says besides ε and the mechanism: accountant, sampler, and who takes part."""
+
+    accountant: Annotated[str, click.Choice(list(ACCOUNTANTS)), "Accountant that bounds ε."] = "rdp"
+    sampler: Annotated[str, click.Choice(list(SAMPLERS)), "How batches are drawn."] = "poisson"
+    groups: Annotated[Count, "Groups of examples that take turns; 1 is everyone."] = 1
+    truncation_probability: Annotated[
+        Fraction, "Probability that a step of truncated-poisson draws too many examples."
+    ] = 0.0
+    affected_examples: Annotated[
+        Count, "Per-example gradients that one unit can change: K + 1 for a node of a graph."
+    ] = 1
+    examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
+    evaluation_steps: Annotated[
+        Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
+    ] = ()
+
+
 @options.command()
-@click.option("--epsilon", type=options.Ranged(Positive), help="The target ε, greater than 0.")
-@click.option(
-    "--noise-multiplier", type=options.Ranged(Positive), help="σ instead, greater than 0."
-)
-@mechanism
-@click.option("--accountant", type=click.Choice(ACCOUNTANTS), default="rdp")
-@click.option(
-    "--groups",
-    type=options.Ranged(Count),
-    default=1,
-    help="Groups of examples that take turns; 1 is everyone.",
-)
-@click.option(
-    "--truncation-probability",
-    type=options.Ranged(Fraction),
-    default=0.0,
-    help="Probability that a step of truncated-poisson draws too many examples.",
-)
-@click.option(
-    "--affected-examples",
-    type=options.Ranged(Count),
-    default=1,
-    help="Per-example gradients that one unit can change: K + 1 for a node of a graph.",
-)
-@click.option("--examples", type=options.Ranged(Count), help="n, for batches of a fixed size.")
-@click.option("--sampler", type=click.Choice(SAMPLERS), default="poisson")
-@click.option(
-    "--evaluation-steps",
-    cls=options.ListOption,
-    multiple=True,
-    type=options.Ranged(Natural),
-    help="Steps, at most T, after which to give the ε spent so far.",
-)
-@options.out("JSON file to write; otherwise the calibration is printed.", required=False)
-def calibrate(participations: int | None, microbatch: int, out: Path | None, **given: Any) -> None:
+def calibrate(
+    mechanism: Mechanism,
+    details: Details,
+    epsilon: Annotated[Positive | None, "The target ε, greater than 0."] = None,
+    noise_multiplier: Annotated[Positive | None, "σ instead, greater than 0."] = None,
+    out: Annotated[Path | None, "JSON file to write, instead of printing."] = None,
+) -> None:
     """Find the smallest noise multiplier for a target ε, or the ε of a given one.
 
     The ε reached is at most the target and within 1e-3 of it. With --out, the calibration is
@@ -136,29 +120,25 @@ def calibrate(participations: int | None, microbatch: int, out: Path | None, **g
     and σ is exact. With --microbatch above 1, the printed σ is in units of C and twice as large,
     because one example can move a clipped mean by 2C; a file cannot hold either of these.
     """
-    target, sigma = given["epsilon"], given["noise_multiplier"]
-    if (target is None) == (sigma is None):
+    if (epsilon is None) == (noise_multiplier is None):
         raise UserError("--epsilon, --noise-multiplier: give exactly one of them.")
-    _check_form(given["sampling_rate"], given["steps"], participations)
-    if out is not None and (participations or microbatch > 1):
+    if out is not None and (mechanism.participations or mechanism.microbatch > 1):
         raise UserError(
             "--out: a calibration file holds neither --participations nor --microbatch."
         )
-    factor = _sensitivity_in_clip_norms(microbatch)
-    if participations is not None:
-        _print_exact(target, sigma, given["delta"], factor * math.sqrt(participations))
+    if mechanism.participations is not None:
+        _print_exact(epsilon, noise_multiplier, mechanism)
         return
-    budget = budget_of(given)
-    if sigma is not None:
-        budget = replace(budget, noise_multiplier=sigma / factor)
-    calibration = find_noise_multiplier(budget)
+    sigma = None if noise_multiplier is None else noise_multiplier / mechanism.sensitivity
+    given = {**vars(mechanism), **vars(details), "epsilon": epsilon, "noise_multiplier": sigma}
+    calibration = find_noise_multiplier(budget_of(given))
     if out is None:
-        _print_calibration(calibration, factor)
+        _print_calibration(calibration, mechanism.sensitivity)
     else:
         calibration.write(out)
         print(
             f"{out}: noise multiplier {calibration.noise_multiplier:.6f}, "
-            f"ε = {calibration.epsilon:.6f} ({budget.accountant})"
+            f"ε = {calibration.epsilon:.6f} ({details.accountant})"
         )
 
 
@@ -173,27 +153,14 @@ def budget_of(given: Mapping[str, Any]) -> Budget:
     return parse(Budget, {**values, "participation": participation})
 
 
-def _check_form(rate: float | None, steps: int | None, participations: int | None) -> None:
-    """Require either a sampling rate and a number of steps, or participations."""
-    given = [value for value in (rate, steps) if value is not None]
-    if participations is not None and given:
-        raise UserError("--participations: cannot be combined with --sampling-rate or --steps.")
-    if participations is None and len(given) < 2:
-        raise UserError("--sampling-rate, --steps: give both, or --participations instead.")
-
-
-def _sensitivity_in_clip_norms(microbatch: int) -> float:
-    """Return how far one example moves the clipped sum, in units of C."""
-    return 2.0 if microbatch > 1 else 1.0
-
-
-def _print_exact(target: float | None, sigma: float | None, delta: float, scale: float) -> None:
-    """Print σ and ε of participations in a fixed order: one Gaussian mechanism at σ/scale."""
+def _print_exact(target: float | None, sigma: float | None, mechanism: Mechanism) -> None:
+    """Print σ and ε of k participations in a fixed order: one Gaussian mechanism at σ/√k."""
+    scale = mechanism.sensitivity * math.sqrt(mechanism.participations or 1)
     if sigma is None:
         assert target is not None
-        sigma = scale * gaussian_noise_multiplier(target, delta)
+        sigma = scale * gaussian_noise_multiplier(target, mechanism.delta)
     print(f"noise multiplier σ   {sigma:.6f}")
-    print(f"ε (exact)            {gaussian_epsilon(sigma / scale, delta):.6f}")
+    print(f"ε (exact)            {gaussian_epsilon(sigma / scale, mechanism.delta):.6f}")
 
 
 def _print_calibration(calibration: Calibration, factor: float) -> None:

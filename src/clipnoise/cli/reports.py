@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import click
+from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.studies.comparisons import PUBLISHED
 
-study_file = click.option("--study", type=options.PATH, required=True, help="Study file.")
-runs_table = click.option(
-    "--runs", type=options.PATH, required=True, help="The study's runs.csv, from collect."
-)
-published_tables = click.option(
-    "--published",
-    type=options.PATH,
-    default=PUBLISHED,
-    help="Folder of published tables.",
-)
-experiment_name = click.argument("experiment", metavar="PAPER/ARTEFACT")
+StudyFile = Annotated[Path, "Study file."]
+RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
+Published = Annotated[Path, "Folder of published tables."]
+Pdf = Annotated[Path, "PDF to write."]
+Experiment = Annotated[str, options.ARGUMENT]
 
 
 @options.command()
-@study_file
-@click.option("--panel", required=True, help="Panel of the study to show.")
-@runs_table
-@options.scale
-@options.out("File name without ending; .csv, .md and .tex are added.")
-def table(study: Path, panel: str, runs: Path, scale: Path | None, out: Path) -> None:
+def table(
+    study: StudyFile,
+    panel: Annotated[str, "Panel of the study to show."],
+    runs: RunsTable,
+    out: Annotated[Path, "File name without ending; .csv, .md and .tex are added."],
+    scale: options.Scale = None,
+) -> None:
     """Make the table of one panel of a study, as CSV, Markdown and LaTeX.
 
     It shows mean ± standard deviation over seeds, from whatever runs there are. Failed and missing
@@ -60,15 +54,14 @@ def table(study: Path, panel: str, runs: Path, scale: Path | None, out: Path) ->
 
 
 @options.command()
-@study_file
-@click.option("--item", type=int, required=True, help="Number of the report item, counted from 0.")
-@runs_table
-@click.option(
-    "--curves", type=options.PATH, required=True, help="The study's curves.csv, from collect."
-)
-@options.scale
-@options.out("SVG file to write.")
-def figure(study: Path, item: int, runs: Path, curves: Path, scale: Path | None, out: Path) -> None:
+def figure(
+    study: StudyFile,
+    item: Annotated[int, "Number of the report item, counted from 0."],
+    runs: RunsTable,
+    curves: Annotated[Path, "The study's curves.csv, written by collect."],
+    out: Annotated[Path, "SVG file to write."],
+    scale: options.Scale = None,
+) -> None:
     """Draw one figure of a study's report as SVG.
 
     It draws the runs that there are, and names in the figure those that are missing.
@@ -91,12 +84,13 @@ def figure(study: Path, item: int, runs: Path, curves: Path, scale: Path | None,
 
 
 @options.command()
-@study_file
-@runs_table
-@published_tables
-@options.scale
-@options.out("CSV file to write.")
-def compare(study: Path, runs: Path, published: Path, scale: Path | None, out: Path) -> None:
+def compare(
+    study: StudyFile,
+    runs: RunsTable,
+    out: Annotated[Path, "CSV file to write."],
+    published: Published = PUBLISHED,
+    scale: options.Scale = None,
+) -> None:
     """Compare a study's results with published numbers: their difference and its standard error.
 
     A published number for which there are no runs has a line, too.
@@ -123,23 +117,14 @@ def compare(study: Path, runs: Path, published: Path, scale: Path | None, out: P
 
 
 @options.command()
-@study_file
-@runs_table
-@click.option(
-    "--figures", type=options.PATH, required=True, help="Folder of figures, named <item>.svg."
-)
-@options.template("report.typ")
-@published_tables
-@options.scale
-@options.out("PDF to write.")
 def report(
-    study: Path,
-    runs: Path,
-    figures: Path,
-    template: Path,
-    published: Path,
-    scale: Path | None,
-    out: Path,
+    study: StudyFile,
+    runs: RunsTable,
+    figures: Annotated[Path, "Folder of figures, named <item>.svg."],
+    out: Pdf,
+    template: options.Template = options.TEMPLATES / "report.typ",
+    published: Published = PUBLISHED,
+    scale: options.Scale = None,
 ) -> None:
     """Typeset the report of a study as PDF, from its runs and its drawn figures.
 
@@ -156,22 +141,15 @@ def report(
     print(f"{out}: {plan.title}")
 
 
-@options.command("partial-report")
-@click.argument("study", type=options.PATH)
-@options.results
-@options.template("report.typ")
-@published_tables
-@options.scale
-@options.secure_noise
-@options.out("PDF to write.")
+@options.command()
 def partial_report(
-    study: Path,
-    results: Path,
-    template: Path,
-    published: Path,
-    scale: Path | None,
-    secure_noise: bool,
-    out: Path,
+    study: Annotated[Path, options.ARGUMENT],
+    out: Pdf,
+    results: options.Results = options.RESULTS,
+    template: options.Template = options.TEMPLATES / "report.typ",
+    published: Published = PUBLISHED,
+    scale: options.Scale = None,
+    secure_noise: options.SecureNoise = False,
 ) -> None:
     """Build a study's report from the results that there are now, without running anything.
 
@@ -203,29 +181,13 @@ def partial_report(
 
 
 @options.command()
-@click.argument("artefacts", nargs=-1, required=True)
-@click.option(
-    "--reports",
-    type=options.PATH,
-    default=Path("reports"),
-    help="Folder of their PDFs.",
-)
-@click.option(
-    "--studies",
-    type=options.PATH,
-    default=options.STUDIES,
-    help="Folder of study files.",
-)
-@options.template("bundle.typ")
-@options.scale
-@options.out("PDF to write.")
 def bundle(
-    artefacts: Sequence[str],
-    reports: Path,
-    studies: Path,
-    template: Path,
-    scale: Path | None,
-    out: Path,
+    artefacts: Annotated[Sequence[str], options.ARGUMENT],
+    out: Pdf,
+    reports: Annotated[Path, "Folder of their PDFs."] = Path("reports"),
+    studies: Annotated[Path, "Folder of study files."] = options.STUDIES,
+    template: options.Template = options.TEMPLATES / "bundle.typ",
+    scale: options.Scale = None,
 ) -> None:
     """Join the reports of artefacts, e.g. dp-pmlf/table1, into one PDF with a table of contents."""
     from clipnoise.files import write_atomically
@@ -245,23 +207,13 @@ def bundle(
 
 
 @options.command()
-@experiment_name
-@click.option(
-    "--settings", type=options.PATH, required=True, help="YAML file of the experiment's settings."
-)
-@click.option(
-    "--published", type=options.PATH, required=True, help="CSV file of the published numbers."
-)
-@options.out("Folder for the CSV files.")
-@options.scale
-@options.threads
 def reproduce(
-    experiment: str,
-    settings: Path,
-    published: Path,
-    out: Path,
-    scale: Path | None,
-    threads: int,
+    experiment: Experiment,
+    settings: Annotated[Path, "YAML file of the experiment's settings."],
+    published: Annotated[Path, "CSV file of the published numbers."],
+    out: Annotated[Path, "Folder for the CSV files."],
+    scale: options.Scale = None,
+    threads: options.Threads = 1,
 ) -> None:
     """Run an exact experiment of a paper, and compare it with the published numbers.
 
@@ -292,14 +244,13 @@ def reproduce(
     print(f"{out}: {experiment}")
 
 
-@options.command("reproduction-report")
-@experiment_name
-@click.option(
-    "--data", type=options.PATH, required=True, help="Folder written by clipnoise reproduce."
-)
-@options.template("reproduction.typ")
-@options.out("PDF to write.")
-def reproduction_report(experiment: str, data: Path, template: Path, out: Path) -> None:
+@options.command()
+def reproduction_report(
+    experiment: Experiment,
+    data: Annotated[Path, "Folder written by clipnoise reproduce."],
+    out: Pdf,
+    template: options.Template = options.TEMPLATES / "reproduction.typ",
+) -> None:
     """Make the PDF of an exact experiment from its CSV files, and copy its comparison beside it."""
     from clipnoise.files import write_atomically
     from clipnoise.papers.base import Results, experiment_class

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Sequence
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -24,23 +22,12 @@ LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
 
 
 @options.command()
-@click.argument("names", metavar="[STUDY]...", nargs=-1)
-@click.option(
-    "--config",
-    type=options.PATH,
-    default=Path("config.yaml"),
-    help="Sets scale, folders and studies.",
-)
-@click.option("--results", type=options.PATH, help="Results folder, if not the configured one.")
-@click.option(
-    "--show",
-    type=options.Ranged(Natural),
-    default=10,
-    help="Runs to list of each state.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print everything about every run as JSON.")
 def status(
-    names: Sequence[str], config: Path, results: Path | None, show: int, as_json: bool
+    study: Annotated[Sequence[str], options.ARGUMENT] = (),
+    config: Annotated[Path, "Sets scale, folders and studies."] = Path("config.yaml"),
+    results: Annotated[Path | None, "Results folder, if not the configured one."] = None,
+    show: Annotated[Natural, "Runs to list of each state."] = 10,
+    json: Annotated[bool, "Print everything about every run as JSON."] = False,
 ) -> None:
     """Show what of a study is done, running, failed (and why) and left, and how long that takes.
 
@@ -54,20 +41,20 @@ def status(
     from clipnoise.studies.status import failed_steps, study_status
 
     values = read_yaml(config)
-    chosen = {"studies": list(names)} if names else {}
+    chosen = {"studies": list(study)} if study else {}
     root = config.parent  # where Snakemake works, and what the folders are relative to
     plan = Plan.from_values({**values, **chosen}, root / "workflow" / "studies")
     results = results or root / plan.config.results
     studies = [study_status(plan.study(name), results) for name in plan.configured]
     steps = failed_steps(results, root / plan.config.cache)
-    if as_json:
-        mappings = [_study_mapping(study) for study in studies]
-        print(json.dumps({"studies": mappings, "failed_steps": steps}, indent=1))
+    if json:
+        mappings = [_study_mapping(each) for each in studies]
+        print(dumps({"studies": mappings, "failed_steps": steps}, indent=1))
         return
     print(_table(studies))
-    for study in studies:
+    for each in studies:
         for state in LISTED:
-            print(_listed(study, state, show), end="")
+            print(_listed(each, state, show), end="")
     for name, reason in steps.items():
         print(f"\nfailed: {name}\n    {reason}")
 
@@ -152,12 +139,13 @@ def _run_mapping(run: RunStatus) -> dict[str, Any]:
 
 
 @options.command()
-@click.argument("study", type=options.PATH)
-@options.results
-@options.scale
-@options.secure_noise
-@options.out("Folder for the two tables.")
-def collect(study: Path, results: Path, scale: Path | None, secure_noise: bool, out: Path) -> int:
+def collect(
+    study: Annotated[Path, options.ARGUMENT],
+    out: Annotated[Path, "Folder for the two tables."],
+    results: options.Results = options.RESULTS,
+    scale: options.Scale = None,
+    secure_noise: options.SecureNoise = False,
+) -> int:
     """Collect the result files of a study file into runs.csv and curves.csv.
 
     Every planned run gets a row, also a missing, diverged or damaged one, with the reason. A
@@ -181,31 +169,12 @@ def collect(study: Path, results: Path, scale: Path | None, secure_noise: bool, 
 
 
 @options.command()
-@click.option(
-    "--runs",
-    cls=options.ListOption,
-    multiple=True,
-    required=True,
-    help="Folders of the tuning runs.",
-)
-@click.option(
-    "--below", type=options.PATH, default=Path(), help="The folder that contains these folders."
-)
-@click.option(
-    "--parameters",
-    cls=options.ListOption,
-    multiple=True,
-    required=True,
-    help="The hyper-parameters that are tuned.",
-)
-@click.option(
-    "--metric",
-    type=click.Choice(get_args(Metric)),
-    default="validation_accuracy",
-)
-@options.out("JSON file to write.")
 def select(
-    runs: Sequence[str], below: Path, parameters: Sequence[str], metric: Metric, out: Path
+    runs: Annotated[Sequence[str], "Folders of the tuning runs."],
+    parameters: Annotated[Sequence[str], "The hyper-parameters that are tuned."],
+    out: Annotated[Path, "JSON file to write."],
+    below: Annotated[Path, "The folder that contains these folders."] = Path(),
+    metric: Annotated[Metric, "What the choice maximises or minimises."] = "validation_accuracy",
 ) -> None:
     """Choose the hyper-parameters with the best mean validation metric over their runs.
 
@@ -235,8 +204,7 @@ def select(
 
 
 @options.command()
-@options.out("Folder for the schemas.")
-def schema(out: Path) -> None:
+def schema(out: Annotated[Path, "Folder for the schemas."]) -> None:
     """Write the JSON Schemas of config.yaml, study files, scale files and run specs.
 
     An editor that supports JSON Schema completes and checks the YAML files with them.

@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
@@ -19,7 +17,6 @@ from clipnoise.fields import Count, Natural, Positive
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
-    from clipnoise.tracking import Mode
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h
 ENGINE = "clipnoise.run.train"  # imports torch
@@ -27,86 +24,39 @@ REQUIRED = ("initial", "per_example_gradients", "noise")
 OPTIONAL = ("public_gradients", "side_information", "warm_gradients")
 
 
+CalibrationFiles = Annotated[Sequence[Path], "Files written by calibrate."]
+ChoiceFiles = Annotated[Sequence[Path], "Files written by select, for tuned runs."]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What does not change a run's result: where its files are and what it may use.
+    """What does not change a run's result: where its files are and what it may use."""
 
-    Attributes:
-        results, cache, weights: folders.
-        tracking: when MLflow is told of the run.
-        device: "auto" or a torch device name.
-        threads: CPU threads of a run.
-        gpus: how many GPUs to wait for and to hold.
-        requeue: whether a stopped job goes back into Slurm's queue.
-        checkpoint_minutes: how often a run is saved.
-    """
-
-    results: Path
-    cache: Path
-    weights: Path
-    tracking: Mode
-    device: str
-    threads: int
-    gpus: int
-    requeue: bool
-    checkpoint_minutes: float
-
-
-calibration_files = click.option(
-    "--calibration",
-    cls=options.ListOption,
-    multiple=True,
-    type=options.PATH,
-    help="File written by calibrate.",
-)
-choice_files = click.option(
-    "--choice",
-    cls=options.ListOption,
-    multiple=True,
-    type=options.PATH,
-    help="File written by select, for a tuned run.",
-)
-circumstances = options.together(
-    options.results,
-    options.cache,
-    options.weights,
-    click.option("--tracking", type=options.TRACKING, default="off"),
-    click.option("--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto"),
-    options.threads,
-    click.option(
-        "--gpus",
-        type=options.Ranged(Natural),
-        default=0,
-        help="GPUs to wait for and hold, where no scheduler assigns them.",
-    ),
-    click.option(
-        "--requeue",
-        is_flag=True,
-        help="Put the Slurm job back into the queue when it is told to stop.",
-    ),
-    click.option(
-        "--checkpoint-minutes",
-        type=options.Ranged(Positive),
-        default=10.0,
-        help="How often the run is saved, so that it can resume after a stop.",
-    ),
-)
+    results: options.Results = options.RESULTS
+    cache: options.Cache = options.CACHE
+    weights: options.Weights = options.WEIGHTS
+    tracking: Annotated[options.Tracking, "When MLflow is told of a run."] = "off"
+    device: Annotated[Literal["auto", "cpu", "cuda"], "Where to train."] = "auto"
+    threads: options.Threads = 1
+    gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
+    requeue: Annotated[bool, "Put the Slurm job back into the queue when told to stop."] = False
+    checkpoint_minutes: Annotated[
+        Positive, "How often a run is saved, so that it can resume after a stop."
+    ] = 10.0
 
 
 @options.command()
-@click.option("--spec", required=True, help="Run spec: a YAML file, or the JSON text itself.")
-@calibration_files
-@choice_files
-@circumstances
 def train(
-    spec: str, calibration: Sequence[Path], choice: Sequence[Path], **circumstances: Any
+    spec: Annotated[str, "Run spec: a YAML file, or the JSON text itself."],
+    given: Circumstances,
+    calibration: CalibrationFiles = (),
+    choice: ChoiceFiles = (),
 ) -> int:
     """Train one run from its spec and write its result files.
 
     A run that diverges is a result, too: it is recorded with the reason, and the exit code is 0.
     On SIGTERM and SIGUSR1 the run is saved and the exit code is 75; the same command resumes it.
     """
-    given = Circumstances(**circumstances)
     options.limit_threads(given.threads)
     return train_run(with_choice(_read_spec(spec), choice), calibration, given)
 
@@ -152,25 +102,14 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
     return 0
 
 
-@options.command("train-group")
-@click.option("--specs", required=True, help="Run specs: a JSON list, or a file that holds one.")
-@calibration_files
-@choice_files
-@click.option(
-    "--parallel",
-    type=options.Ranged(Count),
-    default=1,
-    help="Runs that train at the same time.",
-)
-@options.out("JSON file that lists the runs when all are done.", required=False)
-@circumstances
+@options.command()
 def train_group(
-    specs: str,
-    calibration: Sequence[Path],
-    choice: Sequence[Path],
-    parallel: int,
-    out: Path | None,
-    **circumstances: Any,
+    specs: Annotated[str, "Run specs: a JSON list, or a file that holds one."],
+    given: Circumstances,
+    calibration: CalibrationFiles = (),
+    choice: ChoiceFiles = (),
+    parallel: Annotated[Count, "Runs that train at the same time."] = 1,
+    out: Annotated[Path | None, "JSON file that lists the runs when all are done."] = None,
 ) -> int:
     """Train several runs in one job that loads the libraries once, each in its own process.
 
@@ -178,7 +117,6 @@ def train_group(
     but the exit code is then 1. On SIGTERM and SIGUSR1 every run is saved and the exit code is 75;
     the same command resumes those that are left. The log of each run is run.log in its folder.
     """
-    given = Circumstances(**circumstances)
     options.limit_threads(given.threads)
     from clipnoise.files import write_json
     from clipnoise.run.forks import Forks
@@ -288,11 +226,12 @@ def _read_list(text: str) -> list[dict[str, Any]]:
 
 
 @options.command()
-@click.argument("method")
-@click.argument("stream", type=options.PATH)
-@click.argument("output", type=options.PATH)
-@options.hyperparameters(required=True)
-def replay(method: str, stream: Path, output: Path, hyperparameters: dict[str, Any]) -> None:
+def replay(
+    method: Annotated[str, options.ARGUMENT],
+    stream: Annotated[Path, options.ARGUMENT],
+    output: Annotated[Path, options.ARGUMENT],
+    hyperparameters: options.Hyperparameters,
+) -> None:
     """Run a recorded stream of gradients and noise through METHOD, from .npz to .npz.
 
     STREAM holds the arrays initial, per_example_gradients, noise and, where the method needs them,
