@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -139,6 +138,5 @@ class Recorder:
     ) -> tuple[Released, ...]:
         """Release as the crossing does, and keep the values."""
         values = self._cross(total, query, clipping, noise, constants)
-        clip_norm = math.inf if clipping.clip_norm is None else clipping.clip_norm
-        self.releases.append(Release(values, clip_norm, constants.expected_batch_size))
+        self.releases.append(Release(values, clipping.bound, constants.expected_batch_size))
         return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never, final
 from weakref import WeakKeyDictionary
@@ -33,6 +34,11 @@ class Clipping:
     offset: Tensor | None = None
     group_size: int = 1
     groups: Tensor | None = None
+
+    @property
+    def bound(self) -> float:
+        """C as a number: infinite where nothing is clipped."""
+        return math.inf if self.clip_norm is None else self.clip_norm
 
 
 @final

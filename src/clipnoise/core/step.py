@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 
 ROUNDING = 1e-9
-
 
 # The signature of `privatize`; an audit may put something else in its place.
 Crossing = Callable[
@@ -51,7 +49,7 @@ def privatize(
     Raises:
         ValueError: the query says that it is private, and its noise does not cover its components.
     """
-    components = query.components(_norm(clipping), constants.expected_batch_size)
+    components = query.components(clipping.bound, constants.expected_batch_size)
     if query.private and composition_cost(components) > 1 + ROUNDING:
         raise ValueError(f"{type(query).__name__} is private, but adds too little noise")
     values = _clean_values(total, query, clipping, constants)
@@ -97,7 +95,7 @@ def step(
     state.step += 1
     clipping = method.clipping(state, public, available)
     gradient = None
-    if isinstance(method, OracleMethod) and method.reads_gradient():
+    if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None)), public)
         clipping = replace(clipping, scale=method.oracle_scale(state, public, gradient))
     total = clipped_sum(clipping)
@@ -114,7 +112,7 @@ def step(
 
 
 def _clean_mean(total: ClippedSum, constants: StepConstants) -> Tensor:
-    """Return Σ v_i / B: the only line that opens a sum."""
+    """Return Σ v_i / B. Nothing else opens a sum."""
     return _SEALED[total] / constants.expected_batch_size
 
 
@@ -122,8 +120,4 @@ def _clean_values(
     total: ClippedSum, query: Query, clipping: Clipping, constants: StepConstants
 ) -> tuple[Tensor, ...]:
     """Return what would be released without noise."""
-    return query.values(_clean_mean(total, constants), _norm(clipping))
-
-
-def _norm(clipping: Clipping) -> float:
-    return math.inf if clipping.clip_norm is None else clipping.clip_norm
+    return query.values(_clean_mean(total, constants), clipping.bound)
