@@ -116,15 +116,13 @@ def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> No
     """Run two specs, as a job does."""
     for seed in (2 * writer, 2 * writer + 1):
         run = spec(seed=seed)
-        live = open_run(results, run, **options)
-        live.start()
-        for row in rows(run):
-            live.log(row)
-        record(results, run)
-        if die:
-            wait_for_a_run(results)
-            os.kill(os.getpid(), signal.SIGKILL)
-        live.finish()
+        with open_run(results, run, **options) as live:
+            for row in rows(run):
+                live.log(row)
+            record(results, run)
+            if die:
+                wait_for_a_run(results)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _spawn(*arguments: Any, **options: Any) -> Any:

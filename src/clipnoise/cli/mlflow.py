@@ -37,13 +37,11 @@ def mlflow_init(
     """
     from clipnoise.studies.membership import descriptions, memberships
     from clipnoise.studies.study import find_study
-    from clipnoise.tracking import init_store, is_open
+    from clipnoise.tracking import init_store
 
     found = [find_study(n, studies_folder, scale, secure_noise=secure_noise) for n in studies]
-    experiments, runs, wanted = descriptions(found), memberships(found), tracking != "off"
-    if is_open(results, experiments, runs, tracking=wanted):
-        return
-    stamp = init_store(results, experiments, runs=runs, tracking=wanted)
+    wanted = tracking != "off"
+    stamp = init_store(results, descriptions(found), runs=memberships(found), tracking=wanted)
     if stamp.available:
         print(f"{stamp.uri}: {', '.join(stamp.experiments)}")
     elif wanted:

@@ -80,9 +80,16 @@ def open_run(
 
 @dataclass(kw_only=True)
 class LiveRun:
-    """A run's view in MLflow while the run lasts. Made by `open_run`, which describes the fields.
+    """A run's view in MLflow while the run lasts, as a context manager. Made by `open_run`.
 
-    Nothing here raises because of MLflow, and only `finish` waits for it.
+    Nothing here raises because of MLflow, and only the end of the block waits for it.
+
+    Attributes:
+        results, spec, mode, uri, patience: as in `open_run`.
+        membership: the studies that plan the run.
+        experiment_id: of the home study, where the stamp knows it.
+        complete: after the block, whether the store shows the finished run; if not, `sync` will
+            bring it up to date.
     """
 
     results: Path
@@ -92,30 +99,19 @@ class LiveRun:
     patience: float
     membership: Membership = field(default_factory=Membership)
     experiment_id: str | None = None
+    complete: bool = False
 
     def __post_init__(self) -> None:
-        """Start without a thread: only `start` or `finish` launches one."""
+        """Prepare what the thread shares with its caller."""
         self._queue: queue.SimpleQueue[list[Point] | End] = queue.SimpleQueue()
         self._imported = threading.Event()
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> LiveRun:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end("done" if kind is None else "interrupted")
-
-    def start(self) -> None:
-        """Begin to log, in mode "live"."""
         if self.mode == "live":
             self._launch()
+        return self
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Hand over one evaluation; returns at once.
@@ -126,24 +122,18 @@ class LiveRun:
         if self._thread is not None:
             self._queue.put(points(row, _now()))
 
-    def finish(self) -> bool:
-        """Finish from the result files, which the caller has written; waits a bounded time.
-
-        Returns:
-            Whether the store now shows the run; if not, `sync` will bring it up to date.
-        """
-        return self._end("done")
-
-    def _launch(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
-        self._thread.start()
-
-    def _end(self, end: End) -> bool:
-        if self.mode == "after" and end == "done" and self._thread is None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Finish from the result files, which the caller has written; waits a bounded time."""
+        if self.mode == "after" and kind is None:
             self._launch()
         if self._thread is None:
-            return False
-        self._queue.put(end)
+            return
+        self._queue.put("done" if kind is None else "interrupted")
         # The import is waited for longer: it takes the same time however slow the store is.
         self._imported.wait(IMPORT_SECONDS)
         self._thread.join(self.patience)
@@ -155,7 +145,11 @@ class LiveRun:
                 self.spec.hash,
                 self._failure,
             )
-        return self._failure is None
+        self.complete = kind is None and self._failure is None
+
+    def _launch(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._thread.start()
 
     def _work(self) -> None:
         """Write every state of the run into the store, in the thread."""

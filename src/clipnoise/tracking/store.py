@@ -68,8 +68,9 @@ def init_store(
     """Create the database and the experiments, once, before any job opens the store.
 
     The migrations of a new SQLite file break when several processes open it at once, so one job
-    does this first. Doing it again changes nothing. A store that does not answer is no failure:
-    the stamp records it, the jobs leave MLflow alone, and `sync` adds their runs later.
+    does this first. Doing it again changes nothing, and takes no time where the stamp says that
+    everything is there. A store that does not answer is no failure: the stamp records it, the jobs
+    leave MLflow alone, and `sync` adds their runs later.
 
     Args:
         results: the results folder.
@@ -83,6 +84,11 @@ def init_store(
     """
     address = tracking_uri(results, uri)
     stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
+    before = read_stamp(results)
+    if before is not None and (before.uri, before.runs) == (stamp.uri, stamp.runs):
+        ready = _is_ready(before, address, experiments) if tracking else not before.available
+        if ready:
+            return before
     if tracking:
         try:
             _, ids = open_store(results, experiments, uri=address)
@@ -93,22 +99,8 @@ def init_store(
     return stamp
 
 
-def is_open(
-    results: Path, experiments: Iterable[str], runs: Mapping[str, Membership], *, tracking: bool
-) -> bool:
-    """Return whether `init_store` would change nothing, judging by the stamp.
-
-    Args:
-        results: the results folder.
-        experiments: names.
-        runs: the studies that plan each run, by spec hash.
-        tracking: whether jobs may use MLflow.
-    """
-    stamp, address = read_stamp(results), tracking_uri(results)
-    if stamp is None or stamp.runs != runs or stamp.uri != redacted(address):
-        return False
-    if not tracking:
-        return not stamp.available
+def _is_ready(stamp: Stamp, address: str, experiments: Iterable[str]) -> bool:
+    """Return whether the store exists with these experiments, judging by its stamp."""
     database = address.removeprefix("sqlite:///")
     exists = database == address or Path(database).exists()
     return stamp.available and exists and set(experiments) <= set(stamp.experiments)
