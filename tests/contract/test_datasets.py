@@ -34,7 +34,7 @@ every_dataset_with_classes = pytest.mark.parametrize(
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a cache in which every dataset is prepared; nobody writes into it."""
+    """Return a cache in which every dataset is prepared; no test writes to it."""
     cache = tmp_path_factory.mktemp("cache")
     for name in DATASETS:
         prepare(cache, name)
@@ -246,7 +246,7 @@ def test_a_damaged_manifest_is_noticed(name: str, content: str, copy: Path, tmp_
 
 
 @every_dataset
-def test_preparing_again_mends_a_damaged_cache(
+def test_preparing_again_repairs_a_damaged_cache(
     name: str, copy: Path, prepared: Path, tmp_path: Path
 ) -> None:
     for path in copy.iterdir():
@@ -256,7 +256,7 @@ def test_preparing_again_mends_a_damaged_cache(
 
 
 @every_dataset
-def test_a_cache_that_only_can_be_read_loads(name: str, copy: Path, tmp_path: Path) -> None:
+def test_a_read_only_cache_loads(name: str, copy: Path, tmp_path: Path) -> None:
     for path in copy.iterdir():
         path.chmod(0o444)
     copy.chmod(0o555)

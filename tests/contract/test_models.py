@@ -104,7 +104,7 @@ def test_examples_do_not_mix(model: str, shape: str) -> None:
 
 
 @pytest.mark.parametrize("model", [name for name, shape in PAIRS if shape == "tokens"])
-def test_how_far_a_text_is_filled_up_changes_nothing(model: str) -> None:
+def test_the_padding_of_a_text_changes_nothing(model: str) -> None:
     network, inputs = build(model, "tokens").eval(), examples("tokens", 5).inputs
     longer = torch.cat([inputs, torch.zeros(5, 20, dtype=torch.int64)], dim=1)
     torch.testing.assert_close(network(longer), network(inputs))

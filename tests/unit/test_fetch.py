@@ -107,7 +107,7 @@ def test_a_complete_partial_download_is_verified_and_kept_or_discarded(
     assert site.sent == (0 if left == CONTENT else len(CONTENT))
 
 
-def test_without_a_checksum_nothing_vouches_for_an_old_part(site: Site, tmp_path: Path) -> None:
+def test_without_a_checksum_an_old_part_is_not_used(site: Site, tmp_path: Path) -> None:
     part(tmp_path).parent.mkdir(parents=True)
     part(tmp_path).write_bytes(b"of an older version")
     folder = the(site).raw_files(tmp_path).fetch()
@@ -115,7 +115,7 @@ def test_without_a_checksum_nothing_vouches_for_an_old_part(site: Site, tmp_path
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["same", "changed"])
-def test_without_a_checksum_the_servers_name_for_the_version_vouches_for_an_old_part(
+def test_without_a_checksum_an_old_part_is_used_if_the_server_names_the_same_version(
     site: Site, changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "ATTEMPTS", 1)
@@ -209,12 +209,12 @@ def test_too_little_space_is_noticed_before_anything_is_written(
 
 
 def test_a_disk_that_fills_up_keeps_the_part_to_resume(site: Site, tmp_path: Path) -> None:
-    def told(name: str, done: int, total: int | None) -> None:
+    def fill_up(name: str, done: int, total: int | None) -> None:
         if done > 1_000_000:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(UserError, match="the disk is full"):
-        the(site, sha256=SHA256).raw_files(tmp_path).fetch(told)
+        the(site, sha256=SHA256).raw_files(tmp_path).fetch(fill_up)
     assert 0 < part(tmp_path).stat().st_size < len(CONTENT)
     the(site, sha256=SHA256).raw_files(tmp_path).fetch()
     assert site.asked[-1] is not None

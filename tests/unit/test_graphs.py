@@ -135,7 +135,7 @@ def test_rows_hold_the_node_then_its_in_neighbours_then_zeros() -> None:
     assert len(rows.to("cpu")) == 2
 
 
-def test_the_network_takes_the_mean_over_who_is_there() -> None:
+def test_the_network_takes_the_mean_over_present_nodes() -> None:
     dataset = SyntheticGraph(features=5, classes=3, degree=2)
     network = GCN(width=4, encoder_layers=2, decoder_layers=1).build(dataset.signature, Path())
     node, other = torch.randn(2, 5)
@@ -159,7 +159,7 @@ def test_the_sizes_are_those_of_the_published_graph() -> None:
     assert OgbnArxiv(degree=5).degree_bound() == 5
 
 
-def test_fewer_nodes_than_asked_for_are_an_error(tmp_path: Path) -> None:
+def test_fewer_nodes_than_requested_are_an_error(tmp_path: Path) -> None:
     dataset = prepare(tmp_path, "ogbn-arxiv")
     with pytest.raises(UserError, match=r"asks for 121 .* holds 120"):
         replace(dataset, train_examples=121).load(tmp_path)  # type: ignore[call-arg]

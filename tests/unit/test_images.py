@@ -127,7 +127,7 @@ def test_more_than_the_real_files_hold_is_refused(options: dict[str, int], messa
         parse(Mnist, options)
 
 
-def test_fewer_prepared_than_asked_for_are_counted(tmp_path: Path) -> None:
+def test_too_few_prepared_examples_are_counted(tmp_path: Path) -> None:
     prepare(tmp_path, "mnist")
     with pytest.raises(UserError, match=r"asks for 60000 examples of the training .*holds 60"):
         Mnist().load(tmp_path)
@@ -267,7 +267,7 @@ def test_a_disk_that_fills_up_leaves_the_cache_unchanged(before: bool, tmp_path:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_that_would_run_something_is_refused(protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_that_would_call_a_function_is_refused(protocol: int, tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "made"),)

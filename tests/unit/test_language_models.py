@@ -111,7 +111,9 @@ def test_only_the_last_block_the_pooler_and_the_head_train() -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-bert", "roberta-base"])
-def test_pretrained_weights_are_all_taken_to_fill_in_tokens(name: str, tmp_path: Path) -> None:
+def test_all_pretrained_weights_are_used_to_predict_masked_tokens(
+    name: str, tmp_path: Path
+) -> None:
     saved = checkpoint(tmp_path, name)
     found = parameters(build(name, FILL_IN, tmp_path, pretrained=True))
     assert all(torch.equal(found[key], saved[key]) for key in found if key in saved)

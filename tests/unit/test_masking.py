@@ -23,7 +23,7 @@ def rows(seed: int = 0, chosen: torch.Tensor | None = None) -> tuple[MaskedRows,
     return MaskedRows(ragged, masking, False), MaskedRows(ragged, masking, True)
 
 
-def test_a_seventh_of_the_text_is_asked_about_and_nothing_else() -> None:
+def test_a_seventh_of_the_ordinary_tokens_and_no_other_is_to_be_predicted() -> None:
     inputs, targets = (part[slice(None)] for part in rows())
     plain = rows()[0].rows[slice(None)]
     asked = targets != NO_TARGET
@@ -34,7 +34,7 @@ def test_a_seventh_of_the_text_is_asked_about_and_nothing_else() -> None:
     assert torch.equal(inputs[~asked], plain[~asked])
 
 
-def test_asked_tokens_are_hidden_replaced_or_left_as_bert_has_it() -> None:
+def test_tokens_to_predict_are_hidden_replaced_or_left_as_in_bert() -> None:
     inputs, targets = (part[slice(None)] for part in rows())
     asked = targets != NO_TARGET
     hidden = (inputs[asked] == MASK).double().mean()
@@ -53,5 +53,5 @@ def test_an_example_is_masked_the_same_wherever_it_is_taken() -> None:
     assert torch.equal(targets[torch.tensor([row])], shuffled[1][torch.tensor([7])])
 
 
-def test_another_seed_asks_about_other_tokens() -> None:
+def test_another_seed_masks_other_tokens() -> None:
     assert not torch.equal(rows(0)[1][slice(None)], rows(1)[1][slice(None)])

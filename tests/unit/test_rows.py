@@ -82,7 +82,7 @@ def ragged(chosen: list[int], length: int = 64) -> RaggedRows:
     return RaggedRows(starts, values, torch.tensor(chosen), length)
 
 
-def test_ragged_rows_are_filled_up_to_a_bucket_and_never_beyond_the_length() -> None:
+def test_ragged_rows_are_padded_to_a_bucket_and_never_beyond_the_length() -> None:
     rows = ragged([2, 0, 1, 3])
     assert rows[slice(0, 2)].shape == (2, 32)
     assert rows[torch.tensor([0, 2])].shape == (2, 64)
