@@ -13,6 +13,7 @@ from gradient_networks import examples as draw_examples
 from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
 from clipnoise.errors import UserError
@@ -27,10 +28,12 @@ NAME = "shared layer"
 OWNERS = torch.tensor([2, 0, 1, 0, 2, 2, 2, 0, 4, 2])  # user 3 has nothing
 
 
-def engine(**options: Any) -> tuple[UserEngine, VmapEngine, Examples]:
+def engine(
+    *, scale: Tensor | None = None, **options: Any
+) -> tuple[UserEngine, VmapEngine, Examples]:
     plain, data = VmapEngine(build(NAME), losses), Examples(*draw_examples(NAME, len(OWNERS)))
-    settings = {"learning_rate": 0.3, "epochs": 1, "batch_size": 100, **options}
-    return UserEngine(plain, data, OWNERS, 5, **settings), plain, data
+    local = LocalTraining(**{"learning_rate": 0.3, "epochs": 1, "batch_size": 100, **options})
+    return UserEngine(plain, data, OWNERS, 5, local, scale), plain, data
 
 
 def own(data: Examples, user: int) -> tuple[Tensor, Tensor]:

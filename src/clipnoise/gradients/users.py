@@ -13,6 +13,8 @@ from clipnoise.gradients.engine import GradientEngine, pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.core.method import LocalTraining
+
 
 class UserEngine(GradientEngine):
     """Each user's update after local SGD, as one vector: an "example" of this engine is a user.
@@ -31,10 +33,7 @@ class UserEngine(GradientEngine):
         examples: Examples,
         users: Tensor,
         count: int,
-        *,
-        learning_rate: float,
-        epochs: int,
-        batch_size: int,
+        training: LocalTraining,
         scale: Tensor | None = None,
     ) -> None:
         """Wrap the private examples and the engine that computes their gradients.
@@ -44,16 +43,13 @@ class UserEngine(GradientEngine):
             examples: the private examples of all users.
             users: the user of each example, int64 of shape (n,).
             count: N, the number of users.
-            learning_rate: the local η.
-            epochs: passes over a user's examples in a round.
-            batch_size: examples per local step.
+            training: what a user does in a round.
             scale: factors that local gradients are multiplied by, shape (d,); None for ones.
         """
         self.flat, self.losses = engine.flat, engine.losses
         self._engine, self._examples = engine, examples
         self._rows = [(users == user).nonzero().squeeze(1) for user in range(count)]
-        self._learning_rate, self._epochs, self._batch_size = learning_rate, epochs, batch_size
-        self._scale = scale
+        self._training, self._scale = training, scale
 
     @property
     def units(self) -> Examples:
@@ -63,17 +59,17 @@ class UserEngine(GradientEngine):
 
     def examples_of(self, batch: Tensor) -> int:
         """Return how many per-example gradients a round with these users computes."""
-        return self._epochs * sum(len(self._rows[user]) for user in batch.tolist())
+        return self._training.epochs * sum(len(self._rows[user]) for user in batch.tolist())
 
     def update_of(self, user: int, theta: Tensor) -> Tensor:
         """Return Δ_u, the change that local SGD makes from θ; shape (d,)."""
         local, rows = theta.clone(), self._rows[user]
-        for _ in range(self._epochs):
-            for chosen in pieces(len(rows), self._batch_size):
+        for _ in range(self._training.epochs):
+            for chosen in pieces(len(rows), self._training.batch_size):
                 inputs, targets = self._examples.take(rows[chosen])
                 gradient = self._engine.mean_gradient(inputs, targets, local)
                 scaled = gradient if self._scale is None else self._scale * gradient
-                local = local - self._learning_rate * scaled
+                local = local - self._training.learning_rate * scaled
         return local - theta
 
     def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:

@@ -152,14 +152,5 @@ def private_units(
     if local.gamma is not None:
         assert side_information is not None
         scale = 1 / (side_information + local.gamma)
-    users = UserEngine(
-        engine,
-        splits.train,
-        splits.users,
-        spec.examples,
-        learning_rate=local.learning_rate,
-        epochs=local.epochs,
-        batch_size=local.batch_size,
-        scale=scale,
-    )
+    users = UserEngine(engine, splits.train, splits.users, spec.examples, local, scale)
     return Units(users.units, users, groups.size, assignment)
