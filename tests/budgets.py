@@ -1,4 +1,4 @@
-"""Budgets for tests, and the calibration of a run as its job would have read it."""
+"""Budgets for tests, and the calibration of a run as its job would read it."""
 
 from __future__ import annotations
 

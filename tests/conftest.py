@@ -1,4 +1,4 @@
-"""Being here puts this folder on the import path, for what several test folders share."""
+"""Puts this folder on the import path, for helpers that several test folders share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One instance of every registered method, and what a step of it needs, for tests over all."""
+"""One instance of every registered method, and what a step of it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks with the oddities that gradient engines meet, shared by several tests."""
+"""Small networks with unusual features that gradient engines must handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every model, in a size that trains in no time."""
+"""Every model, in a size that trains within seconds."""
 
 from __future__ import annotations
 

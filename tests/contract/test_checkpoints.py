@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on ends as one that never stopped, bit for bit, every one."""
+"""A run that is stopped and resumed ends bit for bit like one that was never stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class StopAfter(Checkpoint):
-    """A checkpoint for a run that is told to stop after some steps."""
+    """A checkpoint of a run that is asked to stop after some steps."""
 
     def stop_after(self, steps: int) -> Checkpoint:
         self.left = steps

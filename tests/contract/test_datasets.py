@@ -1,4 +1,4 @@
-"""What every dataset must keep, whichever it is."""
+"""The contract of a dataset, checked for every registered one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract, held over every registered method."""
+"""The contract of a method, checked for every registered one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model must keep, whichever it is, on every kind of example that it takes."""
+"""The contract of a model, checked for every registered one on all examples that it takes."""
 
 from __future__ import annotations
 

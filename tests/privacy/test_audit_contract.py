@@ -1,4 +1,4 @@
-"""The contract check: every family keeps its contract, and what was measured is what matters."""
+"""The contract check: every family of methods passes it, and it measures what matters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positive controls: mistakes that were put in on purpose, every one of which must be exposed."""
+"""Positive controls: every deliberate mistake must be detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The empirical audit: honest mechanisms are not refuted, and scores see what they should."""
+"""The empirical audit: correct mechanisms are not refuted, and scores see what they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a graph in the contract check: no method moves further than is declared for a node."""
+"""Nodes of a graph in the contract check: no method exceeds the bound declared for a node."""
 
 from __future__ import annotations
 

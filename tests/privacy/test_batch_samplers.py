@@ -1,4 +1,4 @@
-"""Samplers beside Poisson: what they draw, what they cost, and what a run with them may claim."""
+"""Samplers other than Poisson: what they draw, what they cost, and what a run may claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration: never above the target, close below it, and a file that is whole or refused."""
+"""Calibration: never above the target, close below it, and damaged files are refused."""
 
 from __future__ import annotations
 

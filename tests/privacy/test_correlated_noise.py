@@ -1,4 +1,4 @@
-"""The stream of correlated noise: its distribution, its memory, and that it can be resumed."""
+"""The stream of correlated noise: its distribution, its memory, and resuming it."""
 
 from __future__ import annotations
 

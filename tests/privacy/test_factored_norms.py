@@ -1,4 +1,4 @@
-"""What the factored engine clips stays within the clip norm, for long gradients in float32 too."""
+"""Sums of the factored engine respect the clip norm, for long gradients in float32 too."""
 
 from __future__ import annotations
 

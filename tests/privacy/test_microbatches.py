@@ -1,4 +1,4 @@
-"""Micro-batches: who is averaged with whom, how far one example moves the sum, what is claimed."""
+"""Micro-batches: how examples are assigned, how far one moves the sum, what is claimed."""
 
 from __future__ import annotations
 

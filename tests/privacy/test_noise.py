@@ -1,4 +1,4 @@
-"""Noise: standard normal, fresh at every step and release, and the same again from a seed."""
+"""Noise: standard normal, fresh at every step and release, and reproducible from a seed."""
 
 from __future__ import annotations
 

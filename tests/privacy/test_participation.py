@@ -1,4 +1,4 @@
-"""What turns cost: closed forms, published values, and what is refused."""
+"""The cost of participation patterns: closed forms, published values, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poisson sampling: each example with probability q, independently, and the same again from a seed.
+"""Poisson sampling: each example with probability q, independently, reproducible from a seed.
 
 Statistics are held to bounds that a right sampler breaks with probability below 1e-6; seeds are
 fixed, so a test that passes once passes always.

@@ -1,4 +1,4 @@
-"""Secure noise: normal, never the same twice, not kept anywhere, and said in the statement."""
+"""Secure noise: normal, never repeated, never stored, and named in the privacy statement."""
 
 from __future__ import annotations
 

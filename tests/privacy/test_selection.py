@@ -1,4 +1,4 @@
-"""What choosing the best run costs: limits, monotony, and a mechanism simulated exactly."""
+"""The privacy cost of choosing the best run: limits, monotonicity, and an exact simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remove (or replace) one example and hold the noise-free release to the declared sensitivity.
+"""Removing or replacing one example never exceeds the declared sensitivity.
 
 The real clipping of every method is used, at several steps of its life. Each pitfall is put
 in on purpose as well: the check must catch it.

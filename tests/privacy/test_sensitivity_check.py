@@ -1,4 +1,4 @@
-"""The sensitivity check: honest declarations pass, and every kind of lie is found."""
+"""The sensitivity check: correct declarations pass, and wrong ones of every kind are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive of ogbn-arxiv with few nodes: names, folders and compressed tables as they are."""
+"""The archive of ogbn-arxiv with few nodes, in its real layout."""
 
 from __future__ import annotations
 

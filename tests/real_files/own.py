@@ -1,4 +1,4 @@
-"""A user's own data, in the forms that are read."""
+"""A user's own data, in each of the formats that are read."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def start_node(name: str) -> None:
 def lose_node(name: str) -> None:
     """End a node's daemon and everything that runs there at once, as when its power goes.
 
-    Slurm would miss the node after some minutes; here it is told.
+    Slurm would miss the node after some minutes; here it is told at once.
     """
     folder = _folder()
     assert folder is not None

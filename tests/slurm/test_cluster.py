@@ -224,16 +224,16 @@ def paused(run: psutil.Process) -> bool:
 
 
 def release(run: psutil.Process) -> None:
-    """Let a run go on when Slurm's signal to stop waits for it; Slurm may do so by itself."""
+    """Resume a run once Slurm's signal to stop is waiting for it; Slurm may do so by itself."""
 
-    def told() -> bool:
+    def signalled() -> bool:
         status = Path(f"/proc/{run.pid}/status").read_text()
         pending = [int(bits, 16) for bits in re.findall(r"(?:Sig|Shd)Pnd:\s*(\w+)", status)]
         told_to_stop = any(bits >> (signal.SIGTERM - 1) & 1 for bits in pending)
         return told_to_stop or run.status() != psutil.STATUS_STOPPED
 
     with suppress(psutil.NoSuchProcess, FileNotFoundError):  # it has been saved, and has ended
-        cluster.wait(told, "Slurm tells a run to stop")
+        cluster.wait(signalled, "Slurm tells a run to stop")
         run.resume()
 
 
@@ -304,7 +304,7 @@ def results(folder: Path) -> list[dict[str, str]]:
 
 
 def test_the_job_of_a_lost_node_runs_again(story: Story) -> None:
-    """Slurm queues it again; Snakemake submits it anew if it asked just before that."""
+    """Slurm queues it again; Snakemake submits it again if it had asked just before that."""
     lost = story.jobs[story.lost]
     attempts = [job for job in story.jobs.values() if job.rule == lost.rule]
     assert "COMPLETED" in {job.state for job in attempts}

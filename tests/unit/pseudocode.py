@@ -1,4 +1,4 @@
-"""What the transcriptions of the papers share: plain floats and lists, no code of the suite.
+"""Shared parts of the papers' transcriptions, in plain floats and lists without suite code.
 
 A transcription takes the hyper-parameters and a recorded stream (lists of lists of floats) and
 returns the iterates. Names: T steps, k iterates back, B examples, d coordinates.

@@ -1,4 +1,4 @@
-"""A made-up study in the shape of runs.csv and curves.csv, for the tests of reports."""
+"""An invented study in the form of runs.csv and curves.csv, for the tests of reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit report: what its rows say, and that a broken promise cannot pass unseen."""
+"""The audit report: what its rows show, and that a violated contract cannot go unnoticed."""
 
 from __future__ import annotations
 

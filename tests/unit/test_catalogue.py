@@ -1,4 +1,4 @@
-"""The list of methods says what the code does, and the documentation says what the list says."""
+"""The list of methods agrees with the code, and the documentation agrees with the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: every command helps, mistakes are named, and exit codes say whose they are."""
+"""The command line: every command has help, mistakes are named, exit codes tell whose they are."""
 
 from __future__ import annotations
 

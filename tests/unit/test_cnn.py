@@ -1,4 +1,4 @@
-"""The convolutional nets are the ones that their sources describe."""
+"""The convolutional networks are those that their sources describe."""
 
 from __future__ import annotations
 

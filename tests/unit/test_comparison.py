@@ -1,4 +1,4 @@
-"""Published numbers beside ours: which belong together, and what their difference is worth."""
+"""Published numbers beside ours: which correspond, and how significant the difference is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: groups, turns, rates, and resuming."""
+"""Cyclic Poisson sampling: groups, participation, rates, and resuming."""
 
 from __future__ import annotations
 

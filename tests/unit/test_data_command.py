@@ -1,4 +1,4 @@
-"""`clipnoise data` prepares datasets and says which there are."""
+"""`clipnoise data` prepares datasets and lists them."""
 
 from __future__ import annotations
 

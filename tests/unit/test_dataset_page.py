@@ -1,4 +1,4 @@
-"""The page of the datasets says what the classes say, and is up to date."""
+"""The page on datasets agrees with the classes and is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dependency audit never takes a package for sound that nobody was asked about."""
+"""The dependency audit never reports a package as sound that it could not ask about."""
 
 from __future__ import annotations
 

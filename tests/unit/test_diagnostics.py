@@ -1,4 +1,4 @@
-"""Diagnostics see the moments with and without noise, change nothing, and cost the run its ε."""
+"""Diagnostics see the moments with and without noise, and make the run non-private."""
 
 from __future__ import annotations
 

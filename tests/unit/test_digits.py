@@ -1,4 +1,4 @@
-"""The digits: who is private, who is public, and what no seed may change."""
+"""The digits: which examples are private or public, and what no seed may change."""
 
 from __future__ import annotations
 

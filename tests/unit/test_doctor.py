@@ -1,4 +1,4 @@
-"""The doctor tells what is there, and what to do about what is not; it never fails."""
+"""The doctor shows what is there and how to get what is missing; it never fails."""
 
 from __future__ import annotations
 

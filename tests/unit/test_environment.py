@@ -1,4 +1,4 @@
-"""The environment: one lock, what is made from it, and the Makefile that installs it."""
+"""The environment: one lock, the recipes made from it, and the Makefile that installs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The factored engine keeps to its word: what it holds, what it leaves alone, what it refuses."""
+"""The factored engine: what it holds in memory, what it does not change, what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The factored engine covers each layer family: its clipped sums are those of vmap."""
+"""The factored engine covers each layer family: its clipped sums equal those of vmap."""
 
 from __future__ import annotations
 

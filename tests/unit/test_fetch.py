@@ -1,4 +1,4 @@
-"""Raw files are downloaded whole or not at all, and the reader is told what to do by hand."""
+"""Raw files are downloaded completely or not at all, and errors give the manual steps."""
 
 from __future__ import annotations
 

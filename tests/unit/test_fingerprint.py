@@ -1,4 +1,4 @@
-"""The fingerprint moves with code that can change a result, and with nothing else."""
+"""The fingerprint changes with code that can change a result, and with nothing else."""
 
 from __future__ import annotations
 

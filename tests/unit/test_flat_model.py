@@ -1,4 +1,4 @@
-"""A network's trained parameters are one vector, and stay so."""
+"""A network's trained parameters are views into one vector, and stay so."""
 
 from __future__ import annotations
 

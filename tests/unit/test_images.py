@@ -1,4 +1,4 @@
-"""Datasets of images: read as torchvision reads them, kept small, refused where they are wrong."""
+"""Image datasets: read as torchvision reads them, stored compactly, refused if damaged."""
 
 from __future__ import annotations
 
@@ -232,10 +232,10 @@ def test_a_wrong_checksum_is_reported_before_anything_is_prepared(
     before = everything(tmp_path)
     words = ["data", "prepare", "mnist", "--cache", str(tmp_path)]
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert "train-images-idx3-ubyte.gz: its md5 is" in told
-    assert Mnist.files[0].md5 in told
-    assert "--unverified" in told
+    stderr = capsys.readouterr().err
+    assert "train-images-idx3-ubyte.gz: its md5 is" in stderr
+    assert Mnist.files[0].md5 in stderr
+    assert "--unverified" in stderr
     assert everything(tmp_path) == before
     assert main([*words, "--unverified"]) == 0
     assert main(words) == 0  # from now on

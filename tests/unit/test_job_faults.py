@@ -1,4 +1,4 @@
-"""What a training job does when the machine fails it: memory, disk, a folder it may not write."""
+"""A training job on a failing machine: memory, disk, a folder it may not write."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_an_unwritable_folder_is_reported_before_training(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As the user nobody where the tests run as root, who may write everywhere."""
+    """Run as the user `nobody` if the tests run as root, who may write everywhere."""
     results = tmp_path / "results"
     results.mkdir(mode=0o555)
     assert train_here(spec(), tmp_path / "other", cache) == 0  # everything is imported by now

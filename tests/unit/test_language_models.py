@@ -1,4 +1,4 @@
-"""Language models: what goes into transformers' networks, what trains, and pretrained weights."""
+"""Language models: the inputs of transformers' networks, what is trained, pretrained weights."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_what_is_reinitialised_starts_from_random_values_and_the_rest_does_not(
     saved = checkpoint(tmp_path, "bert-base", CLASSIFY)
     fresh = parameters(build("bert-base", CLASSIFY, tmp_path, pretrained=True))
     kept = {name for name in saved if torch.equal(saved[name], fresh[name])}
-    anew = ("bert.encoder.layer.1.", "bert.pooler.", "classifier.")
-    assert kept == {name for name in saved if not name.startswith(anew)}
+    initialised = ("bert.encoder.layer.1.", "bert.pooler.", "classifier.")
+    assert kept == {name for name in saved if not name.startswith(initialised)}
     same = parameters(build("bert-base", CLASSIFY, tmp_path, pretrained=True, reinitialise=False))
     assert all(torch.equal(saved[n], same[n]) for n in saved if not n.startswith("classifier."))
 

@@ -1,4 +1,4 @@
-"""Masked tokens are BERT's, drawn once, and ask about text alone."""
+"""Masked tokens follow BERT, are drawn once, and are words of the text only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process keeps what it frees where the C library can be asked to, and runs on elsewhere."""
+"""The process keeps the memory it frees if the C library supports that, and runs without it too."""
 
 from __future__ import annotations
 

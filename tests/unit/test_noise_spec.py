@@ -1,4 +1,4 @@
-"""The noise part of a run spec: plain data, checked, and light to import."""
+"""The noise section of a run spec: plain data, validated, and light to import."""
 
 from __future__ import annotations
 

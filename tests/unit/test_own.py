@@ -1,4 +1,4 @@
-"""A user's own data: every form is read, and what does not fit its description is told."""
+"""A user's own data: every format is read, and data that do not match are reported."""
 
 from __future__ import annotations
 

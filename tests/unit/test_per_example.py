@@ -1,4 +1,4 @@
-"""Norms and clipping keep their word for very long gradients in float32."""
+"""Norms and clipping are accurate for very long gradients in float32."""
 
 from __future__ import annotations
 

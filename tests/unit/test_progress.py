@@ -1,4 +1,4 @@
-"""The progress display counts and estimates as it says."""
+"""The progress display counts jobs and estimates the remaining time."""
 
 from __future__ import annotations
 

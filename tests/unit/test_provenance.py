@@ -1,4 +1,4 @@
-"""Where results come from is asked for without disturbing anybody."""
+"""Finding out where results come from does not disturb other processes."""
 
 from __future__ import annotations
 

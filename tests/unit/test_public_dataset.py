@@ -1,4 +1,4 @@
-"""Public examples from another dataset: used, told in the result, and refused where they misfit."""
+"""Public examples of another dataset: used, recorded in the result, refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_the_result_says_where_its_public_examples_came_from(cache: Path) -> Non
     run = spec()
     target = run.budget
     assert target is not None
-    told = train(run, cache=cache, calibration=calibrate(target)).provenance
-    assert told["public dataset"] == "printed-digits"
-    assert told["public source"] == PrintedDigits.source
-    assert told["source"] == Digits.source
+    provenance = train(run, cache=cache, calibration=calibrate(target)).provenance
+    assert provenance["public dataset"] == "printed-digits"
+    assert provenance["public source"] == PrintedDigits.source
+    assert provenance["source"] == Digits.source
 
 
 def test_the_private_examples_stay_all_of_the_datasets(cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""Published numbers: every table of the papers is there, and a wrong file says what is wrong."""
+"""Published numbers: every table of the papers is there, and errors in a file are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published ε computed again: known values, and a file of assumptions that is held to its form."""
+"""Published ε computed again: known values, and a validated file of assumptions."""
 
 from __future__ import annotations
 

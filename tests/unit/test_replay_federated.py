@@ -158,11 +158,11 @@ def test_noise_per_user_is_the_square_root_of_b_on_the_sum() -> None:
     """No user is drawn: what is released is the noise of b users over b."""
     b, sigma, c = 9, 0.7, 1.3
     h = {"learning_rate": 1.0, "momentum": 0.0, "clip_norm": c, "noise_multiplier": sigma}
-    nobody, z = np.zeros((1, 0, 2)), [[1.0, -2.0]]
+    no_users, z = np.zeros((1, 0, 2)), [[1.0, -2.0]]
 
     def moved(placement: str) -> Any:
         own = h | {"expected_batch_size": b, "noise_placement": placement}
-        return replay("dp-fedavg", own, [0, 0], nobody, z)[1]
+        return replay("dp-fedavg", own, [0, 0], no_users, z)[1]
 
     np.testing.assert_allclose(moved("central"), sigma * c / b * np.array(z[0]))
     np.testing.assert_allclose(moved("per-user"), 3 * sigma * c / b * np.array(z[0]))

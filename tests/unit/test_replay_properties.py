@@ -1,4 +1,4 @@
-"""What must hold for any stream: reductions, finiteness, equivariance."""
+"""Properties that hold for any stream: reductions, finiteness, equivariance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics across tasks hold their closed forms, and their figures say what they cannot show."""
+"""Statistics across tasks match closed forms, and figures name what they cannot show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures: looks that stay, labels that say what is drawn, and honest gaps."""
+"""Figures: consistent looks, labels that name what is drawn, and visible gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What diagnostics saw: its figures, its table, and its place beside published numbers."""
+"""Figures and tables of diagnostics, and their comparison with published numbers."""
 
 from __future__ import annotations
 

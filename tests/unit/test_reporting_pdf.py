@@ -1,4 +1,4 @@
-"""The PDF: it says what the result files say, also when they are few or odd."""
+"""The PDF agrees with the result files, even if these are few or unusual."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def text(path: Path) -> str:
 
 
 def changed(rows, wanted, **changes):
-    """Return the rows with some of them run anew with other outcomes."""
+    """Return the rows, some of them repeated with other outcomes."""
     kept = ("panel", "model", "method", "label", "budget", "seed")
     return [
         run_row(**{k: row[k] for k in kept if k in row}, **changes) if wanted(row) else row

@@ -1,4 +1,4 @@
-"""Tables: what is in them, and that every format carries the same numbers."""
+"""Tables: their content, and that every format carries the same numbers."""
 
 from __future__ import annotations
 

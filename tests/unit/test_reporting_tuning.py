@@ -1,4 +1,4 @@
-"""A report says what was tuned, how many were tried, and whether ε pays for it."""
+"""A report shows what was tuned, how many values were tried, and whether ε accounts for it."""
 
 from __future__ import annotations
 

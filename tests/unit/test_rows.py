@@ -1,4 +1,4 @@
-"""Rows kept in a file or sparse are the rows of the dense tensor that they stand for."""
+"""Rows stored in a file or sparse equal the rows of the dense tensor."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ STUDY: dict[str, Any] = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder of studies, and a study beside it that nobody should reach from in there."""
+    """A folder of studies, and a study outside it that no name inside may reach."""
     (tmp_path / "studies").mkdir()
     (tmp_path / "secret.yaml").write_text(yaml.safe_dump(STUDY))
     (tmp_path / "secret.csv").write_text("")

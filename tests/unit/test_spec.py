@@ -1,4 +1,4 @@
-"""A run spec holds everything that can change a result, and says clearly what is wrong with it."""
+"""A run spec contains everything that can change a result, and names what is wrong with it."""
 
 from __future__ import annotations
 

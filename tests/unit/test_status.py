@@ -1,4 +1,4 @@
-"""What `clipnoise status` says of runs, from the files that they leave behind."""
+"""`clipnoise status` reads the state of runs from their files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
 
 
 def stop_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a run says that was told to stop after step 20."""
+    """Return the log of a run that was interrupted after step 20."""
     monkeypatch.setattr("clipnoise.run.checkpoint._pack", lambda *words: b"")
     stopping = Checkpoint(folder / "x", {}, 1e9, StopRequest(signal.SIGTERM.name))
     with pytest.raises(InterruptedRunError) as stopped:

@@ -1,4 +1,4 @@
-"""Studies expand into the runs they say, share runs, and name what is wrong."""
+"""Studies expand into their runs, share runs, and name what is wrong."""
 
 from __future__ import annotations
 

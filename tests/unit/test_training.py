@@ -1,4 +1,4 @@
-"""A run repeats bit for bit, sees the batches of its seed, and ends as a result in every case."""
+"""A run is reproducible bit for bit, sees the batches of its seed, and always ends as a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: ordinary runs choose, and a run that waits for them keeps its identity."""
+"""Tuning runs are ordinary runs, and a run that waits for their choice keeps its identity."""
 
 from __future__ import annotations
 

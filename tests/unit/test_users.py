@@ -1,4 +1,4 @@
-"""Users: whose examples are whose, what local training makes of them, and what a round clips."""
+"""Users: the assignment of examples, local training, and the clipping of a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretrained weights are fetched, verified and listed by the name of their model."""
+"""Pretrained weights are fetched, verified and listed by their model's name."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_changed_weights_are_noticed_until_they_are_accepted(
     run(tmp_path, "fetch", "bert-base")
     (tmp_path / "bert-base" / "model.safetensors").write_text("another")
     assert run(tmp_path, "verify", "bert-base") == 2
-    told = capsys.readouterr().err
-    assert "model.safetensors: its sha256 is" in told
-    assert f"clipnoise weights accept bert-base --weights {tmp_path}" in told
+    stderr = capsys.readouterr().err
+    assert "model.safetensors: its sha256 is" in stderr
+    assert f"clipnoise weights accept bert-base --weights {tmp_path}" in stderr
     assert run(tmp_path, "accept", "bert-base") == 0
     assert run(tmp_path, "verify", "bert-base") == 0
 
@@ -68,10 +68,10 @@ def test_without_a_network_the_message_gives_the_manual_steps(
 ) -> None:
     site.failures = [404]
     assert run(tmp_path, "fetch", "bert-base") == 2
-    told = capsys.readouterr().err
-    assert "By hand: download from https://huggingface.co/google-bert/bert-base-cased" in told
-    assert f"to {tmp_path / 'bert-base' / 'model.safetensors'}" in told
-    assert f"Then: clipnoise weights verify bert-base --weights {tmp_path}" in told
+    stderr = capsys.readouterr().err
+    assert "By hand: download from https://huggingface.co/google-bert/bert-base-cased" in stderr
+    assert f"to {tmp_path / 'bert-base' / 'model.safetensors'}" in stderr
+    assert f"Then: clipnoise weights verify bert-base --weights {tmp_path}" in stderr
 
 
 def test_the_list_and_the_doctor_say_which_weights_are_there(
@@ -95,9 +95,9 @@ def test_a_model_without_weights_is_refused_with_those_that_have_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, "fetch", "bert-bse") == 2
-    told = capsys.readouterr().err
-    assert "Did you mean 'bert-base'?" in told
-    assert "logistic" not in told
+    stderr = capsys.readouterr().err
+    assert "Did you mean 'bert-base'?" in stderr
+    assert "logistic" not in stderr
 
 
 @pytest.mark.parametrize("model", [BertBase, TinyBert])

@@ -1,4 +1,4 @@
-"""A results folder with an initialised MLflow store, as a test of tracking finds it."""
+"""A results folder with an initialised MLflow store, for tests of tracking."""
 
 from __future__ import annotations
 

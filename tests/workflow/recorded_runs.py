@@ -1,4 +1,4 @@
-"""Result folders as a finished training run leaves them, made without training."""
+"""Result folders in the form that finished training runs leave, made without training."""
 
 from __future__ import annotations
 

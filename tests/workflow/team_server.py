@@ -1,4 +1,4 @@
-"""A team's MLflow server: PostgreSQL behind it, artefacts through it, a password before it."""
+"""An MLflow server for a team: with PostgreSQL, proxied artefacts and a password."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Team:
     configuration: str
 
     def with_credentials(self) -> str:
-        """Return the address as somebody careless writes it."""
+        """Return the address as a careless user would write it, with the password in it."""
         scheme, _, place = self.address.partition("://")
         return f"{scheme}://{MEMBER}:{self.password}@{place}"
 

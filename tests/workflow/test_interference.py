@@ -1,4 +1,4 @@
-"""What comes in between: a second person, an edited study, clocks that differ, damaged files."""
+"""Interference: a second user, an edited study, clocks that differ, damaged files."""
 
 from __future__ import annotations
 

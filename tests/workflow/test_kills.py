@@ -1,8 +1,8 @@
-"""Runs killed at random moments, again and again: every result that exists is complete and right.
+"""Runs killed at random moments, repeatedly: every result that exists is complete and right.
 
 CLIPNOISE_KILLS says how often; the processes are forked from one that has imported everything, so
 that kills fall on the run itself and not on its start. Every second one waits for a checkpoint
-first: however slow the machine is, some runs are killed that have something to go on from.
+first: however slow the machine is, some runs are killed that have a checkpoint to resume from.
 """
 
 from __future__ import annotations

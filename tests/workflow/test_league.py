@@ -1,4 +1,4 @@
-"""Every setting of the digits league trains, and claims what its method may claim."""
+"""Every setting of the digits league trains and claims no more than its method may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person who opens MLflow's pages finds a study and compares its methods in a few clicks."""
+"""A user of MLflow's pages finds a study and compares its methods in a few clicks."""
 
 from __future__ import annotations
 

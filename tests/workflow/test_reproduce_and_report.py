@@ -1,4 +1,4 @@
-"""Every experiment of a paper at a reduced size: from its settings, by command line, to its PDF."""
+"""Every experiment of a paper at a reduced size, from its settings to its PDF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slice of all papers' artefacts, from nothing to PDFs, by the study files themselves."""
+"""A sample of all papers' artefacts, from nothing to PDFs, by the study files themselves."""
 
 from __future__ import annotations
 

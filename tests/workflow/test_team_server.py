@@ -1,4 +1,4 @@
-"""MLflow for a team: 32 writers at once lose nothing, and nobody sees a password."""
+"""MLflow for a team: 32 writers at once lose nothing, and no password is shown."""
 
 from __future__ import annotations
 

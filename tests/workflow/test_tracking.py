@@ -1,4 +1,4 @@
-"""MLflow shows what the result files say, once per run, whatever happens to the writers."""
+"""MLflow agrees with the result files, once per run, whatever happens to the writers."""
 
 from __future__ import annotations
 

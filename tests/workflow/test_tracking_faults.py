@@ -1,4 +1,4 @@
-"""Crashes, dead and slow servers, many writers: tracking loses nothing and holds up nobody."""
+"""Crashes, dead and slow servers, many writers: tracking loses nothing and delays no run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on micro-batches and on users, from the command line to the words of a report."""
+"""Runs with micro-batches and with users, from the command line to the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflow as a user runs it: a config in, the expected jobs, files and rows out."""
+"""The workflow as a user runs it: from a config to the expected jobs, files and rows."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_tuned_study_at_a_smaller_scale_reads_its_choice_and_is_marked(tmp_pat
         assert float(row["epsilon_with_tuning"]) > float(row["epsilon_achieved"])
     assert "smoke run: not evidence" in (tmp_path / "reports/mine/table1/figures/1.svg").read_text()
     assert planned(snakemake(tmp_path, "-n")) == {}
-    # At the paper's scale nothing of this counts: every run is planned anew.
+    # At the paper's scale nothing of this counts: every run is planned again.
     assert planned(snakemake(tmp_path, "-n", "--config", "scale=paper"))["train"] == 2 * (3 + 6)
 
 

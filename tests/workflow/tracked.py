@@ -1,4 +1,4 @@
-"""What the tests of tracking do with a store: look into it, wait for it, write to it."""
+"""Reading from, waiting for, and writing to an MLflow store, for tests of tracking."""
 
 from __future__ import annotations
 
