@@ -187,7 +187,7 @@ def test_a_foreign_checkpoint_is_refused_and_training_starts_again(
     outcome = resumed(run, cache, path)
     assert outcome.resumed == []
     assert f"is not used: its {harm} is other, this run's is" in caplog.text
-    assert "Training starts anew" in caplog.text
+    assert "Training starts again" in caplog.text
     assert measured(outcome) == measured(train(run, cache=cache, calibration=budget(run)))
 
 

@@ -52,7 +52,7 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
 
 
 def test_a_published_table_appears_in_the_report_of_the_study_of_the_same_name() -> None:
-    from clipnoise.studies.comparisons import comparisons
+    from clipnoise.studies.study import comparisons
 
     published = WORKFLOW.parent / "reports" / "published"
     for path in sorted(published.glob("*/*.csv")):

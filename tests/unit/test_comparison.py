@@ -18,9 +18,8 @@ from clipnoise.report.comparison import Comparison, compare, comparison_data, to
 from clipnoise.report.document import document
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.comparisons import comparisons
 from clipnoise.studies.file import ReportItem
-from clipnoise.studies.study import load_study
+from clipnoise.studies.study import comparisons, load_study
 
 ITEM = ReportItem(kind="published", panel="comparison")
 HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"

@@ -288,7 +288,7 @@ with locked(Path({str(folder / ".lock")!r})):
     second = threading.Thread(target=train_here, args=(run, tmp_path, cache))
     with caplog.at_level("INFO"):
         second.start()
-        while "waiting for its end" not in caplog.text:
+        while "waiting for it to end" not in caplog.text:
             assert second.is_alive()
             second.join(0.01)
         assert train_here(run, tmp_path / "other", cache) == 0  # what the first would have written

@@ -21,8 +21,7 @@ from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.spec import from_mapping
-from clipnoise.studies.comparisons import published_tables
-from clipnoise.studies.study import find_study, load_study
+from clipnoise.studies.study import find_study, load_study, published_tables
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(

@@ -153,7 +153,7 @@ def test_a_result_that_was_set_aside_is_not_on_its_way(study: Study, tmp_path: P
         log(tmp_path, run.spec, progress(10, 30.0) + line(said))
     first, second = study_status(study, tmp_path).runs[:2]
     assert {first.state, second.state} == {"not started"}
-    assert first.reason == second.reason == "its result is not there any more"
+    assert first.reason == second.reason == "its result has been removed"
 
 
 def test_a_clock_that_is_behind_makes_no_run_silent(study: Study, tmp_path: Path) -> None:

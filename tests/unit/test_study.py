@@ -80,7 +80,7 @@ def test_an_override_applies_exactly_where_it_matches(tmp_path: Path) -> None:
         ({"seed": [1]}, "panels.one.seed: unknown key. Did you mean 'seeds'?"),
         ({"methods": [{"learning_rate": 1}]}, "panels.one.methods.0.id: required"),
         ({"methods": [{"id": "dp-addam"}]}, "Did you mean 'dp-adam'?"),
-        ({"epsilons": []}, "needs epsilons"),
+        ({"epsilons": []}, "needs `epsilons`"),
         ({"epsilons": [0]}, "panels.one.epsilons.0: input should be greater than 0, got 0"),
         ({"training": {"expected_batchsize": 3, "steps": 1}}, "Did you mean 'expected_batch_size'"),
     ],

@@ -1,4 +1,4 @@
-from clipnoise.studies.comparisons import published_tables
+from clipnoise.studies.study import published_tables
 
 TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
 PUBLISHED = Path(workflow.basedir) / "reports" / "published"
@@ -68,7 +68,7 @@ rule compare:
             caption="../report/comparison.rst",
             category="{study}",
             subcategory="Tables",
-            labels={"panel": "published and found here"},
+            labels={"panel": "published and measured here"},
         ),
     log:
         f"{RESULTS}/logs/compare/{{study}}.log",

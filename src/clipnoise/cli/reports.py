@@ -8,7 +8,7 @@ from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.comparisons import PUBLISHED
+from clipnoise.studies.study import PUBLISHED
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
@@ -99,8 +99,7 @@ def compare(
     from clipnoise.report.comparison import compare as compare_runs
     from clipnoise.report.comparison import to_csv
     from clipnoise.report.records import read_runs
-    from clipnoise.studies.comparisons import comparisons
-    from clipnoise.studies.study import load_study
+    from clipnoise.studies.study import comparisons, load_study
 
     plan, rows = load_study(study, scale), read_runs(runs)
     tables = comparisons(plan, published)

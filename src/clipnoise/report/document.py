@@ -19,9 +19,8 @@ from clipnoise.report.tables.export import table_blocks
 from clipnoise.report.tables.moments import moments_data
 from clipnoise.report.tables.results import build_table, table_notes
 from clipnoise.report.tuning import tuned
-from clipnoise.studies.comparisons import PUBLISHED, comparisons
 from clipnoise.studies.file import ReportItem
-from clipnoise.studies.study import Study
+from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 

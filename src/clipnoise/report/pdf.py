@@ -16,8 +16,7 @@ import typst
 
 from clipnoise.errors import UserError
 from clipnoise.report.document import document
-from clipnoise.studies.comparisons import PUBLISHED
-from clipnoise.studies.study import Study
+from clipnoise.studies.study import PUBLISHED, Study
 
 PAPERS = {
     "adadps": "Private Adaptive Optimization with Side Information (AdaDPS)",

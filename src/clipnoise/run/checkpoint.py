@@ -1,7 +1,7 @@
-"""Checkpoints: all that a run needs to go on where it stopped, as data in one file.
+"""Checkpoints: all that a run needs to resume where it stopped, as data in one file.
 
-The file holds tensors and JSON (safetensors), so reading it runs no code. It lies in the run's
-folder, appears whole or not at all, and is gone when the run has its result files.
+The file holds tensors and JSON (safetensors), so reading it runs no code. It is in the run's
+folder, appears whole or not at all, and is deleted when the run has its result files.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ logger = logging.getLogger(__name__)
 
 
 class InterruptedRunError(Exception):
-    """The run was asked to stop before its end. What it did is in its checkpoint."""
+    """The run was told to stop before its end; it is saved in its checkpoint."""
 
 
 @dataclass
 class StopRequest:
-    """Whether somebody asked the process to stop.
+    """Whether the process was told to stop.
 
     Attributes:
-        signal: the name of the signal that did, or None.
+        signal: the name of the signal; None if there was none.
     """
 
     signal: str | None = None
@@ -52,7 +52,7 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGUSR1 instead of dying of them, while the `with` block runs."""
+    """Note SIGTERM and SIGUSR1 during the `with` block, instead of ending the process."""
     request = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         tensors: parameters, buffers and the states of random streams, on the CPU.
@@ -85,11 +85,11 @@ class Checkpoint:
 
     Attributes:
         path: the file.
-        identity: what must be the same for a checkpoint to be used, see `identity`.
+        identity: what must be the same for a checkpoint to be used; see `identity`.
         every: seconds between two checkpoints.
-        stop: a request to stop makes a checkpoint due at once.
-        kept: whether anything is written. A run with secure noise keeps nothing that could give
-            its noise or its batches away, and starts anew when it was stopped.
+        stop: after a request to stop, a checkpoint is due at once.
+        kept: whether anything is written. A run with secure noise keeps nothing that could reveal
+            its noise or its batches, and starts again from the beginning after a stop.
     """
 
     path: Path
@@ -100,10 +100,10 @@ class Checkpoint:
     _last: float = field(default_factory=time.monotonic)
 
     def load(self) -> Saved | None:
-        """Return what was saved, or None where the run has to start at its beginning.
+        """Return what was saved, or None if the run has to start from the beginning.
 
-        A checkpoint that is damaged, or that other code, another spec or another kind of device
-        made, is refused: the log says why.
+        A checkpoint that is damaged, or that was made by other code, another spec or another kind
+        of device, is not used; the log gives the reason.
         """
         if not self.kept:
             return None
@@ -118,7 +118,7 @@ class Checkpoint:
             refusal = f"it is damaged ({error})"
         if refusal is None:
             return saved
-        logger.warning("%s is not used: %s. Training starts anew.", self.path, refusal)
+        logger.warning("%s is not used: %s. Training starts again.", self.path, refusal)
         return None
 
     def due(self) -> bool:
@@ -126,33 +126,33 @@ class Checkpoint:
         return self.stop.signal is not None or time.monotonic() - self._last >= self.every
 
     def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Save a run between two steps, then end it if that was asked for.
+        """Save a run between two steps, then end it if it was told to stop.
 
-        A checkpoint that cannot be written costs time, not the run: the log says so, and the one
-        before it stays.
+        If a checkpoint cannot be written, the log says so, the previous one stays, and the run
+        continues.
 
         Args:
             tensors: on any device; values may share memory.
             notes: plain data; must have `outcome.steps_done`.
 
         Raises:
-            InterruptedRunError: the process was asked to stop.
+            InterruptedRunError: the process was told to stop.
         """
         step = notes["outcome"]["steps_done"]
-        said = f"no checkpoint after step {step}: secure noise is not kept"
+        outcome = f"no checkpoint after step {step}: secure noise is not kept"
         if self.kept:
             try:
                 write_atomically(self.path, _pack(self.identity, tensors, notes))
-                said = f"checkpoint after step {step}"
+                outcome = f"checkpoint after step {step}"
             except OSError as error:
-                said = f"no checkpoint after step {step}: {error}"
-        logger.info(said)
+                outcome = f"no checkpoint after step {step}: {error}"
+        logger.info(outcome)
         self._last = time.monotonic()
         if self.stop.signal is not None:
-            raise InterruptedRunError(f"stopped by {self.stop.signal}, {said}")
+            raise InterruptedRunError(f"stopped by {self.stop.signal}, {outcome}")
 
     def remove(self) -> None:
-        """Delete the file: the run has its results."""
+        """Delete the file, because the run has its results."""
         self.path.unlink(missing_ok=True)
 
 
@@ -162,7 +162,7 @@ def identity(
     device: str,
     data: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return all that decides how a run goes on, in words.
+    """Return all that decides how a run continues, in words.
 
     Args:
         spec: the run.
@@ -174,7 +174,7 @@ def identity(
 
     sigma = None if calibration is None else calibration.noise_multiplier
     return {
-        "spec": _short(to_mapping(spec)),  # its own hash leaves tuned values out
+        "spec": _short(to_mapping(spec)),  # unlike its hash, this includes tuned values
         "data": _short(data),
         "code": f"{fingerprint(spec)}-{fingerprint_of([__name__])}",
         "noise multiplier": str(sigma),
@@ -194,8 +194,8 @@ def _pack(
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    said = json.dumps({"identity": dict(identity), "notes": dict(notes)})
-    return save(plain, {"said": said, "digest": _digest(said, plain)})
+    text = json.dumps({"identity": dict(identity), "notes": dict(notes)})
+    return save(plain, {"text": text, "digest": _digest(text, plain)})
 
 
 def _unpack(content: bytes) -> tuple[dict[str, str], Saved]:
@@ -204,16 +204,16 @@ def _unpack(content: bytes) -> tuple[dict[str, str], Saved]:
     tensors = load(content)
     size = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-    if _digest(metadata["said"], tensors) != metadata["digest"]:
-        raise ValueError("its digest is another")
-    said = json.loads(metadata["said"])
-    return said["identity"], Saved(tensors, said["notes"])
+    if _digest(metadata["text"], tensors) != metadata["digest"]:
+        raise ValueError("its digest does not match")
+    plain = json.loads(metadata["text"])
+    return plain["identity"], Saved(tensors, plain["notes"])
 
 
-def _digest(said: str, tensors: Mapping[str, Tensor]) -> str:
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     import torch
 
-    digest = hashlib.sha256(said.encode())
+    digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)

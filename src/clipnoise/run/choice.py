@@ -23,7 +23,7 @@ class Tried:
 
     Attributes:
         values: its hyper-parameters.
-        mean: of the metric over the completed runs; None where it cannot win.
+        mean: the mean of the metric over its runs; None if the configuration cannot win.
         n: completed runs with a finite metric.
         planned: runs of the configuration.
     """
@@ -44,9 +44,9 @@ class Spent:
         noise_multiplier: σ.
         sampling_rate: q.
         steps: T.
-        runs: how many.
+        runs: how many there are.
         claim: "guarantee" or "nominal".
-        composable: whether releases are plain subsampled Gaussians, so that they add up in RDP.
+        composable: whether releases are plain subsampled Gaussians, which compose in RDP.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -64,10 +64,10 @@ class Choice:
     """The outcome of a search.
 
     Attributes:
-        metric: what the configurations were compared by, the mean over seeds.
-        choice: the hyper-parameters of the best one.
+        metric: the configurations were compared by its mean over seeds.
+        choice: the hyper-parameters of the best configuration.
         tried: every configuration, in the order of the grid.
-        spent: what the private runs of the search cost.
+        spent: the budgets of the private runs of the search.
         remark: what a reader should know; empty if nothing went wrong.
     """
 
@@ -104,7 +104,7 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
     """Return a run with the hyper-parameters that were chosen for it; its hash stays.
 
     Raises:
-        UserError: the choice is not about the hyper-parameters that the run leaves open.
+        UserError: the choice is of other hyper-parameters than those that the run leaves open.
     """
     assert spec.tuning is not None
     if set(choice.choice) != set(spec.tuning.parameters):

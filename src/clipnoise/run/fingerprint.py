@@ -1,8 +1,8 @@
-"""A fingerprint of the code that can change a run's result, and of nothing else.
+"""A fingerprint of the code that can change a run's result, and of no other code.
 
 A run's fingerprint covers the training loop, its dataset, model and method, and what these import
-inside the package. Comments, docstrings and layout do not count, so that editing them reruns
-nothing; nor do reports, tracking or the command line, which the training loop does not import.
+within the package. Comments, docstrings and layout do not count, so editing them repeats no run.
+Reports, tracking and the command line do not count either: the training loop does not import them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fingerprint(spec: RunSpec) -> str:
     """Return the fingerprint of a run: 12 hex digits over every module that can change it.
 
     Args:
-        spec: the run; its datasets, model and method say which plug-ins count.
+        spec: the run; the plug-ins of its datasets, model and method count.
     """
     parts = (*spec.datasets, spec.model, spec.method)
     return _fingerprint((ROOT, *(type(part).__module__ for part in parts)))
@@ -50,13 +50,13 @@ def fingerprint_of_names(
     """Return the fingerprint of some classes and functions and of what they use: 12 hex digits.
 
     Of the modules in one folder only those definitions count that the roots use by name, directly
-    or not. Modules elsewhere count whole, as in `fingerprint_of`.
+    or indirectly. Modules elsewhere count as a whole, as in `fingerprint_of`.
 
     Args:
         roots: module and name of each class or function.
         folder: dotted name of the folder.
         without: members of classes in the folder that do not count.
-        modules: further modules that count whole.
+        modules: further modules that count as a whole.
     """
     code: dict[str, str] = {}
     whole = set(modules)
@@ -120,10 +120,10 @@ def _fingerprint(roots: tuple[str, ...]) -> str:
 
 
 def closure(roots: tuple[str, ...]) -> set[str]:
-    """Return the modules of the package that some modules import, directly or not.
+    """Return the modules of the package that some modules import, directly or indirectly.
 
     Args:
-        roots: dotted module names; they are part of the answer.
+        roots: dotted module names; the result includes them.
     """
     seen: set[str] = set()
     waiting = list(roots)
@@ -137,9 +137,9 @@ def closure(roots: tuple[str, ...]) -> set[str]:
 
 @cache
 def _source(module: str) -> Path | None:
-    """Return the file of a module of the package, or None where the name is not a module.
+    """Return the file of a module of the package, or None if the name is not a module.
 
-    Found by its place on the disk: asking Python for a module's spec would import its parents.
+    It is found by its place on the disk, because finding a module's spec would import its parents.
     """
     top, *rest = module.split(".")
     found = importlib.util.find_spec(top)
@@ -152,11 +152,11 @@ def _source(module: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Module:
-    """What counts of a module.
+    """What counts towards the fingerprint of a module.
 
     Attributes:
         code: without docstrings, comments and layout.
-        imports: the package's modules that it imports at run time, in functions too.
+        imports: the modules of the package that it imports at run time, also inside functions.
     """
 
     code: str

@@ -71,6 +71,8 @@ class Forks:
             os._exit(_in_child(log, task))
         self._running[pid] = log
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        if self.stopped:  # between the fork and its record: another thread may take the signal
+            os.kill(pid, signal.SIGTERM)
 
     @contextmanager
     def _passing_on_signals(self) -> Iterator[None]:

@@ -119,12 +119,12 @@ def run_job(
     provenance = Provenance(device)
     folder = run_folder(results, spec)
     require_writable(folder)
-    with _alone(folder) as waited:
+    with _locked_run(folder) as waited:
         done = waited and is_finished(results, cache, spec, calibration)
-        found = read_summary(folder) if done else None
-        if found is not None:
+        finished = read_summary(folder) if done else None
+        if finished is not None:
             logger.info("the other job has finished it")
-            return found
+            return finished
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache))
         with stop_requests() as stop, open_view() as view:
@@ -149,10 +149,10 @@ def run_job(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """Hold a run, so that no two jobs write it at a time; yield whether another had to end first.
+def _locked_run(folder: Path) -> Iterator[bool]:
+    """Lock a run, so that no two jobs write it at once; yield whether another job had to end first.
 
-    Two people may share a results folder, and jobs outlive a Snakemake that was killed.
+    Two people may share a results folder, and jobs outlive a Snakemake process that was killed.
     """
     path = folder / ".lock"
     with ExitStack() as held:
@@ -160,11 +160,13 @@ def _alone(folder: Path) -> Iterator[bool]:
         try:
             held.enter_context(locked(path, seconds=0))
         except LockedError:
-            logger.info("another job is training this run: waiting for its end")
+            logger.info("another job is training this run: waiting for it to end")
             held.enter_context(locked(path))
             waited = True
         except OSError as error:
-            logger.warning("nothing keeps other jobs from this run: no lock (%s)", error)
+            logger.warning(
+                "the run could not be locked, so another job may write it, too (%s)", error
+            )
         yield waited
 
 
@@ -186,10 +188,10 @@ def describe(metrics: Metrics, total: int) -> str:
     )
 
 
-def pick_device(asked: str) -> str:
-    """Turn "auto" into the best device there is; other names are taken as they are."""
-    if asked != "auto":
-        return asked
+def pick_device(name: str) -> str:
+    """Return the best available device for "auto", and any other name unchanged."""
+    if name != "auto":
+        return name
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

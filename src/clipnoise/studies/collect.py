@@ -1,4 +1,4 @@
-"""Collect: one scan over a study's result files into two tidy tables."""
+"""Collect: read the result files of a study into two tidy tables."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
     """Read every run of a study and return its two tables.
 
     Args:
-        study: the study; every planned run gets a row, missing and damaged ones too.
+        study: the study; every planned run gets a row, also if its result is missing or damaged.
         results: the results folder.
 
     Returns:
@@ -82,7 +82,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
 
 
 def audit_of(results: Path, method: str) -> str | None:
-    """Return what the empirical audit of a method found, in words; None where there is none.
+    """Return what the empirical audit of a method found, in words; None if there was no audit.
 
     Args:
         results: the results folder.
@@ -136,7 +136,7 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
 
 
 def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyper-parameters, but for those that are tuned and not chosen yet."""
+    """Return the hyper-parameters, except those that are tuned and not chosen yet."""
     tuning = spec.get("tuning") or {"parameters": (), "chosen": True}
     values = dict(spec["method"])
     tuned = {name: values[name] for name in tuning["parameters"]}
@@ -156,16 +156,16 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tuning(run: PlannedRun, summary: Mapping[str, Any], results: Path) -> dict[str, Any]:
-    """Return what the search behind a finished run cost, from the file of its choice."""
+    """Return the cost of the search behind a finished run, from the file of its choice."""
     if run.tune is None or run.spec.tuning is None:
         return {}
     path = results / "tuning" / f"{run.spec.tuning.key}.json"
     if not path.is_file():
-        return {"tuning_remark": "The file of the choice is gone."}
+        return {"tuning_remark": "The file of the choice is missing."}
     choice = read_choice(path)
     epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
-    said = None if math.isnan(epsilon) else epsilon
-    return {"epsilon_with_tuning": said, "tuning_remark": choice.remark}
+    known = None if math.isnan(epsilon) else epsilon
+    return {"epsilon_with_tuning": known, "tuning_remark": choice.remark}
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:

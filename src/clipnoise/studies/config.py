@@ -17,19 +17,19 @@ MOST_RUNS = 64  # of one job
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one training job asks of a cluster. Attempts that fail for lack of it get more.
+    """What one training job asks of a cluster; each further attempt gets more time and memory.
 
     Attributes:
         threads: CPU threads of one run.
         memory_mb: memory of one run, MB.
         minutes: time limit of one run, minutes.
         gpus: GPUs of one run; 0 trains on the CPU.
-        gpu_share: model id → how many of its runs share one GPU; those not named have one alone.
-        shards_per_gpu: how many shards Slurm makes of a GPU; a run then asks for its share of
-            them. 0 where there are none: the runs that share a GPU are one job then.
+        gpu_share: model id → how many of its runs share one GPU; other models do not share one.
+        shards_per_gpu: how many shards Slurm divides a GPU into; a run then asks for its share of
+            them. 0 if there are none: the runs that share a GPU are then one job.
         runs_per_job: how many runs one job trains, one after another.
-        jobs_per_study: about how many jobs train a study, its tuning runs counted apart; the jobs
-            of one with more runs hold several, so that planning stays quick and a queue short.
+        jobs_per_study: about how many jobs train a study, tuning runs counted apart. If a study
+            has more runs, its jobs hold several, so that planning stays quick and the queue short.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -71,20 +71,19 @@ class Config:
     """config.yaml as typed data.
 
     Attributes:
-        studies: names of study files below workflow/studies, or paths of your own that end in
-            `.yaml`.
+        studies: names of study files below workflow/studies, or paths that end in `.yaml`.
         scale: how large the studies are: "paper" as published, "small" with reduced data, "smoke"
-            to prove that they run. Those whose file says `scales: none` are the same at each.
+            to show that they run. A study with `scales: none` is the same at every scale.
         results: folder of result files.
         reports: folder in which the reports appear.
         cache: folder of prepared datasets, shared by all runs.
         weights: folder of pretrained weights.
-        tracking: when MLflow is told of a run: "live" during it, "after" at its end, "sync" once
-            for all runs of a study, "off" never.
-        device: "auto" takes a CUDA GPU when there is one. Norms and sums are in float64 in places,
-            which GPUs of Apple do not have.
-        secure_noise: whether all private runs draw their noise from a cryptographic source; they
-            are other runs then, and cannot be repeated.
+        tracking: when a run is logged to MLflow: "live" while it trains, "after" at its end,
+            "sync" once for all runs of a study, "off" never.
+        device: "auto" takes a CUDA GPU if there is one. Apple's GPUs are not supported, because
+            they lack float64, which some norms and sums need.
+        secure_noise: whether all private runs draw their noise from a cryptographic source. They
+            are then different runs, and cannot be reproduced.
         resources: what one training job asks for.
     """
 

@@ -1,4 +1,4 @@
-"""The grid of a study: its panels multiplied out into runs, and the runs that tune them."""
+"""The grid of a study: the runs of its panels, and the runs that tune them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlannedRun:
         label: what the study calls the method.
         dataset: what the study calls the dataset.
         model: what the study calls the model.
-        tune: how its hyper-parameters are tuned; None where they are given.
+        tune: how its hyper-parameters are tuned; None if they are given.
     """
 
     spec: RunSpec
@@ -41,7 +41,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything about a run but its seed, and its hyper-parameters where they are tuned."""
+    """Everything about a run except its seed and its tuned hyper-parameters."""
 
     number: int
     dataset: Mapping[str, Any]
@@ -53,18 +53,18 @@ class Setting:
     where: str
 
     def shares(self, other: Setting, axes: tuple[str, ...]) -> bool:
-        """Whether both are of one method of one panel, and equal along some axes."""
+        """Return whether both belong to one method of a panel and agree on some axes."""
         return self.number == other.number and all(
             getattr(self, axis) == getattr(other, axis) for axis in axes
         )
 
 
 class Grid:
-    """A study multiplied out at one scale.
+    """The runs of a study at one scale.
 
     Attributes:
         runs: what the report shows, in the order of the file.
-        searches: what has to be tuned for them, by key.
+        searches: the searches for their tuned hyper-parameters, by key.
     """
 
     def __init__(self, panels: Mapping[str, Panel], scale: Scale, path: Path) -> None:
@@ -109,15 +109,15 @@ class Grid:
         both = sorted(set(tune.seeds) & set(panel.seeds))
         if both:
             raise UserError(
-                f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are reported too. "
-                "Tune on other seeds than those of the panel."
+                f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
+                "Tune on seeds other than those of the panel."
             )
         return tune
 
     def _budgets(
         self, panel: Panel, method: Mapping[str, Any], where: str
     ) -> tuple[float | None, ...]:
-        """Return the ε to run a method at; (None,) where the budget is not a target ε."""
+        """Return the target ε of a method; (None,) if its budget is not a target ε."""
         if "id" not in method:
             raise UserError(f"{self.path}: {where}.id: required, but not given.")
         if not example(method_class(method["id"], file=str(self.path))).query.draws:
@@ -126,7 +126,7 @@ class Grid:
             return (None,)
         if not panel.epsilons:
             raise UserError(
-                f"{self.path}: {where}: a method that adds noise needs epsilons in its panel."
+                f"{self.path}: {where}: a method that adds noise needs `epsilons` in its panel."
             )
         return self.scale.kept_epsilons(panel.epsilons)
 
@@ -136,7 +136,7 @@ class Grid:
     def _spec(
         self, panel: Panel, setting: Setting, configuration: Mapping[str, Any], seed: int
     ) -> RunSpec:
-        """Return the run of a setting at one configuration of what is tuned."""
+        """Return the run of a setting with one configuration of its tuned hyper-parameters."""
         if setting.tune is not None and not configuration:
             configuration = setting.tune.configurations(1)[0]
         kind, privacy = method_class(setting.values["id"]), self._privacy(panel)
@@ -162,12 +162,12 @@ class Grid:
     def _search(
         self, panel: Panel, tune: Tune, setting: Setting, settings: list[Setting]
     ) -> Search:
-        """Plan the runs by which a setting, and those that share its choice, are tuned.
+        """Plan the runs that tune a setting, and the settings that share its choice.
 
-        Diagnostics would see nothing new in them: studies with and without share these runs.
+        They have no diagnostics, so that studies with and without diagnostics share them.
         """
-        sharing = [one for one in settings if one.shares(setting, tune.per)]
-        if any(one.tune != tune for one in sharing):
+        sharing = [other for other in settings if other.shares(setting, tune.per)]
+        if any(other.tune != tune for other in sharing):
             raise UserError(
                 f"{self.path}: {setting.where}.tune: settings that share a choice must share "
                 "what is tuned. Name the axis of the override in `per`."
@@ -176,12 +176,12 @@ class Grid:
         configurations = tuple(
             tuple(
                 replace(first, seed=seed, training=replace(first.training, diagnostics=False))
-                for first in (self._spec(panel, one, values, seeds[0]) for one in sharing)
+                for first in (self._spec(panel, other, values, seeds[0]) for other in sharing)
                 for seed in seeds
             )
             for values in tune.configurations(self.scale.configurations)
         )
-        if len({one[0].budget for one in configurations}) > 1:
+        if len({runs[0].budget for runs in configurations}) > 1:
             raise UserError(
                 f"{self.path}: {setting.where}.tune.grid: a hyper-parameter that changes the noise "
                 "cannot be tuned."
@@ -191,7 +191,7 @@ class Grid:
         return search
 
     def _tuned(self, panel: Panel, setting: Setting, search: Search) -> RunSpec:
-        """Return the run of a setting that waits for the outcome of a search."""
+        """Return the run of a setting whose hyper-parameters a search will choose."""
         tuning = Tuning(
             key=search.key,
             parameters=search.parameters,
@@ -202,7 +202,7 @@ class Grid:
 
 
 def called(values: Mapping[str, Any]) -> str:
-    """Return what a study calls a dataset or model: its label, or else its id."""
+    """Return the name of a dataset or model in a study: its label, or else its id."""
     return str(values.get("label", values.get("id")))
 
 
@@ -217,7 +217,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
 def _resolve(
     method: Mapping[str, Any], place: Mapping[str, Any], where: str
 ) -> tuple[dict[str, Any], str]:
-    """Apply the overrides that match, in order, and take out the label."""
+    """Apply the overrides that match, in order, and separate the label."""
     values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
     overrides = method.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(item, Mapping) for item in overrides):
@@ -230,5 +230,5 @@ def _resolve(
 
 
 def _names(value: Any) -> tuple[Any, ...]:
-    """Return what an override may call a dataset, a model or an ε."""
+    """Return the names by which an override may match a dataset, a model or an ε."""
     return (value["id"], called(value)) if isinstance(value, Mapping) else (value,)

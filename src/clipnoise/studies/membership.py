@@ -1,4 +1,4 @@
-"""Which studies a run belongs to: what MLflow shows and a run spec does not know."""
+"""Which studies a run belongs to: MLflow shows it, and a run spec does not contain it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TUNING = "tuning"  # tuning runs are shown as a panel of this name
 def memberships(
     studies: Iterable[Study], known: Mapping[str, Membership] | None = None
 ) -> dict[str, Membership]:
-    """Return what studies say about each of their runs.
+    """Return to which studies each run belongs, and how its first study calls it.
 
     Args:
         studies: in order of precedence: the first that plans a run is its home.
-        known: memberships found before; they take precedence and gain the studies given here.
+        known: earlier memberships; they take precedence, and the studies given here are added.
 
     Returns:
-        Memberships by spec hash, of `known` and of every run planned by the studies.
+        Memberships by spec hash: those of `known`, and of every run that the studies plan.
     """
     found = dict(known or {})
     for study in studies:
@@ -36,7 +36,7 @@ def memberships(
 
 
 def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
-    """Yield hash, label and panel of every run of a study, those that tune others last."""
+    """Yield hash, label and panel of every run of a study, tuning runs last."""
     for run in study.runs:
         yield run.spec.hash, run.label, run.panel
     for spec in study.tuning_runs:
@@ -44,7 +44,7 @@ def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
 
 
 def descriptions(studies: Iterable[Study]) -> dict[str, str]:
-    """Return what MLflow shows above each study's runs, by study name."""
+    """Return the text that MLflow shows above the runs of each study, by study name."""
     return {
         study.experiment: "\n\n".join(filter(None, [f"**{study.title}**", study.description]))
         for study in studies

@@ -1,4 +1,4 @@
-"""Scales: how much smaller a study is made, and what its reports say about that."""
+"""Scales: how a study is made smaller, and the watermark that its reports then carry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER = "paper"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that a run trains; None leaves what the study says."""
+    """Upper limits of what a run trains; None leaves the values of the study."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -33,20 +33,20 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What makes a study smaller. Every method is kept at every scale.
+    """How a study is made smaller. Every method is kept at every scale.
 
     Attributes:
-        watermark: what stands on every page, figure and table; empty for none.
-        epsilons: how many ε of a panel are kept, evenly spaced, the first and the last among them.
+        watermark: text on every page, figure and table; empty for none.
+        epsilons: how many ε of a panel are kept: evenly spaced, including the first and the last.
         seeds: how many seeds are kept, the first ones.
         configurations: how many configurations are tuned over, the first ones.
         tuning_seeds: how many seeds of tuning are kept, the first ones.
-        training: the most that a run trains.
-        privacy: what replaces values of the study's privacy section.
-        datasets: what stands in for a dataset, by its label or id: another id with options, or
-            options alone. They are added to those of the study, as far as the stand-in has these.
+        training: upper limits of what a run trains.
+        privacy: values that replace those of the study's privacy section.
+        datasets: stand-ins by the label or id of a dataset: another id with options, or options
+            alone. Options of the study are kept if the stand-in has them, too.
         models: the same for models.
-        methods: options added to a method's, by its label or id.
+        methods: options that are added to those of a method, by its label or id.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -63,7 +63,7 @@ class Scale:
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def extended(self, own: Scale) -> Scale:
-        """Return this scale with what a study says for itself, which takes precedence."""
+        """Return this scale with the values of a study's own `scales`, which take precedence."""
         merged: Scale = _extended(self, own)
         return merged
 
@@ -78,16 +78,16 @@ class Scale:
         return tuple(seeds[: self.seeds])
 
     def dataset(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the dataset that a run loads, where a study names this one.
+        """Return the dataset that a run loads for the one that a study names.
 
         Args:
-            values: id and options as the study gives them.
-            name: what the study calls it.
+            values: its id and options in the study.
+            name: its label in the study, or its id.
         """
         return _stand_in(self.datasets, values, name, dataset_class)
 
     def model(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the model that a run trains, where a study names this one; see `dataset`."""
+        """Return the model that a run trains for the one that a study names; see `dataset`."""
         return _stand_in(self.models, values, name, model_class)
 
     def method(self, values: Mapping[str, Any], label: str) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Scale:
         return {**values, **self.methods.get(label, self.methods.get(values["id"], {}))}
 
     def batches(self, training: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a training section with no more and no larger batches than allowed.
+        """Return a training section with batch sizes and evaluations within the limits.
 
-        The number of steps is held to its limit by `shortened`, when n is known.
+        `shortened` limits the number of steps, which is known only when n is.
         """
         limits = {
             "expected_batch_size": self.training.expected_batch_size,
@@ -112,7 +112,7 @@ class Scale:
         return values
 
     def shortened(self, spec: RunSpec) -> RunSpec:
-        """Return a run with no more steps than allowed."""
+        """Return a run with at most the allowed number of steps."""
         limit = self.training.steps
         if limit is None or spec.steps <= limit:
             return spec
@@ -121,12 +121,12 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleFile(Scale):
-    """A scale for everything, with what no study says for itself.
+    """A scale as its file gives it, with values that no study has of its own.
 
     Attributes:
-        runs_per_job: how many runs one job trains at least; a job holds runs of several studies.
-        reproductions: settings that replace those of an exact experiment, by its id. One that is
-            not here keeps its published size, and has no watermark.
+        runs_per_job: how many runs one job trains at least. Jobs hold runs of several studies.
+        reproductions: settings that replace those of an experiment without a dataset, by its
+            name. An experiment that is not listed keeps its published size and has no watermark.
     """
 
     runs_per_job: Count | None = None
@@ -134,7 +134,7 @@ class ScaleFile(Scale):
 
 
 def read_scale(path: Path | None) -> ScaleFile:
-    """Read a scale file; None is the paper's own scale, which changes nothing.
+    """Read a scale file; None gives the paper's own scale, which changes nothing.
 
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
@@ -143,7 +143,7 @@ def read_scale(path: Path | None) -> ScaleFile:
 
 
 def _extended(common: Any, own: Any) -> Any:
-    """Merge two instances of a dataclass: mappings key by key, anything else where it is set."""
+    """Merge two instances of a dataclass: mappings key by key, other values if they are set."""
     merged = {}
     for one in fields(own):
         before, after = getattr(common, one.name), getattr(own, one.name)

@@ -1,8 +1,8 @@
-"""Status: how far studies are, read from the files that their runs leave behind.
+"""Status: the progress of studies, read from the files of their runs.
 
-A run that has ended has a summary. One that has not writes to its log at every evaluation and every
-checkpoint: the log's last lines say how far it is, or why it ended, and its age is a sign of life.
-So this needs no scheduler, and says the same on every machine that sees the folder.
+A finished run has a summary. Any other run writes to its log at every evaluation and checkpoint, so
+that the last lines show its progress or why it ended, and the age of the log whether it is alive.
+This needs no scheduler, and gives the same answer on every machine that sees the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ State = Literal[
     "done", "diverged", "damaged", "running", "silent", "stopped", "failed", "not started"
 ]
 ENDED = ("done", "diverged")
-SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a run that is alive says so at every checkpoint
+SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a living run writes to its log at every checkpoint
 TAIL = 8192  # bytes of a log that are read
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)$", re.MULTILINE)
@@ -39,7 +39,7 @@ STOPPED = "stopped by "
 FAULT = "Traceback (most recent call last)"
 COMPLAINT = re.compile(r"clipnoise [a-z-]+: |\S*\bbash: ")  # of the command, or of its shell
 
-# What runs wait for: the rule → what it makes for a name, below the results folder or the cache.
+# Rules that runs wait for → what they make for a name, below the results folder or the cache.
 MADE_BY = {
     "prepare": ("cache", "{name}/manifest.json"),
     "calibrate": ("results", "calibration/{name}.json"),
@@ -50,17 +50,17 @@ MADE_BY = {
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where one run is.
+    """The state of one run.
 
     Attributes:
         spec: the run.
-        state: "silent" is a run that began and shows no sign of life; "stopped" one that was told
-            to stop, and goes on from its checkpoint.
-        reason: why it diverged, failed, stopped or is damaged; the last step of one on its way.
-        log: its log, where there is one.
-        age: seconds since its last sign of life, for one that began and has not ended.
-        seconds: how long it took, or will take as a whole as far as can be told.
-        left: seconds that one on its way still needs, as its log says.
+        state: "silent" means that the run started but shows no sign of life; "stopped" that it was
+            told to stop, and will resume from its checkpoint.
+        reason: why it diverged, failed, stopped or is damaged; the last step of a running one.
+        log: its log, if there is one.
+        age: seconds since its last sign of life, if it started and has not ended.
+        seconds: how long it took, or an estimate of how long it will take as a whole.
+        left: seconds that a running one still needs according to its log.
     """
 
     spec: RunSpec
@@ -74,11 +74,11 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """Where a study is.
+    """The state of a study.
 
     Attributes:
         name: the study.
-        runs: each of its runs once, those that tune others included.
+        runs: each of its runs once, including tuning runs.
     """
 
     name: str
@@ -95,10 +95,10 @@ class StudyStatus:
 
     @cached_property
     def work_left(self) -> float | None:
-        """Seconds of training that are left, one run after another; None where nothing is known.
+        """Seconds of training that are left, one run after another; None if nothing is known.
 
-        A run is expected to take as long as others of its dataset, model and method, or else of
-        its dataset and model, or else as any.
+        A run is expected to take as long as others with its dataset, model and method, or else
+        with its dataset and model, or else as long as any run.
         """
         open_runs = [run for run in self.runs if run.state not in ENDED]
         typical = _Durations(self.runs)
@@ -111,7 +111,7 @@ class StudyStatus:
 
     @property
     def time_left(self) -> float | None:
-        """Seconds until all runs have ended, if as many train at a time as do now."""
+        """Seconds until all runs have ended, if as many keep training at a time as now."""
         running, work = self.counts["running"], self.work_left
         return work / running if running and work is not None else None
 
@@ -138,12 +138,12 @@ class _Durations:
 
 
 def study_status(study: Study, results: Path, now: float | None = None) -> StudyStatus:
-    """Look at every run of a study.
+    """Return the state of every run of a study.
 
     Args:
         study: the study.
         results: the results folder.
-        now: the time, seconds since 1970; None asks the clock that dates the files.
+        now: the time in seconds since 1970; None takes that of the clock that dates the files.
     """
     clock = file_clock(results) if now is None else now
     runs = tuple(_run(spec, results, clock) for spec in study.specs.values())
@@ -151,16 +151,16 @@ def study_status(study: Study, results: Path, now: float | None = None) -> Study
 
 
 def file_clock(folder: Path) -> float:
-    """Return the time by the clock that dates files in a folder: another machine's may differ."""
+    """Return the time of the clock that dates files in a folder; this machine's may differ."""
     try:
         with tempfile.TemporaryFile(dir=folder) as stream:
             return os.fstat(stream.fileno()).st_mtime
-    except OSError:  # the folder can only be read
+    except OSError:  # the folder is read-only
         return time.time()
 
 
 def failed_steps(results: Path, cache: Path) -> dict[str, str]:
-    """Return the steps that runs wait for and that failed: `rule name` → why.
+    """Return the failed steps that runs wait for: `rule name` → reason.
 
     Args:
         results: the results folder, where the logs are.
@@ -194,17 +194,17 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
 
 
 def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
-    """Tell where a run without a result is, from its log."""
+    """Return the state of a run without a result, from its log."""
     text = _tail(log)
     reason = _failure(text)
     if reason is not None:
         return RunStatus(spec, "failed", reason, log, age)
-    said = LINE.findall(text)
-    if said and said[-1].partition(":")[0] in ("completed", "diverged"):
-        return RunStatus(spec, "not started", "its result is not there any more")
-    if said and said[-1].startswith(STOPPED):
-        return RunStatus(spec, "stopped", said[-1], log, age)
-    steps = [found.groups() for line in said if (found := STEP.match(line))]
+    lines = LINE.findall(text)
+    if lines and lines[-1].partition(":")[0] in ("completed", "diverged"):
+        return RunStatus(spec, "not started", "its result has been removed")
+    if lines and lines[-1].startswith(STOPPED):
+        return RunStatus(spec, "stopped", lines[-1], log, age)
+    steps = [found.groups() for line in lines if (found := STEP.match(line))]
     if not steps:
         return RunStatus(spec, _alive(age), "before its first step", log, age)
     done, total, remaining = steps[-1]
@@ -229,7 +229,7 @@ def _tail(log: Path) -> str:
 
 
 def _failure(text: str) -> str | None:
-    """Return why a command failed, from the end of its log; None where it has not."""
+    """Return why a command failed, from the end of its log; None if it has not failed."""
     ends = [found.end() for found in LINE.finditer(text)]
     lines = [line for line in text[max(ends, default=0) :].splitlines() if line.strip()]
     complaints = [line for line in lines if COMPLAINT.match(line)]

@@ -27,6 +27,8 @@ from clipnoise.studies.tuning import Search
 
 T = TypeVar("T")
 
+PUBLISHED = Path("reports/published")
+
 
 @dataclass(frozen=True)
 class Study:
@@ -170,3 +172,44 @@ def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
     """Return the names of the YAML files of a folder, `<paper>/<artefact>`, in order."""
     files = sorted(path for path in folder.glob(pattern) if path.name != PAPER_FILE)
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
+
+
+def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, Path]:
+    """Return the report items that show published numbers, and the CSV that each reads.
+
+    Args:
+        study: a study. If its report has no item of the kind `published`, but the folder has a CSV
+            with the study's name, every panel that the report shows as a table gets an item.
+        folder: the folder of published tables.
+
+    Raises:
+        UserError: an item names a table that is not there.
+    """
+    items = [item for item in study.report if item.kind == "published"]
+    if not items and (folder / f"{study.name}.csv").is_file():
+        shown = [item for item in study.report if item.kind == "table"]
+        panels = dict.fromkeys(item.panel for item in shown or study.report)
+        titles = {panel: f": {panel}" if len(panels) > 1 else "" for panel in panels}
+        items = [
+            ReportItem(kind="published", panel=panel, title=f"Published and measured here{title}")
+            for panel, title in titles.items()
+        ]
+    return {item: _table(study, item, folder) for item in items}
+
+
+def published_tables(study: Study, folder: Path) -> list[str]:
+    """Return the CSV files of the published tables that a study is compared with, once each."""
+    return list(dict.fromkeys(map(str, comparisons(study, folder).values())))
+
+
+def _table(study: Study, item: ReportItem, folder: Path) -> Path:
+    name = item.published or study.name
+    path = Path(name)
+    if path.suffix != ".csv":
+        path = inside(folder, f"{name}.csv", key=f"{study.path}: report.published")
+    if not path.is_file():
+        names = [
+            one.relative_to(folder).with_suffix("").as_posix() for one in folder.rglob("*.csv")
+        ]
+        raise unknown("published table", name, names, file=str(study.path), key="report.published")
+    return path

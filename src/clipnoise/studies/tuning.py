@@ -1,4 +1,4 @@
-"""Tuning: which runs choose the hyper-parameters of others, and what they chose."""
+"""Searches: which runs choose the hyper-parameters of other runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ class Tune:
     """What is tuned for a method of a study, and how.
 
     Attributes:
-        grid: candidates by hyper-parameter; every combination is tried.
-        seeds: of the tuning runs; none of them is reported.
+        grid: candidate values by hyper-parameter; every combination is tried.
+        seeds: those of the tuning runs; none of them is reported.
         metric: what is averaged over them, on the validation split.
-        per: for which axes a choice of its own is made; over the others the metric is averaged.
-        charge: how the report charges the tuning runs: "nothing", as papers do; "composition", ε
-            of publishing every run of the search and the final one; "selection", ε of a search
-            that tries a random number of configurations and publishes its best run alone.
+        per: the axes along which choices are made separately; over the others the metric is
+            averaged.
+        charge: how the report charges the tuning runs: "nothing", as papers do; "composition", the
+            ε of publishing every run of the search and the final one; "selection", the ε of a
+            search that tries a random number of configurations and publishes only its best run.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -47,7 +48,7 @@ class Tune:
             raise ValueError("seeds: give at least one")
 
     def configurations(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return every combination of the grid, the last hyper-parameter varying fastest.
+        """Return every combination of the grid; the last hyper-parameter varies fastest.
 
         Args:
             limit: how many are kept, the first ones; None keeps all.
@@ -61,11 +62,11 @@ class Tune:
 
 @dataclass(frozen=True)
 class Search:
-    """One choice to be made, and the runs that it rests on.
+    """One choice to be made, and the runs that it is based on.
 
     Attributes:
-        parameters: the hyper-parameters that are chosen.
-        metric: what the configurations are compared by.
+        parameters: the hyper-parameters to choose.
+        metric: the basis of the comparison.
         configurations: the runs of each configuration, in the order of the grid.
     """
 
@@ -76,11 +77,11 @@ class Search:
     @cached_property
     def key(self) -> str:
         """The content hash: 12 hex digits of SHA-256 over the runs and how they are compared."""
-        runs = [[spec.hash for spec in one] for one in self.configurations]
+        runs = [[spec.hash for spec in specs] for specs in self.configurations]
         text = json.dumps([list(self.parameters), self.metric, runs])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def runs(self) -> list[RunSpec]:
         """Every run, one configuration after the other."""
-        return [spec for one in self.configurations for spec in one]
+        return [spec for specs in self.configurations for spec in specs]
