@@ -64,11 +64,11 @@ mlflow: $(READY) ## Browse the recorded runs on 127.0.0.1 (PORT=5000)
 	@$(IN_ENV) clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
 
 .PHONY: doctor
-doctor: $(READY) ## Tell what this machine has, and what to do about what it lacks
+doctor: $(READY) ## Show what this machine has, and what to do about what it lacks
 	@$(IN_ENV) clipnoise doctor
 
 .PHONY: lock
-lock: $(READY) ## Pin every package anew and rewrite what is made from the pins (ARGS=--upgrade)
+lock: $(READY) ## Pin every package again and rewrite what is made from the pins (ARGS=--upgrade)
 	$(COMPILE) pyproject.toml --all-extras -o envs/requirements.lock
 	$(COMPILE) --group pyproject.toml:installer -o envs/installer.lock
 	$(BIN)/python envs/generate.py
@@ -85,9 +85,9 @@ clean: ## Remove the environment and the tools' caches; results and reports stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last: an interrupted installation leaves none, and the next one starts anew.
-# uv installs everything but itself, because it takes packages from the index alone, whereas pip may
-# be configured to prefer what lies on a local disk.
+# The stamp is written last, so that an interrupted installation is repeated from the start.
+# uv installs everything but itself: it takes packages from the index only, whereas pip may be
+# configured to prefer files on a local disk.
 $(READY): envs/requirements.lock envs/installer.lock pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null || { \
 		echo "$(PYTHON): not found. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; \

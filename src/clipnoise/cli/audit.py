@@ -11,7 +11,7 @@ import click
 
 from clipnoise.cli import options
 from clipnoise.fields import Count, Natural, Positive, Probability
-from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate
+from clipnoise.privacy.accountants.poisson import PoissonAccountant, Rate
 
 PUBLISHED = Path("reports/published/reaccounting.yaml")
 
@@ -67,9 +67,7 @@ class Attack:
     delta: Annotated[Probability | None, "δ (1e-5)."] = None
     confidence: Annotated[Probability | None, "Confidence of the lower bound (0.95)."] = None
     seed: Annotated[Natural | None, "Seed of the first run (0)."] = None
-    accountant: Annotated[
-        str | None, click.Choice(POISSON_ACCOUNTANTS), "Accountant of the claimed ε (prv)."
-    ] = None
+    accountant: Annotated[PoissonAccountant | None, "Accountant of the claimed ε (prv)."] = None
 
 
 @options.command(audit)

@@ -1,12 +1,15 @@
 """Commands from function signatures: each parameter of a command is one of its options.
 
-A parameter is annotated with its type, a line of help and, where needed, a marker:
+A parameter is annotated with its type and a line of help, or with `ARGUMENT` if it is given by its
+place and not by its name:
 
-    def table(study: Annotated[Path, "Study file."], scale: Scale = None) -> None: ...
+    def collect(study: Annotated[Path, ARGUMENT], out: Annotated[Path, "Folder."]) -> None: ...
 
-Numbers are held to the range of a field type such as `Count`; a literal type lists the choices; a
-list takes several values. A parameter without a default is required. A parameter whose type is a
-dataclass stands for the fields of that dataclass, so that commands can share groups of options.
+Numbers must be in the range of their field type, such as `Count`; a literal type lists the choices;
+a sequence takes several values. A parameter without a default is required. A parameter whose type
+is a dataclass stands for the fields of that dataclass, so that commands can share groups of
+options. Click does the rest; typer would do this, too, but it imports twice as much and has no
+ranges that exclude their bounds.
 """
 
 from __future__ import annotations
@@ -187,8 +190,6 @@ def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
         default: its default, or `inspect.Parameter.empty`.
     """
     kind, *markers = get_args(hint) if get_origin(hint) is Annotated else [hint]
-    texts = [marker for marker in markers if isinstance(marker, str)]
-    flags = [text for text in texts if text.startswith("--")] or [f"--{name.replace('_', '-')}"]
     plain = _plain(kind)
     several = get_origin(plain) is Sequence
     element = get_args(plain)[0] if several else hint
@@ -204,8 +205,8 @@ def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
     if plain is bool:
         settings["is_flag"] = True
     form = ListOption if several or ListOption in markers else click.Option
-    text = next((text for text in texts if not text.startswith("--")), None)
-    return form([name, *flags], multiple=several, help=text, **settings)
+    text = next((marker for marker in markers if isinstance(marker, str)), None)
+    return form([f"--{name.replace('_', '-')}"], multiple=several, help=text, **settings)
 
 
 def _plain(kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Memory of the process and the device that trains: its peak, and keeping what is freed."""
+"""Memory of the training process and its device: the peak, what fits, and keeping freed pages."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class PeakMemory:
 
 
 class PhysicalBatch:
-    """How many examples are held in memory at once; halves for good when that many do not fit.
+    """How many examples are in memory at once; halved permanently when that many do not fit.
 
     Attributes:
-        size: how many.
+        size: number of examples.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
 
     def fit(self, work: Callable[[int], T]) -> T:
-        """Do some work on a batch in pieces, from its beginning again where memory runs out.
+        """Process a batch in pieces; start again with smaller pieces when memory runs out.
 
         Args:
-            work: called with the most examples in a piece; changes nothing before it returns.
+            work: called with the largest size of a piece; must change nothing before it returns.
 
         Returns:
-            What it returned.
+            What `work` returned.
 
         Raises:
-            RuntimeError: not even one example fits, or something else than memory is missing.
+            RuntimeError: not even one example fits, or the error is not about memory.
             MemoryError: not even one example fits.
         """
         while True:
@@ -61,7 +61,7 @@ class PhysicalBatch:
                 if self.size == 1 or not out_of_memory(error):
                     raise
                 reason = str(error).strip().partition("\n")[0] or "no memory left"
-            self._halve(reason)  # here, where the error no longer holds the tensors of the step
+            self._halve(reason)  # outside `except`: the error no longer keeps the step's tensors
 
     def _halve(self, reason: str) -> None:
         self.size //= 2
@@ -69,7 +69,7 @@ class PhysicalBatch:
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
-            trim(0)  # what the heap holds is of no use to what asks the system itself
+            trim(0)  # return free heap pages, which libraries that call mmap themselves cannot use
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -81,12 +81,12 @@ NO_MEMORY = (
     "can't allocate memory",
     "bad_alloc",
     "alloc_failed",  # of cuBLAS and cuDNN
-    "could not create a primitive",  # all that oneDNN says of it
+    "could not create a primitive",  # oneDNN gives no other reason
 )
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Tell whether an error says that memory ran out, on a GPU or on a CPU."""
+    """Return whether an error means that memory ran out, on a GPU or on a CPU."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(phrase in words for phrase in NO_MEMORY)
 
@@ -98,11 +98,11 @@ NEVER, GROWTH = -1, 64 * 2**20
 def keep_freed_memory() -> bool:
     """Let the process keep the memory that it frees, for its next step.
 
-    By default glibc returns large blocks to the system at once: every step then pays for fresh
-    pages anew. Does nothing where the C library has no such options.
+    By default glibc returns large blocks to the system at once, and every step then pays for
+    fresh pages again. Does nothing where the C library has no such options.
 
     Returns:
-        Whether the C library took the options.
+        Whether the C library accepted the options.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -25,7 +25,7 @@ class Provenance:
     Attributes:
         device: the torch device name that trains.
         started: when, UTC.
-        begin: the same on a clock that never jumps, seconds.
+        begin: the same moment on a monotonic clock, seconds.
     """
 
     device: str
@@ -50,14 +50,14 @@ class Provenance:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that matter, without importing them."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages listed above, without importing them."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @cache
@@ -82,7 +82,7 @@ def hardware(device: str) -> dict[str, Any]:
     """Return processor, cores, memory, GPU and host name.
 
     Args:
-        device: the torch device name; the GPU is named only when it trains.
+        device: the torch device name; the GPU is named only if it is the one that trains.
     """
     gpu = None
     if device.startswith("cuda"):
