@@ -1,11 +1,13 @@
-"""Writing files atomically, locking them, and reading YAML."""
+"""Writing files atomically, locking them, writing CSV and reading YAML."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,20 @@ def require_writable(folder: Path) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write plain data as indented JSON, atomically; NaN and infinity become null."""
     write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV text, floats in full precision; what a row lacks is an empty field.
+
+    Args:
+        columns: the header.
+        rows: column → value; only what is in the header may be in a row.
+    """
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
 
 
 def finite(value: Any) -> Any:

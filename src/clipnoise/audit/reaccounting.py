@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,6 +10,7 @@ import yaml
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, Probability, parse
+from clipnoise.files import csv_text
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.nodes import affected_examples, node_epsilon
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases, epsilon
@@ -178,11 +177,7 @@ def reaccount(result: Published) -> Reaccounted:
 
 def to_csv(rows: list[Reaccounted]) -> str:
     """Return the table as CSV text, full precision."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [f.name for f in fields(Reaccounted)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return stream.getvalue()
+    return csv_text([field.name for field in fields(Reaccounted)], map(asdict, rows))
 
 
 def _nominal_delta(result: Published, examples: int, delta: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, parse
-from clipnoise.files import read_yaml, write_atomically
+from clipnoise.files import csv_text, read_yaml, write_atomically
 from clipnoise.plugins import lookup, plugins
 from clipnoise.report.formats import significant
 
@@ -246,13 +245,14 @@ def write(findings: Findings, published: Mapping[str, float], folder: Path) -> N
 
 def to_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """Return rows as CSV text; floats with eight significant digits, None as an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        cells = (row[column] for column in columns)
-        writer.writerow([f"{x:.8g}" if isinstance(x, float) else x for x in cells])
-    return text.getvalue()
+    rounded = (
+        {
+            name: f"{row[name]:.8g}" if isinstance(row[name], float) else row[name]
+            for name in columns
+        }
+        for row in rows
+    )
+    return csv_text(columns, rounded)
 
 
 # When an experiment must run again

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from clipnoise.files import csv_text
 from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
 from clipnoise.report.published import PublishedCell, read_published
 from clipnoise.report.records import PLACE
@@ -163,16 +162,14 @@ def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     Published cells that no panel has appear once, without a panel; results without a published
     number appear too. A watermark is a column of its own.
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    mark = (watermark,) if watermark else ()
-    writer.writerow([*COLUMNS, *("warning" for _ in mark)])
     comparisons = list(compared)
     rows = [_line(pair) for each in comparisons for pair in (*each.pairs, *each.unpublished)]
     placed = {pair.published for each in comparisons for pair in each.pairs}
     rest = (pair for each in comparisons for pair in each.elsewhere if pair.published not in placed)
-    writer.writerows((*line, *mark) for line in [*rows, *dict.fromkeys(map(_line, rest))])
-    return stream.getvalue()
+    lines = [*rows, *dict.fromkeys(map(_line, rest))]
+    mark = {"warning": watermark} if watermark else {}
+    table = ({**dict(zip(COLUMNS, line, strict=True)), **mark} for line in lines)
+    return csv_text([*COLUMNS, *mark], table)
 
 
 def _line(pair: ComparedCell) -> tuple[Any, ...]:

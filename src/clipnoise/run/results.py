@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
-from clipnoise.files import finite, write_atomically, write_json
+from clipnoise.files import csv_text, finite, write_atomically, write_json
 from clipnoise.privacy.claim import PrivacyStatement, claim
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
@@ -43,11 +43,7 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
 
 def metrics_csv(metrics: Sequence[Metrics]) -> str:
     """Return the metrics table as CSV text: one row per evaluation, full precision."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, [field.name for field in fields(Metrics)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in metrics)
-    return stream.getvalue()
+    return csv_text([field.name for field in fields(Metrics)], map(asdict, metrics))
 
 
 def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> PrivacyStatement:

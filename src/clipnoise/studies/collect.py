@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
+from clipnoise.files import csv_text
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
@@ -78,7 +77,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         row, points = _read(study.name, run, results)
         rows.append(row)
         curves.extend(points)
-    return _csv(RUN_COLUMNS, rows), _csv(CURVE_COLUMNS, curves)
+    return csv_text(RUN_COLUMNS, rows), csv_text(CURVE_COLUMNS, curves)
 
 
 def audit_of(results: Path, method: str) -> str | None:
@@ -190,11 +189,3 @@ def _points(identity: Mapping[str, Any], files: RunFiles) -> Iterator[dict[str, 
     for row in files.metrics:
         values = {name: value for name, value in row.items() if name != "epsilon"}
         yield {**values, **identity, "epsilon_spent": row["epsilon"]}
-
-
-def _csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**dict.fromkeys(columns), **row} for row in rows)
-    return stream.getvalue()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from clipnoise.files import csv_text
 from clipnoise.report.formats import exact
 from clipnoise.report.tables.costs import NOTE, CostTable
 from clipnoise.report.tables.results import Cell, Group, Row, Table, table_notes
 
+COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
 CSV_COLUMNS = (
     *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
-    *("mean", "std", "n", "planned", "diverged", "missing", "corrupt", "bold", "p_value"),
+    *("mean", "std", *COUNTS, "bold", "p_value"),
 )
 
 LATEX = {
@@ -46,25 +46,27 @@ LATEX = {
 
 def to_csv(table: Table) -> str:
     """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     mark = {"warning": table.watermark} if table.watermark else {}
-    writer.writerow([*CSV_COLUMNS, *mark])
-    for row, (dataset, model, budget), cell in table.cells():
-        writer.writerow(
-            [
-                *(table.panel, dataset, model, row.method, row.label, budget),
-                *(cell.claim, table.metric.column, *_numbers(cell), *mark.values()),
-            ]
-        )
-    return stream.getvalue()
-
-
-def _numbers(cell: Cell) -> list[Any]:
-    runs = cell.sample
-    counts = [runs.n, runs.planned, runs.diverged, runs.missing, runs.corrupt]
-    mean, deviation, p_value = map(exact, (runs.mean, runs.deviation, cell.p_value))
-    return [mean, deviation, *counts, str(cell.leads).lower(), p_value]
+    lines = [
+        {
+            "panel": table.panel,
+            "dataset": dataset,
+            "model": model,
+            "method": row.method,
+            "label": row.label,
+            "budget": budget,
+            "claim": cell.claim,
+            "metric": table.metric.column,
+            "mean": exact(cell.sample.mean),
+            "std": exact(cell.sample.deviation),
+            **{name: getattr(cell.sample, name) for name in COUNTS},
+            "bold": str(cell.leads).lower(),
+            "p_value": exact(cell.p_value),
+            **mark,
+        }
+        for row, (dataset, model, budget), cell in table.cells()
+    ]
+    return csv_text([*CSV_COLUMNS, *mark], lines)
 
 
 def to_markdown(table: Table) -> str:
