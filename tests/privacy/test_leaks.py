@@ -66,7 +66,7 @@ def test_a_private_query_cannot_declare_too_little_noise() -> None:
             return (Component(clip_norm / expected_batch_size, noise_factor=0.5),)
 
     constants = StepConstants(noise_multiplier=1.0, expected_batch_size=2.0, total_steps=1)
-    with pytest.raises(ValueError, match="Quiet is private, but adds too little noise"):
+    with pytest.raises(ValueError, match="Quiet is declared private, but adds too little noise"):
         privatize(ClippedSum(torch.ones(3)), Quiet(), Clipping(1.0), [torch.ones(3)], constants)
 
 

@@ -1,4 +1,4 @@
-"""How per-example vectors are formed and bounded, and their sum, which nothing can look into."""
+"""How per-example vectors are formed and bounded, and their opaque sum."""
 
 from __future__ import annotations
 

@@ -49,13 +49,14 @@ class LocalTraining:
 
 
 class Immutable:
-    """What cannot remember anything: state belongs into `State`, where checkpoints see it.
+    """Base of objects without a memory: what a method remembers belongs in `State`.
 
-    A frozen dataclass alone lets a subclass that is not a dataclass itself set new attributes.
+    Checkpoints save the state and nothing else. Being a frozen dataclass is not enough: a subclass
+    that is not itself a dataclass could still set new attributes.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse.
+        """Refuse every assignment.
 
         Raises:
             FrozenInstanceError: always.
@@ -100,7 +101,7 @@ class Method(Immutable):
         """Refuse a method that declares itself private: its query decides.
 
         Raises:
-            TypeError: it does.
+            TypeError: the class defines `private`.
         """
         if "private" in vars(cls):
             raise TypeError(f"{cls.__name__}.private: only the query of a method decides this")
@@ -170,12 +171,12 @@ class Method(Immutable):
         return None
 
     def clipping(self, state: State, public: Public, available: int) -> Clipping:
-        """Collect the hooks into how the engine forms and bounds the vectors of a step.
+        """Return how the engine forms and bounds the vectors of a step, from the hooks above.
 
         Args:
             state: the method's memory, at the step that is taken.
             public: step constants and public knowledge.
-            available: how many iterates exist; no more than the method reads are weighed.
+            available: how many iterates exist; weights go to as many of them as the method reads.
         """
         return Clipping(
             clip_norm=self.clip_norm_at(state.step),
@@ -217,7 +218,7 @@ class ClippingMethod(SingleRateMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateMethod(ClippingMethod):
-    """Base of the methods that clip and see what their query releases, and nothing else."""
+    """Base of the methods that clip and that see only what their query releases."""
 
     sees: ClassVar[Literal["released values"]] = "released values"
 
@@ -247,10 +248,10 @@ class OracleMethod(ClippingMethod):
     sees: ClassVar[Literal["clean values"]] = "clean values"
 
     def __init_subclass__(cls) -> None:
-        """Refuse an oracle that is a private method too.
+        """Refuse an oracle that is also a private method.
 
         Raises:
-            TypeError: it is.
+            TypeError: the class derives from both.
         """
         if issubclass(cls, PrivateMethod):
             raise TypeError(f"{cls.__name__}: an oracle sees clean values and is never private")

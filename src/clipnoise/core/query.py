@@ -24,7 +24,7 @@ else:
         """A value that crossed the privacy boundary. At run time it is an ordinary tensor."""
 
         def __new__(cls, *_: Any) -> Never:
-            """Refuse: a tensor does not become safe by being called so."""
+            """Refuse: calling a tensor released does not make it private."""
             raise TypeError("only privatize makes released values")
 
 
@@ -80,7 +80,7 @@ class Query:
         """Refuse a query that would cross the boundary by itself.
 
         Raises:
-            TypeError: it defines `release` or `privatize`.
+            TypeError: the class defines `release` or `privatize`.
         """
         for name in ("release", "privatize"):
             if name in vars(cls):

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 ROUNDING = 1e-9
 
-# The signature of `privatize`; an audit may put something else in its place.
+# The signature of `privatize`; an audit may pass something else in its place.
 Crossing = Callable[
     ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "StepConstants"], tuple[Released, ...]
 ]
-# Is shown (released, the same without noise, clipping, public): in non-private runs only.
+# Called with (released, the same without noise, clipping, public), in non-private runs only.
 Observer = Callable[["Tensor", "Tensor", "Clipping", "Public"], None]
 
 
@@ -47,11 +47,11 @@ def privatize(
         The released values, one per component.
 
     Raises:
-        ValueError: the query says that it is private, and its noise does not cover its components.
+        ValueError: the query is declared private, but its noise does not cover its components.
     """
     components = query.components(clipping.bound, constants.expected_batch_size)
     if query.private and composition_cost(components) > 1 + ROUNDING:
-        raise ValueError(f"{type(query).__name__} is private, but adds too little noise")
+        raise ValueError(f"{type(query).__name__} is declared private, but adds too little noise")
     values = _clean_values(total, query, clipping, constants)
     normals, released = iter(noise), []
     for value, component in zip(values, components, strict=True):
@@ -86,8 +86,8 @@ def step(
         noise: standard normal tensors of shape (d,), one per noisy component of the query.
         available: how many iterates exist, the current one included (1 at the first step).
         cross: `privatize`; an audit passes one that records, or one with a deliberate mistake.
-        observe: is shown the release with and without noise, in a run that is marked non-private;
-            None in any other.
+        observe: called with the first released value, with and without noise, in a run that is
+            marked non-private; None in any other.
 
     Returns:
         θ after the step, shape (d,).

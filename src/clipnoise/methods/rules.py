@@ -1,6 +1,6 @@
 """Update rules, each written once: a method joins one with a query.
 
-They work on whatever the query releases first, which is why they need no privacy of their own.
+They post-process what the query releases, so they add nothing to the privacy cost.
 """
 
 from __future__ import annotations

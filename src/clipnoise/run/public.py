@@ -1,4 +1,4 @@
-"""Public data in a run: its gradients, what is learnt from it beforehand, and a warm start."""
+"""Public data in a run: its gradients, side information from it, and a warm start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PublicData:
 
     Attributes:
         examples: the public split.
-        engine: what takes gradients.
+        engine: computes gradients.
         method: the run's method.
         batch_size: public examples per gradient.
         draws: the random stream that picks them.
@@ -110,7 +110,7 @@ def public_data(
     Args:
         spec: the run.
         examples: the public split, or None.
-        engine: what takes gradients.
+        engine: computes gradients.
 
     Raises:
         UserError: the method needs public data and the dataset has none.

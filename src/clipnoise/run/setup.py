@@ -106,7 +106,7 @@ class Units:
     """The private units of a run.
 
     Attributes:
-        population: what the sampler's indices point at: examples, or the numbers of users.
+        population: what the sampler's indices refer to: examples, or the numbers of users.
         engine: turns units into clipped sums.
         size: m of the micro-batches.
         assignment: the stream that puts examples into micro-batches; None where there are none.
@@ -135,7 +135,7 @@ def private_units(
     Args:
         spec: the run.
         splits: its data.
-        engine: what takes gradients of examples.
+        engine: computes per-example gradients.
         side_information: A, shape (d,), or None.
     """
     groups = spec.microbatches

@@ -1,4 +1,4 @@
-"""The training loop, and a run's part of each step: the batch, the noise and θ."""
+"""The training loop, and what a run adds to each step: the batch, the noise and θ."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ class Run:
             (`engine.flat.theta`) is overwritten at each pass and each evaluation.
         known: what the update knows at every step: σ, B, T and side information.
         past: the last iterates, newest first.
-        sums: how a logical batch becomes a clipped sum; another one only where an audit tries what
-            a mistake would do.
-        cross: how a sum crosses the privacy boundary; another way only in an audit.
+        sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
+            replaces it.
+        cross: how a sum crosses the privacy boundary; only an audit replaces it.
         physical: how many examples are in memory at once.
-        diagnostics: what watches the steps of a run that is marked non-private for it, or None.
+        diagnostics: observes the steps; the run is then marked non-private. None otherwise.
     """
 
     spec: RunSpec
@@ -241,7 +241,7 @@ class Run:
         """Yield the examples (or users) drawn for each of the T steps, as indices.
 
         Args:
-            after: steps that were taken already.
+            after: how many steps have been taken already.
         """
         for _ in range(after, self.spec.steps):
             yield self.sampler.sample()

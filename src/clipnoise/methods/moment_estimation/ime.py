@@ -19,7 +19,7 @@ from clipnoise.methods.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class IndependentlyReleased(PrivateMethod):
-    """What both share: `for_free` leaves out the √2 that two releases cost. Non-private then."""
+    """Base of both: `for_free` leaves out the √2 that a second release costs. Non-private then."""
 
     for_free: bool = False
 

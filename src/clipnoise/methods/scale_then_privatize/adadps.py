@@ -26,7 +26,7 @@ from clipnoise.methods.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class SecondMomentScale(SGD):
-    """What AdaDPS with RMSProp shares: s_t = 1/(√v_t + γ), where ĝ is a gradient to learn it from.
+    """Base of AdaDPS with RMSProp: s_t = 1/(√v_t + γ), with v_t the second moment of a given ĝ.
 
     The step is taken with the released u_t as it is: there is no un-scaling.
 
@@ -47,7 +47,7 @@ class SecondMomentScale(SGD):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicScale(SecondMomentScale):
-    """What learns the second moment from public gradients."""
+    """Base of the methods that take the second moment of public gradients."""
 
     uses_public_gradient = True
 

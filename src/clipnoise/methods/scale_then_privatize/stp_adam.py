@@ -20,7 +20,7 @@ from clipnoise.methods.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class LastMomentScale(Adam):
-    """What StP-Adam shares with its oracle: s_t = 1/(√v̂_{t−1} + γ1)."""
+    """Base of StP-Adam and its oracle: s_t = 1/(√v̂_{t−1} + γ1)."""
 
     gamma_scale: Positive = 1e-3
 
