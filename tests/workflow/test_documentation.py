@@ -142,12 +142,24 @@ def test_every_number_of_the_published_table_meets_a_run_of_the_study(checkout: 
     assert [bool(line["published"]) for line in lines] == [True] * 3 + [False]
 
 
-def test_the_scale_and_the_tuning_of_the_documentation_fit_its_study(tmp_path: Path) -> None:
+def test_the_scale_the_axes_and_the_tuning_of_the_documentation_fit_its_study(
+    tmp_path: Path,
+) -> None:
     shown = [yaml.safe_load(block) for block in blocks(ROOT / "docs" / "studies.md", "yaml")]
-    study, scales, tuned = shown[:3]
-    study["panels"]["comparison"] |= tuned
+    study, *rest = shown
+    scales, axes, tuned = (
+        next(block for block in rest if list(block) == [key])
+        for key in ("scales", "axes", "methods")
+    )
     path = tmp_path / "studies" / "mine.yaml"
     path.parent.mkdir()
+    comparison = study["panels"]["comparison"]
+
+    study["panels"] = {"comparison": comparison | axes}
+    path.write_text(yaml.safe_dump(study | {"report": []}))
+    assert len(load_study(path).runs) == 2 * 2 * 2 * 3
+
+    study["panels"] = {"comparison": comparison | tuned}
     path.write_text(yaml.safe_dump(study | scales))
     smoke = load_study(path, ROOT / "workflow" / "scales" / "smoke.yaml")
     assert {run.spec.steps for run in smoke.runs} == {20}
