@@ -78,7 +78,7 @@ class Budget:
         accountant: whose analysis turns σ and the participation into ε.
         sampler: how batches are drawn.
         participation: in which steps an example can take part.
-        evaluation_steps: the steps at which the ε spent so far is wanted.
+        evaluation_steps: the steps at which to report the ε spent so far.
     """
 
     __pydantic_config__: ClassVar = STRICT

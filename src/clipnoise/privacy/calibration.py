@@ -54,7 +54,7 @@ class Calibration:
         write_json(path, to_plain(self))
 
     def check(self, budget: Budget) -> None:
-        """Refuse to serve another budget, whose ε would not be this one's.
+        """Refuse to be used for another budget: the ε here would not be that run's.
 
         Args:
             budget: that of the run which is to use the calibration.
@@ -62,11 +62,11 @@ class Calibration:
         Raises:
             UserError: names what differs, and how to calibrate for the budget.
         """
-        wanted = _values(budget)
+        asked = _values(budget)
         differences = [
-            f"{name} {value}, not {wanted[name]}"
+            f"{name} {value}, not {asked[name]}"
             for name, value in _values(self.budget).items()
-            if value != wanted[name]
+            if value != asked[name]
         ]
         missing = sorted(set(budget.evaluation_steps) - set(self.spent))
         differences += [f"no ε at step {', '.join(map(str, missing))}"] if missing else []
@@ -138,9 +138,9 @@ def _smallest_sigma(budget: Budget, spent: Callable[[float], float]) -> float:
     """
     from scipy.optimize import brentq
 
-    wanted = budget.epsilon
-    assert wanted is not None
-    window = TOLERANCE * min(1.0, wanted)
+    target = budget.epsilon
+    assert target is not None
+    window = TOLERANCE * min(1.0, target)
 
     @cache
     def distance(log_sigma: float) -> float:
@@ -148,14 +148,14 @@ def _smallest_sigma(budget: Budget, spent: Callable[[float], float]) -> float:
             value = spent(math.exp(log_sigma))
         except AccountantError:
             return 1.0  # accountants give up where ε is large: look at larger σ
-        if wanted - window < value <= wanted:
+        if target - window < value <= target:
             return 0.0
-        return math.log(max(value, 1e-300) / (wanted - window / 2))
+        return math.log(max(value, 1e-300) / (target - window / 2))
 
     root = float(brentq(distance, *_bracket(budget, distance, spent), xtol=1e-12))
     if distance(root) != 0.0:
         raise UserError(
-            f"epsilon: {wanted:g} cannot be met to within {window:g}: the bound of the "
+            f"epsilon: {target:g} cannot be met to within {window:g}: the bound of the "
             f"{budget.accountant} accountant jumps at noise_multiplier {math.exp(root):.6g}. "
             "Choose another accountant, or give noise_multiplier instead."
         )

@@ -35,8 +35,8 @@ def affected_examples(degree: int) -> int:
 def sensitivity_factor(degree: int) -> float:
     """Return 2(K+1): how far one node can move the clipped sum, in units of C.
 
-    Removing a node removes its own gradient and changes those of the at most K nodes that it is an
-    in-neighbour of. Each of these moves by at most 2C if it is in the batch.
+    Removing a node removes its gradient and changes those of at most K out-neighbours. Each of
+    these gradients moves by at most 2C if it is in the batch.
 
     Args:
         degree: K.
