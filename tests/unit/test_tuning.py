@@ -84,7 +84,7 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tune", "message"),
     [
-        ({**TUNE, "seeds": [3, 4]}, "tune.seeds: 3 are reported too"),
+        ({**TUNE, "seeds": [3, 4]}, "tune.seeds: 3 are also reported"),
         ({**TUNE, "grid": {"learning_rat": [1]}}, "Did you mean 'learning_rate'"),
         ({**TUNE, "grid": {}}, "give at least one hyper-parameter"),
         ({**TUNE, "metric": "test_accuracy"}, "validation_accuracy"),

@@ -1,4 +1,4 @@
-"""The grid of a study: the runs of its panels, and the runs that tune them."""
+"""The grid of a panel: its runs, and the runs that tune them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.registry import example, method_class
-from clipnoise.run.spec import RunSpec, Tuning, from_mapping
+from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import Search, Tune
@@ -59,146 +59,129 @@ class Setting:
         )
 
 
-class Grid:
-    """The runs of a study at one scale.
+class PanelGrid:
+    """The runs of one panel at one scale.
 
     Attributes:
         runs: what the report shows, in the order of the file.
         searches: the searches for their tuned hyper-parameters, by key.
     """
 
-    def __init__(self, panels: Mapping[str, Panel], scale: Scale, path: Path) -> None:
-        self.scale, self.path = scale, path
+    def __init__(self, name: str, panel: Panel, scale: Scale, path: Path) -> None:
+        self._name, self._panel, self._scale, self._path = name, panel, scale, path
+        self._privacy = {**panel.privacy, **scale.privacy}
+        self._settings = tuple(self._expanded())
         self.searches: dict[str, Search] = {}
-        self.runs = tuple(run for name, panel in panels.items() for run in self._runs(name, panel))
+        self.runs = tuple(self._planned())
 
-    def _runs(self, name: str, panel: Panel) -> Iterator[PlannedRun]:
-        settings = list(self._settings(name, panel))
-        found: dict[tuple[Any, ...], Search] = {}
-        for setting in settings:
-            first = self._spec(panel, setting, {}, panel.seeds[0])
-            if setting.tune is not None:
-                place = (
-                    setting.number,
-                    *(str(getattr(setting, axis)) for axis in setting.tune.per),
-                )
-                if place not in found:
-                    found[place] = self._search(panel, setting.tune, setting, settings)
-                first = self._tuned(panel, setting, found[place])
-            for seed in self.scale.kept_seeds(panel.seeds):
-                spec = replace(first, seed=seed)
-                names = (called(setting.dataset), called(setting.model))
-                yield PlannedRun(spec, name, setting.label, *names, setting.tune)
-
-    def _settings(self, name: str, panel: Panel) -> Iterator[Setting]:
+    def _expanded(self) -> Iterator[Setting]:
+        panel = self._panel
         for dataset in map(_mapping, panel.datasets):
             for model in map(_mapping, panel.models):
                 for number, method in enumerate(map(_mapping, panel.methods)):
-                    where = f"panels.{name}.methods.{number}"
+                    where = f"panels.{self._name}.methods.{number}"
                     method = {**panel.hyperparameters.get(method.get("id", ""), {}), **method}
-                    for epsilon in self._budgets(panel, method, where):
+                    for epsilon in self._epsilons(method, where):
                         place = {"dataset": dataset, "model": model, "epsilon": epsilon}
-                        values, label = _resolve(method, place, f"{self.path}: {where}")
-                        tune = self._tune(values.pop("tune", None), panel, where)
+                        values, label = _resolve(method, place, f"{self._path}: {where}")
+                        tune = self._tune(values.pop("tune", None), where)
                         yield Setting(number, dataset, model, epsilon, values, label, tune, where)
 
-    def _tune(self, values: Any, panel: Panel, where: str) -> Tune | None:
+    def _epsilons(self, method: Mapping[str, Any], where: str) -> tuple[float | None, ...]:
+        """Return the target ε of a method; (None,) if its budget is not a target ε."""
+        if "id" not in method:
+            raise UserError(f"{self._path}: {where}.id: required, but not given.")
+        if not example(method_class(method["id"], file=str(self._path))).query.draws:
+            return (None,)
+        if "noise_multiplier" in self._privacy:
+            return (None,)
+        if not self._panel.epsilons:
+            raise UserError(
+                f"{self._path}: {where}: a method that adds noise needs `epsilons` in its panel."
+            )
+        return self._scale.kept_epsilons(self._panel.epsilons)
+
+    def _tune(self, values: Any, where: str) -> Tune | None:
         if values is None:
             return None
-        tune = parse(Tune, {**panel.tuning, **values}, file=str(self.path), key=f"{where}.tune")
-        both = sorted(set(tune.seeds) & set(panel.seeds))
+        if isinstance(values, Mapping):
+            values = {**self._panel.tuning, **values}
+        tune = parse(Tune, values, file=str(self._path), key=f"{where}.tune")
+        both = sorted(set(tune.seeds) & set(self._panel.seeds))
         if both:
             raise UserError(
-                f"{self.path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
+                f"{self._path}: {where}.tune.seeds: {', '.join(map(str, both))} are also reported. "
                 "Tune on seeds other than those of the panel."
             )
         return tune
 
-    def _budgets(
-        self, panel: Panel, method: Mapping[str, Any], where: str
-    ) -> tuple[float | None, ...]:
-        """Return the target ε of a method; (None,) if its budget is not a target ε."""
-        if "id" not in method:
-            raise UserError(f"{self.path}: {where}.id: required, but not given.")
-        if not example(method_class(method["id"], file=str(self.path))).query.draws:
-            return (None,)
-        if "noise_multiplier" in self._privacy(panel):
-            return (None,)
-        if not panel.epsilons:
-            raise UserError(
-                f"{self.path}: {where}: a method that adds noise needs `epsilons` in its panel."
-            )
-        return self.scale.kept_epsilons(panel.epsilons)
+    def _planned(self) -> Iterator[PlannedRun]:
+        searches: dict[tuple[Any, ...], Search] = {}
+        for setting in self._settings:
+            spec = self._spec(setting, {})
+            if setting.tune is not None:
+                axes = (str(getattr(setting, axis)) for axis in setting.tune.per)
+                place = (setting.number, *axes)
+                if place not in searches:
+                    searches[place] = self._search(setting, setting.tune)
+                search = searches[place]
+                self.searches[search.key] = search
+                spec = replace(spec, tuning=search.tuning)
+            for seed in self._scale.kept_seeds(self._panel.seeds):
+                names = (called(setting.dataset), called(setting.model))
+                seeded = replace(spec, seed=seed)
+                yield PlannedRun(seeded, self._name, setting.label, *names, setting.tune)
 
-    def _privacy(self, panel: Panel) -> dict[str, Any]:
-        return {**panel.privacy, **self.scale.privacy}
-
-    def _spec(
-        self, panel: Panel, setting: Setting, configuration: Mapping[str, Any], seed: int
-    ) -> RunSpec:
+    def _spec(self, setting: Setting, configuration: Mapping[str, Any]) -> RunSpec:
         """Return the run of a setting with one configuration of its tuned hyper-parameters."""
         if setting.tune is not None and not configuration:
             configuration = setting.tune.configurations(1)[0]
-        kind, privacy = method_class(setting.values["id"]), self._privacy(panel)
+        kind, privacy = method_class(setting.values["id"]), dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         public = None
-        if panel.public is not None and kind.uses_public_data():
-            public = self.scale.dataset(_mapping(panel.public), called(_mapping(panel.public)))
+        if self._panel.public is not None and kind.uses_public_data():
+            values = _mapping(self._panel.public)
+            public = self._scale.dataset(values, called(values))
         spec = from_mapping(
             {
-                "dataset": self.scale.dataset(_options(setting.dataset), called(setting.dataset)),
-                "model": self.scale.model(_options(setting.model), called(setting.model)),
-                "method": self.scale.method({**setting.values, **configuration}, setting.label),
+                "dataset": self._scale.dataset(_options(setting.dataset), called(setting.dataset)),
+                "model": self._scale.model(_options(setting.model), called(setting.model)),
+                "method": self._scale.method({**setting.values, **configuration}, setting.label),
                 "privacy": privacy if example(kind).query.draws else None,
-                "training": self.scale.batches(panel.training),
-                "seed": seed,
+                "training": self._scale.batches(self._panel.training),
+                "seed": self._panel.seeds[0],
                 "public": public,
             },
-            file=f"{self.path} ({setting.where})",
+            file=f"{self._path} ({setting.where})",
         )
-        return self.scale.shortened(spec)
+        return self._scale.shortened(spec)
 
-    def _search(
-        self, panel: Panel, tune: Tune, setting: Setting, settings: list[Setting]
-    ) -> Search:
+    def _search(self, setting: Setting, tune: Tune) -> Search:
         """Plan the runs that tune a setting, and the settings that share its choice.
 
         They have no diagnostics, so that studies with and without diagnostics share them.
         """
-        sharing = [other for other in settings if other.shares(setting, tune.per)]
+        sharing = [other for other in self._settings if other.shares(setting, tune.per)]
         if any(other.tune != tune for other in sharing):
             raise UserError(
-                f"{self.path}: {setting.where}.tune: settings that share a choice must share "
+                f"{self._path}: {setting.where}.tune: settings that share a choice must share "
                 "what is tuned. Name the axis of the override in `per`."
             )
-        seeds = tune.seeds[: self.scale.tuning_seeds]
         configurations = tuple(
             tuple(
-                replace(first, seed=seed, training=replace(first.training, diagnostics=False))
-                for first in (self._spec(panel, other, values, seeds[0]) for other in sharing)
-                for seed in seeds
+                replace(spec, seed=seed, training=replace(spec.training, diagnostics=False))
+                for spec in (self._spec(other, values) for other in sharing)
+                for seed in tune.seeds[: self._scale.tuning_seeds]
             )
-            for values in tune.configurations(self.scale.configurations)
+            for values in tune.configurations(self._scale.configurations)
         )
         if len({runs[0].budget for runs in configurations}) > 1:
             raise UserError(
-                f"{self.path}: {setting.where}.tune.grid: a hyper-parameter that changes the noise "
-                "cannot be tuned."
+                f"{self._path}: {setting.where}.tune.grid: a hyper-parameter that changes the "
+                "noise cannot be tuned."
             )
-        search = Search(tuple(tune.grid), tune.metric, configurations)
-        self.searches[search.key] = search
-        return search
-
-    def _tuned(self, panel: Panel, setting: Setting, search: Search) -> RunSpec:
-        """Return the run of a setting whose hyper-parameters a search will choose."""
-        tuning = Tuning(
-            key=search.key,
-            parameters=search.parameters,
-            configurations=len(search.configurations),
-            runs=len(search.runs),
-        )
-        return replace(self._spec(panel, setting, {}, panel.seeds[0]), tuning=tuning)
+        return Search(tuple(tune.grid), tune.metric, configurations)
 
 
 def called(values: Mapping[str, Any]) -> str:

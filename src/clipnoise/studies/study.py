@@ -21,7 +21,7 @@ from clipnoise.studies.file import (
     expand_panels,
     expand_report,
 )
-from clipnoise.studies.grid import Grid, PlannedRun
+from clipnoise.studies.grid import PanelGrid, PlannedRun
 from clipnoise.studies.scale import PAPER, Scale, read_scale
 from clipnoise.studies.tuning import Search
 
@@ -78,19 +78,21 @@ class Study:
         """All that is trained for the study, tuning included, by hash."""
         return {spec.hash: spec for spec in (*(run.spec for run in self.runs), *self.tuning_runs)}
 
-    @property
+    @cached_property
     def runs(self) -> tuple[PlannedRun, ...]:
         """Every run that the report shows, expanded and checked."""
-        return self._grid.runs
-
-    @property
-    def searches(self) -> Mapping[str, Search]:
-        """What is tuned for these runs, by key; the runs of a search are planned runs too."""
-        return self._grid.searches
+        return tuple(run for grid in self._grids for run in grid.runs)
 
     @cached_property
-    def _grid(self) -> Grid:
-        return Grid(self.panels, self.scale, self.path)
+    def searches(self) -> Mapping[str, Search]:
+        """The searches for tuned hyper-parameters, by key; their runs are planned runs, too."""
+        return {key: search for grid in self._grids for key, search in grid.searches.items()}
+
+    @cached_property
+    def _grids(self) -> list[PanelGrid]:
+        return [
+            PanelGrid(name, panel, self.scale, self.path) for name, panel in self.panels.items()
+        ]
 
 
 def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = False) -> Study:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from clipnoise.fields import STRICT, Natural
 from clipnoise.run.choice import Metric
-from clipnoise.run.spec import RunSpec
+from clipnoise.run.spec import RunSpec, Tuning
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]
@@ -85,3 +85,13 @@ class Search:
     def runs(self) -> list[RunSpec]:
         """Every run, one configuration after the other."""
         return [spec for specs in self.configurations for spec in specs]
+
+    @property
+    def tuning(self) -> Tuning:
+        """What a run that waits for the choice says about the search."""
+        return Tuning(
+            key=self.key,
+            parameters=self.parameters,
+            configurations=len(self.configurations),
+            runs=len(self.runs),
+        )
