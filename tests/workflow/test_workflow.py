@@ -133,14 +133,20 @@ def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
         assert shown == pytest.approx(float(files[identity]["test_accuracy"]))
 
 
+CLASS = '    id = "dp-sgd"\n'
+
+
 @pytest.mark.parametrize(
     ("edit", "again"),
     [
-        (("methods/privatize_then_adapt/dp_sgd.py", "-self.learning_rate * g", "-g"), {"dp-sgd"}),
+        (
+            ("methods/privatize_then_adapt/dp_sgd.py", CLASS, f"{CLASS}    changed = 1\n"),
+            {"dp-sgd"},
+        ),
         (("methods/privatize_then_adapt/dp_sgd.py", '"""DP-SGD', '"""About DP-SGD'), set()),
-        (("reporting/__init__.py", "Reports:", "The reports:"), set()),
+        (("report/__init__.py", "Reports:", "The reports:"), set()),
     ],
-    ids=["the method's update", "its docstring", "a report module"],
+    ids=["the method's class", "its docstring", "a report module"],
 )
 def test_editing_code_reruns_exactly_the_runs_it_can_change(
     miniature: Path, tmp_path: Path, edit: tuple[str, str, str], again: set[str]
