@@ -16,12 +16,11 @@ import pytest
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.run import scheduler
-from clipnoise.run.forks import Forks
 from clipnoise.run.job import is_finished
+from clipnoise.run.scheduler import Forks
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
-from clipnoise.studies.groups import group_runs
-from clipnoise.studies.plan import Plan
+from clipnoise.studies.plan import Plan, group_runs
 
 STUDY = """\
 title: Small

@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from snakemake_logger_plugin_clipnoise import panel, summary
-from snakemake_logger_plugin_clipnoise.progress import Progress, clock
+from snakemake_logger_plugin_clipnoise import Progress, clock, panel, summary
 
 
 @pytest.fixture

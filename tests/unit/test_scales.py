@@ -15,10 +15,9 @@ from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
 from clipnoise.report.pdf import bundle, pages
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.membership import memberships
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.scale import Limits, Scale, read_scale
-from clipnoise.studies.study import Study, load_study
+from clipnoise.studies.study import Study, load_study, memberships
 
 ROOT = Path(__file__).parents[2]
 SCALES = sorted((ROOT / "workflow" / "scales").glob("*.yaml"))

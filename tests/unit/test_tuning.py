@@ -16,10 +16,9 @@ from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, write_choice
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
-from clipnoise.studies.membership import memberships
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.selection import choose, epsilon_with_tuning
-from clipnoise.studies.study import Study, load_study
+from clipnoise.studies.study import Study, load_study, memberships
+from clipnoise.studies.tuning import choose, epsilon_with_tuning
 
 GRID = {"learning_rate": [0.1, 1.0], "clip_norm": [1.0, 3.0]}
 TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}

@@ -18,7 +18,7 @@ from recorded_runs import spec
 from team_server import MEMBER, Team, programs, team
 from tracked import STUDY, train
 
-from clipnoise.run.forks import Forks
+from clipnoise.run.scheduler import Forks
 from clipnoise.tracking import init_store, sync
 from clipnoise.tracking.store import known_experiments, open_store
 from clipnoise.tracking.write import active_runs

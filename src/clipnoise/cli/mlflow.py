@@ -35,8 +35,7 @@ def mlflow_init(
     command changes nothing. A store that does not answer is a warning, not a failure: training
     continues, and `clipnoise mlflow-sync` adds the runs later.
     """
-    from clipnoise.studies.membership import descriptions, memberships
-    from clipnoise.studies.study import find_study
+    from clipnoise.studies.study import descriptions, find_study, memberships
     from clipnoise.tracking import init_store
 
     found = [find_study(n, studies_folder, scale, secure_noise=secure_noise) for n in studies]
@@ -92,7 +91,7 @@ def mlflow_sync(
 
 
 def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
-    from clipnoise.studies.membership import descriptions, memberships
+    from clipnoise.studies.study import descriptions, memberships
     from clipnoise.tracking import read_stamp, sync
 
     stamp = read_stamp(results)

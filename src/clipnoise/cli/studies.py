@@ -183,7 +183,7 @@ def select(
     """
     from clipnoise.run.choice import write_choice
     from clipnoise.run.results import read_run, set_aside
-    from clipnoise.studies.selection import choose
+    from clipnoise.studies.tuning import choose
 
     summaries = []
     for name in runs:

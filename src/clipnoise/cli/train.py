@@ -119,8 +119,7 @@ def train_group(
     """
     options.limit_threads(given.threads)
     from clipnoise.files import write_json
-    from clipnoise.run.forks import Forks
-    from clipnoise.run.scheduler import hold_gpus
+    from clipnoise.run.scheduler import Forks, hold_gpus
 
     runs, tasks = _plan_group(_read_list(specs), calibration, choice, given)
     print(f"{len(tasks)} of {len(runs)} runs to train", flush=True)

@@ -11,7 +11,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +22,6 @@ from clipnoise.run.fingerprint import fingerprint, fingerprint_of
 from clipnoise.run.spec import to_mapping
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from torch import Tensor
 
     from clipnoise.privacy.calibration import Calibration
@@ -55,12 +53,19 @@ def stop_requests() -> Iterator[StopRequest]:
     """Note SIGTERM and SIGUSR1 during the `with` block, instead of ending the process."""
     request = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int) -> None:
         request.signal = signal.Signals(number).name
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
-    try:
+    with stops_handled_by(note):
         yield request
+
+
+@contextmanager
+def stops_handled_by(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call a function with the number of each SIGTERM and SIGUSR1 during the `with` block."""
+    before = {number: signal.signal(number, lambda given, _: handle(given)) for number in SIGNALS}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

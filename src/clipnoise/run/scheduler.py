@@ -1,4 +1,4 @@
-"""What a scheduler does for a job: GPUs of its own, and a place in the queue after a stop.
+"""What a job needs of its machine: GPUs, a child for each run, the queue again after a stop.
 
 On a machine without a scheduler each job takes GPUs by locks and holds them to its end. On a Slurm
 cluster the scheduler assigns them, and a job that was told to stop asks to be started again.
@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
+
+from clipnoise.errors import UserError
+from clipnoise.run.checkpoint import SIGNALS, stops_handled_by
 
 LOCKS = Path(tempfile.gettempdir()) / "clipnoise-gpus"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -104,3 +111,84 @@ def _output(*words: str, seconds: int = 30) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+class Forks:
+    """Children of one process that has imported torch, each of which runs one function.
+
+    The fork keeps a run's memory, signals, log and faults apart from those of the others, and gives
+    the same result as a separate process.
+
+    Attributes:
+        stopped: whether the process was told to stop; the signal was passed on to the children.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self.stopped = False
+        self._at_once = at_once
+        self._running: dict[int, Path] = {}
+
+    def run(
+        self, tasks: Mapping[Path, Callable[[], int]], libraries: Iterable[str] = ()
+    ) -> dict[Path, int]:
+        """Run every task; after a signal to stop, no more are started.
+
+        Args:
+            tasks: functions that return an exit code, by the file that takes their output.
+            libraries: modules to load once for all children.
+
+        Returns:
+            The exit codes of the tasks that were started; negative for one that a signal ended.
+        """
+        for name in libraries:
+            import_module(name)
+        ended: dict[Path, int] = {}
+        waiting = list(tasks.items())
+        with stops_handled_by(self._pass_on):
+            while self._running or (waiting and not self.stopped):
+                while waiting and not self.stopped and len(self._running) < self._at_once:
+                    self._start(*waiting.pop(0))
+                pid, status = os.waitpid(-1, 0)
+                ended[self._running.pop(pid)] = os.waitstatus_to_exitcode(status)
+        return ended
+
+    def _start(self, log: Path, task: Callable[[], int]) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal between the fork and the next line would not be passed on to this child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        pid = os.fork()
+        if pid == 0:
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            os._exit(_in_child(log, task))
+        self._running[pid] = log
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        if self.stopped:  # between the fork and its record: another thread may take the signal
+            os.kill(pid, signal.SIGTERM)
+
+    def _pass_on(self, number: int) -> None:
+        self.stopped = True
+        for pid in self._running:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, number)
+
+
+def _in_child(log: Path, task: Callable[[], int]) -> int:
+    """Run a task with its output in a file; whatever happens, return an exit code."""
+    try:
+        stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(stream, sys.stdout.fileno())
+        os.dup2(stream, sys.stderr.fileno())
+        return task()
+    except UserError as error:
+        print(f"clipnoise train: {error}", file=sys.stderr)
+        return 2
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

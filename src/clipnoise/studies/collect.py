@@ -15,8 +15,8 @@ from clipnoise.run.choice import read_choice
 from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.grid import PlannedRun
-from clipnoise.studies.selection import epsilon_with_tuning
 from clipnoise.studies.study import Study
+from clipnoise.studies.tuning import epsilon_with_tuning
 
 IDENTITY = (
     "study",

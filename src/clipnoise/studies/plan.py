@@ -6,11 +6,13 @@ logic of its own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +20,13 @@ from typing import Any, TypeVar
 
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
+from clipnoise.files import locked, write_json
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config, Resources, parse_config
-from clipnoise.studies.groups import JobGroup, group_runs, note_groups, noted_groups
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study, names_below
 from clipnoise.studies.tuning import Search
@@ -36,6 +38,65 @@ PART = "[A-Za-z0-9_-]+"
 NAME = rf"{PART}(/{PART})?"
 RESERVED = ("audit", "reaccounting")  # they are reports of their own
 RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
+MOST_CHARACTERS = 96_000  # of the specs of a job; Linux limits one argument to 128 KiB
+PLANNED = "groups/planned.json"  # what a plan notes, below the results folder
+
+
+@dataclass(frozen=True)
+class JobGroup:
+    """The runs of one job, which starts and imports torch once for all of them.
+
+    All of them ask for the same share of a GPU.
+
+    Attributes:
+        runs: in the order in which they start.
+        parallel: how many train at the same time.
+        alone: whether every run of its study has a job to itself.
+    """
+
+    runs: tuple[RunSpec, ...]
+    parallel: int
+    alone: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        """The name of the group: 12 hex digits that follow from its runs alone."""
+        return hashlib.sha256(" ".join(run.hash for run in self.runs).encode()).hexdigest()[:12]
+
+    @property
+    def rounds(self) -> int:
+        """How many runs follow one another."""
+        return -(-len(self.runs) // self.parallel)
+
+
+def group_runs(runs: Iterable[RunSpec], resources: Resources) -> Iterator[JobGroup]:
+    """Form job groups; the same runs in the same order always give the same groups.
+
+    Args:
+        runs: one that comes twice counts once.
+        resources: how many runs one job trains, and how many share its GPU.
+    """
+    distinct = {run.hash: run for run in runs}
+    several = resources.runs_in_a_job(len(distinct))
+    alike: dict[tuple[str, int, bool], list[RunSpec]] = {}
+    for run in distinct.values():
+        model = run.model.id
+        kind = (resources.gres(model), resources.at_once(model), run.tuning is None)
+        alike.setdefault(kind, []).append(run)
+    for (_, parallel, _), members in alike.items():
+        size = max(several, parallel)
+        if size > 1:
+            size = min(size, _most(members))
+        for start in range(0, len(members), size):
+            group = tuple(members[start : start + size])
+            yield JobGroup(group, min(parallel, len(group)), alone=size == 1)
+
+
+def _most(runs: Iterable[RunSpec]) -> int:
+    """Return how many runs fit into one argument of a command line, by the longest among them."""
+    kinds = {(run.dataset.invocation, run.method.id): run for run in runs}
+    longest = max(len(json.dumps(to_mapping(run))) for run in kinds.values())
+    return max(1, MOST_CHARACTERS // longest)
 
 
 @dataclass(frozen=True)
@@ -152,15 +213,45 @@ class Plan:
         Raises:
             UserError: no study has such a group, or plans its runs.
         """
-        noted = {} if key in self._groups else noted_groups(Path(self.config.results))
+        noted = {} if key in self._groups else self._noted_groups()
         if key in noted:
             runs = tuple(self.run(run_hash) for run_hash in noted[key]["runs"])
             self._groups[key] = JobGroup(runs, noted[key]["parallel"])
         return self._find(self._groups, key, "group")
 
     def note_groups(self) -> None:
-        """Note on the disk what the groups hold, for their jobs that wait in a queue."""
-        note_groups(Path(self.config.results), self._groups)
+        """Note on the disk what the groups hold, beside those that were noted before.
+
+        Their jobs may start after the studies were edited. If the results folder cannot be written,
+        the jobs will report that.
+        """
+        planned = {
+            key: {"runs": [run.hash for run in group.runs], "parallel": group.parallel}
+            for key, group in self._groups.items()
+            if not group.alone and not self._is_done(key)
+        }
+        path = Path(self.config.results) / PLANNED
+        if planned:
+            with suppress(OSError), locked(path.with_suffix(".lock")):
+                noted = self._noted_groups()
+                before = {key: one for key, one in noted.items() if not self._is_done(key)}
+                write_json(path, {**before, **planned})
+
+    def _noted_groups(self) -> dict[str, dict[str, Any]]:
+        """Return what was noted: the hashes of a group's runs, and how many train at a time."""
+        try:
+            found: dict[str, dict[str, Any]] = json.loads(
+                (Path(self.config.results) / PLANNED).read_text()
+            )
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _group_file(self, key: str) -> str:
+        return f"{self.config.results}/groups/{key}.json"
+
+    def _is_done(self, key: str) -> bool:
+        return Path(self._group_file(key)).exists()
 
     def calibration(self, key: str) -> Budget:
         """Return the budget of a calibration: one job calibrates σ for all runs that share it.
@@ -239,7 +330,7 @@ class Plan:
             if group.alone and not _made_by_a_group(Path(summary)):
                 alone.append(summary)
                 continue
-            file = f"{self.config.results}/groups/{group.key}.json"
+            file = self._group_file(group.key)
             if done.setdefault(file, Path(file).exists()) and not Path(summary).exists():
                 alone.append(summary)
         return [*done, *alone]
