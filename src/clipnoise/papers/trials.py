@@ -7,16 +7,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.core.clipping import ClippedSum, Clipping
-from clipnoise.core.state import State
+from clipnoise.core.method import Method
+from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.fields import parse
 from clipnoise.methods.registry import method_class
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from clipnoise.core.method import Method
-    from clipnoise.core.state import Public
 
 
 def build_method(name: str, *options: Mapping[str, Any], key: str = "") -> Method:

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from clipnoise.core.state import State
+from clipnoise.core.clipping import Clipping
+from clipnoise.core.method import Method
+from clipnoise.core.state import State, StepConstants
 from clipnoise.resumable import gather, restore
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.core.clipping import Clipping
-    from clipnoise.core.method import Method
-    from clipnoise.core.state import StepConstants
 
 BETAS = (0.9, 0.999)  # of methods that have none
 POINTS = 100  # of a series that is kept, and of a sorted curve

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
-from clipnoise.core.clipping import ClippedSum
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
@@ -19,11 +20,6 @@ from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.methods.registry import method_class
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.run.public import warm_step
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from clipnoise.core.clipping import Clipping
 
 RUN_LEVEL: dict[str, Any] = {
     "noise_multiplier": NonNegative,

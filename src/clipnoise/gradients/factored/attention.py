@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from clipnoise.gradients.factored.linear import record_linear
-from clipnoise.gradients.factored.recording import UnsupportedError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
+from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 
 
 def record_attention(

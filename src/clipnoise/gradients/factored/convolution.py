@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, pad, unfold
 
 from clipnoise.gradients.factored.linear import linear_in_products
-from clipnoise.gradients.factored.recording import UnsupportedError
+from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
     OVERHEAD,
     ExplicitGradients,
     InProducts,
+    Piece,
     Use,
     add_pairs,
     add_up,
     gram,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
-    from clipnoise.gradients.factored.uses import Piece
-
-    Pair = tuple[int, int]
+Pair = tuple[int, int]
 
 
 FEW_PIXELS = 16

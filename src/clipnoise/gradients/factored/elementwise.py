@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from clipnoise.gradients.factored.recording import UnsupportedError
+from clipnoise.gradients.factored.recording import Recording, Rule, UnsupportedError
 from clipnoise.gradients.factored.uses import ExplicitGradients
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording, Rule
 
 ELEMENTWISE = ("add", "sub", "mul", "div", "rsub", "true_divide", "multiply", "subtract")
 

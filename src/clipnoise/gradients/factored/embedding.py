@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 from torch.nn.functional import embedding
 
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.recording import UnsupportedError
-from clipnoise.gradients.factored.uses import Constant, InProducts, Use, add_pairs, gram
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
-    from clipnoise.gradients.factored.uses import Piece
+from clipnoise.gradients.factored.recording import Recording, UnsupportedError
+from clipnoise.gradients.factored.uses import Constant, InProducts, Piece, Use, add_pairs, gram
 
 
 def record_embedding(

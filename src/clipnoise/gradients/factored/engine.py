@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored import elementwise
@@ -22,18 +23,13 @@ from clipnoise.gradients.factored.normalisation import (
     record_rms_norm,
 )
 from clipnoise.gradients.factored.parameter import ParameterGradient
-from clipnoise.gradients.factored.recording import Recording, layout_of
+from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
-from clipnoise.gradients.factored.uses import Constant, Groups
+from clipnoise.gradients.factored.uses import Constant, Groups, Use
 from clipnoise.gradients.per_example import clip_factors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.core.clipping import Clipping
     from clipnoise.gradients.engine import Losses
-    from clipnoise.gradients.factored.recording import Layout, Rule
-    from clipnoise.gradients.factored.uses import Use
 
 
 def rules() -> dict[Any, Rule]:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 from torch.nn.functional import linear
 
+from clipnoise.gradients.factored.recording import Recording
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
     OVERHEAD,
     Constant,
     ExplicitGradients,
     InProducts,
+    Piece,
     Use,
     add_pairs,
     add_up,
     gram,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
-    from clipnoise.gradients.factored.uses import Piece
 
 
 def record_linear(

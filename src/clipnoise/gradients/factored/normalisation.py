@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from torch import Tensor
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 
-from clipnoise.gradients.factored.uses import ExplicitGradients, Use, add_up
+from clipnoise.gradients.factored.recording import Recording
+from clipnoise.gradients.factored.uses import ExplicitGradients, Piece, Use, add_up
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
-    from clipnoise.gradients.factored.uses import Piece
-
-    Map = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
 def record_layer_norm(

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
+from torch import Tensor
 
-from clipnoise.gradients.factored.uses import InProducts
+from clipnoise.gradients.factored.uses import Groups, InProducts, Piece, Use
 from clipnoise.gradients.per_example import row_norms
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.uses import Groups, Piece, Use
 
 
 @dataclass

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 import torch
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from clipnoise.gradients.factored.uses import Use
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    Rule = Callable[..., Any]
-    Layout = Sequence[int]
+Rule = Callable[..., Any]
+Layout = Sequence[int]
 
 
 class UnsupportedError(Exception):

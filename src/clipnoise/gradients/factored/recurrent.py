@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.nn.functional import dropout, linear
 
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.recording import UnsupportedError
+from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 from clipnoise.gradients.factored.uses import ExplicitGradients
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.gradients.factored.recording import Recording
 
 
 def record_lstm(

@@ -6,15 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.core.clipping import Clipping
-
+from clipnoise.core.clipping import Clipping
 
 # Costs of computing norms, in multiply-adds of a matrix product. An element of an instantiated
 # gradient costs many of them, because it passes through memory.

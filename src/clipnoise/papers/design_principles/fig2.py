@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.axes import Axes
+
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
@@ -18,7 +20,6 @@ from clipnoise.report.formats import decimal
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from torch import Tensor
 
 TRUTH = "ground truth"

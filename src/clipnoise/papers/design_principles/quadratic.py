@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
+
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
@@ -19,7 +21,6 @@ from clipnoise.report.formats import significant
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    import pandas as pd
     from torch import Tensor
 
 Curvature = tuple[float, float]

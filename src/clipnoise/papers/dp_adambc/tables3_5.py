@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from clipnoise.core.state import State
 from clipnoise.fields import Count, Decay, Positive, Probability
@@ -17,11 +20,6 @@ from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import MARKERS, style
 from clipnoise.report.formats import decimal, significant
 from clipnoise.seeds import generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from numpy.typing import NDArray
 
 SLICE = 2**16  # coordinates simulated at once: three float32 buffers that stay in the cache
 LOOKS = ("dp-adambc", "dp-adam", "dp-rmsprop", "stp-adam")  # methods whose colours a panel takes
@@ -79,7 +77,6 @@ def exceedance(t: int, beta2: float, x: float) -> float:
 
     Source: Imhof 1961, equation 3.2.
     """
-    import numpy as np
     from scipy.integrate import quad
 
     if x <= 0:
@@ -187,8 +184,6 @@ class SecondMomentBounds(Experiment):
 
     def _table5(self) -> Callable[[float, float, int], dict[str, float]]:
         """Compute every deviation in units of Φ, and return the function that scales a cell."""
-        import numpy as np
-
         excess = (self.expected_batch_size / self.realised_denominator) ** 2
         made = f"upper tail, noise over {self.realised_denominator:g}"
         noise = self._simulate()
@@ -211,7 +206,6 @@ class SecondMomentBounds(Experiment):
 
     def _simulate(self) -> dict[int, NDArray[np.float32]]:
         """Return v̂_t/Φ of every coordinate at each of the steps of the tables."""
-        import numpy as np
         import torch
 
         draws = generator("noise", self.seed)
