@@ -11,9 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clipnoise.data.glue import Mnli, Qnli, Qqp, Snli, Sst2
-from clipnoise.data.labelled import LabelledTexts
-from clipnoise.data.reviews import UNLABELLED, AmazonReviews, ImdbReviews
+from clipnoise.data.labelled import (
+    UNLABELLED,
+    AmazonReviews,
+    ImdbReviews,
+    LabelledTexts,
+    Mnli,
+    Qnli,
+    Qqp,
+    Snli,
+    Sst2,
+)
 from clipnoise.data.text import TOKENIZERS, TokenizerName
 
 TEXT = """the a film is was good bad story actor plain river stone and not of with cat dog house

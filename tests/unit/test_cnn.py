@@ -12,7 +12,7 @@ from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.models.base import Model
-from clipnoise.models.cnn import AveragedCNN, FiveLayerCNN, SmallCNN
+from clipnoise.models.images import AveragedCNN, FiveLayerCNN, SmallCNN
 
 
 def kinds(network: nn.Module) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from real_files import DATASETS
 
 from clipnoise.cli import main
-from clipnoise.data.page import COLUMNS, dataset_page
+from clipnoise.cli.inventory import COLUMNS, dataset_page
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 

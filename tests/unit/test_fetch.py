@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 from web_server import Site, serve
 
-from clipnoise.data import download
+from clipnoise.data import remote
 from clipnoise.data.base import Dataset
 from clipnoise.data.remote import RawFile, RemoteFile
 from clipnoise.errors import UserError
@@ -28,7 +28,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     site = Site({"/a.bin": CONTENT})
     server = serve(site)
@@ -118,7 +118,7 @@ def test_without_a_checksum_an_old_part_is_not_used(site: Site, tmp_path: Path) 
 def test_without_a_checksum_an_old_part_is_used_if_the_server_names_the_same_version(
     site: Site, changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
     site.stops = [1_000_000, 0]
     with pytest.raises(UserError, match="cannot be downloaded"):
         the(site).raw_files(tmp_path).fetch()
@@ -138,7 +138,7 @@ def test_a_file_that_changes_during_the_download_is_downloaded_again(
     site.stops = [1000]
     changed = CONTENT[::-1]
     monkeypatch.setattr(
-        download.time, "sleep", lambda seconds: site.files.update({"/a.bin": changed})
+        remote.time, "sleep", lambda seconds: site.files.update({"/a.bin": changed})
     )
     folder = the(site).raw_files(tmp_path).fetch()
     assert (folder / "a.bin").read_bytes() == changed
@@ -151,7 +151,7 @@ def test_a_server_that_fails_for_a_while_is_asked_again(site: Site, tmp_path: Pa
     with pytest.raises(UserError, match="503") as caught:
         the(site).raw_files(tmp_path / "other").fetch()
     assert "By hand: Ask for it." in str(caught.value)
-    assert len(site.asked) == 3 + download.ATTEMPTS
+    assert len(site.asked) == 3 + remote.ATTEMPTS
 
 
 def test_a_wrong_checksum_leaves_no_file(site: Site, tmp_path: Path) -> None:

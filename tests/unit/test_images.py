@@ -24,8 +24,7 @@ from real_files.images import archive, batch, idx, made_up, pickled
 from clipnoise.cli import main
 from clipnoise.data.base import Splits
 from clipnoise.data.cache import MANIFEST, write_arrays
-from clipnoise.data.cifar import Cifar10, read_members, unpickle
-from clipnoise.data.mnist import Mnist, read_idx
+from clipnoise.data.images import Cifar10, Mnist, read_idx, read_members, unpickle
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.synthetic import SyntheticImages
 from clipnoise.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 from web_server import Site, serve
 
 from clipnoise.cli import doctor, main
-from clipnoise.data import download
+from clipnoise.data import remote
 from clipnoise.models.language import BertBase, TinyBert
 from clipnoise.models.pretrained import Weights, pretrained_weights
 
@@ -20,7 +20,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json")
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """Serve files in the place of those of BERT-base."""
-    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     site = Site({f"/{name}": name.encode() * 1000 for name in FILES})
     server = serve(site)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from clipnoise.data.base import Splits
+from clipnoise.data.base import FourSizes, Splits, cut_rows
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedRows, RaggedWriter
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import FourSizes, cut_rows
 from clipnoise.data.text import TOKENIZERS, Masking, Tokenising, Tokenizer, TokenizerName
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import PARTS, Dataset, Examples, Splits
+from clipnoise.data.base import PARTS, Dataset, Examples, Splits, cut_rows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import cut_rows
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
 

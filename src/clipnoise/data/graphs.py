@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.data.base import Examples, Splits
+from clipnoise.data.base import Examples, FourSizes, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import FourSizes, Partitioned
 from clipnoise.data.synthetic import Drawn
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural

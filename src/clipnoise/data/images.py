@@ -1,16 +1,23 @@
-"""What datasets of images share: stored as bytes, memory-mapped, turned into floats when taken."""
+"""Images: stored as bytes, memory-mapped, turned into floats when taken; MNIST and CIFAR."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
+import pickle
+import struct
+import tarfile
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clipnoise.data.base import Examples, Splits
+from clipnoise.data.base import Examples, Partitioned, Splits
+from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import Partitioned
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
 
@@ -152,3 +159,266 @@ class Images(Partitioned):
             return examples(images, labels, rows, self.task, scaled)
 
         return self.cut(cache, take)
+
+
+BYTES = 0x08  # the code of unsigned bytes in an IDX file
+
+
+def _files(folder: str, *md5: str) -> tuple[RemoteFile, ...]:
+    """Return the images and labels for training, then those for testing."""
+    names = [
+        f"{part}-{kind}-ubyte.gz"
+        for part in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
+    return tuple(
+        RemoteFile(name, f"{folder}/{name}", md5=checksum)
+        for name, checksum in zip(names, md5, strict=True)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(Images):
+    """70,000 grey 28×28 images of handwritten digits.
+
+    The papers scale pixels to [0, 1] (AdaDPS, Appendix B).
+    """
+
+    id: ClassVar[str] = "mnist"
+    title: ClassVar[str] = "MNIST"
+    licence: ClassVar[str] = "CC BY-SA 3.0"
+    source: ClassVar[str] = (
+        "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document "
+        "recognition, Proceedings of the IEEE 86, 1998; the copy that torchvision uses"
+    )
+    split: ClassVar[str] = "the published 60,000 and 10,000; validation and public from the 60,000"
+    manual: ClassVar[str] = "no licence to accept; the IDX files, compressed as they are."
+    files: ClassVar[tuple[RemoteFile, ...]] = _files(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    )
+    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    classes: ClassVar[int] = 10
+    training_file: ClassVar[int] = 60_000
+    test_file: ClassVar[int] = 10_000
+    means: ClassVar[tuple[float, ...]] = (0.1307,)
+    deviations: ClassVar[tuple[float, ...]] = (0.3081,)
+
+    def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        images, labels, test_images, test_labels = (
+            read_idx(folder / file.name, axes)
+            for file, axes in zip(self.files, (3, 1, 3, 1), strict=True)
+        )
+        return {"train": (images[:, None], labels), "test": (test_images[:, None], test_labels)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(Mnist):
+    """70,000 grey 28×28 images of clothes."""
+
+    id: ClassVar[str] = "fashion-mnist"
+    title: ClassVar[str] = "Fashion-MNIST"
+    licence: ClassVar[str] = "MIT"
+    source: ClassVar[str] = (
+        "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking "
+        "machine learning algorithms, arXiv:1708.07747, 2017"
+    )
+    files: ClassVar[tuple[RemoteFile, ...]] = _files(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    )
+    means: ClassVar[tuple[float, ...]] = (0.2860,)
+    deviations: ClassVar[tuple[float, ...]] = (0.3530,)
+
+
+def read_idx(path: Path, axes: int) -> np.ndarray:
+    """Read a compressed IDX file of bytes.
+
+    Args:
+        path: a file that ends in .gz.
+        axes: how many axes it must have.
+
+    Returns:
+        uint8, read-only.
+
+    Raises:
+        UserError: it is damaged or not of this format.
+    """
+    import numpy as np
+
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: truncated or damaged ({error}).") from None
+    start = 4 * (1 + axes)
+    magic, *shape = struct.unpack(f">{1 + axes}I", content[:start].ljust(start, b"\0"))
+    if magic != BYTES << 8 | axes:
+        raise UserError(f"{path}: not an IDX file of bytes with {axes} axes.")
+    values = np.frombuffer(content, dtype=np.uint8, offset=min(start, len(content)))
+    if len(values) != np.prod(shape):
+        raise UserError(f"{path}: holds {len(values)} bytes, but its header says {shape}.")
+    return values.reshape(shape)
+
+
+SITE = "https://www.cs.toronto.edu/~kriz"
+PIECE = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(Images):
+    """60,000 colour 32×32 images of ten classes of objects.
+
+    Standardised as usual with torchvision (DP-AdamBC, Appendix A), with the means and deviations
+    that Opacus' example uses.
+    """
+
+    id: ClassVar[str] = "cifar-10"
+    title: ClassVar[str] = "CIFAR-10"
+    licence: ClassVar[str] = "none stated; free for research, to be cited"
+    source: ClassVar[str] = (
+        "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of "
+        "Toronto, 2009"
+    )
+    split: ClassVar[str] = "the published 50,000 and 10,000; validation and public from the 50,000"
+    manual: ClassVar[str] = "no licence to accept; the archive for Python, not unpacked."
+    files: ClassVar[tuple[RemoteFile, ...]] = (
+        RemoteFile(
+            "cifar-10-python.tar.gz",
+            f"{SITE}/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+        ),
+    )
+    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
+    classes: ClassVar[int] = 10
+    training_file: ClassVar[int] = 50_000
+    test_file: ClassVar[int] = 10_000
+    means: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
+    deviations: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
+    batches: ClassVar[dict[str, tuple[str, ...]]] = {
+        "train": tuple(f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)),
+        "test": ("cifar-10-batches-py/test_batch",),
+    }
+    labels: ClassVar[str] = "labels"
+
+    pixels: Pixels = "standardised"
+
+    def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        import numpy as np
+
+        path = folder / self.files[0].name
+        members = read_members(path, [name for names in self.batches.values() for name in names])
+        read = {name: self._batch(path, name, content) for name, content in members.items()}
+        return {
+            part: (
+                np.concatenate([read[name][0] for name in names]),
+                np.concatenate([read[name][1] for name in names]),
+            )
+            for part, names in self.batches.items()
+        }
+
+    def _batch(self, path: Path, name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Return the images and labels of a batch."""
+        import numpy as np
+
+        where = f"{path}: {name}"
+        batch = unpickle(content, where)
+        if not isinstance(batch, dict) or not {"data", self.labels} <= batch.keys():
+            raise UserError(f"{where}: not a batch of images: expected data and {self.labels}.")
+        data, labels = np.asarray(batch["data"]), np.asarray(batch[self.labels])
+        if data.dtype != np.uint8 or data.ndim != 2 or labels.dtype.kind != "i":
+            raise UserError(f"{where}: expected rows of bytes and whole numbers as labels.")
+        if data.shape[1] != math.prod(self.shape):
+            raise UserError(f"{where}: {data.shape[1]} bytes do not make an image {self.shape}.")
+        return data.reshape(-1, *self.shape), labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(Cifar10):
+    """60,000 colour 32×32 images of a hundred classes of objects."""
+
+    id: ClassVar[str] = "cifar-100"
+    title: ClassVar[str] = "CIFAR-100"
+    files: ClassVar[tuple[RemoteFile, ...]] = (
+        RemoteFile(
+            "cifar-100-python.tar.gz",
+            f"{SITE}/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+        ),
+    )
+    classes: ClassVar[int] = 100
+    means: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
+    deviations: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
+    batches: ClassVar[dict[str, tuple[str, ...]]] = {
+        "train": ("cifar-100-python/train",),
+        "test": ("cifar-100-python/test",),
+    }
+    labels: ClassVar[str] = "fine_labels"
+
+
+def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Read files from a compressed archive without unpacking it to disk.
+
+    Args:
+        path: a .tar.gz file.
+        names: which files.
+
+    Raises:
+        UserError: the archive is damaged, or a file is not in it.
+    """
+    contents = {}
+    try:
+        with gzip.open(path) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.name in names else None
+                    if content is not None:
+                        contents[member.name] = content.read()
+            while stream.read(PIECE):  # gzip verifies its checksum at the end
+                pass
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise UserError(f"{path}: truncated or damaged ({error}).") from None
+    missing = [name for name in names if name not in contents]
+    if missing:
+        raise UserError(f"{path}: {', '.join(missing)} is not in the archive.")
+    return contents
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads numbers, text, lists, dicts and arrays, and refuses anything else.
+
+    An unrestricted pickle can call any function that it names.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        import numpy as np
+
+        allowed = {
+            ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+        }
+        if (module, name) not in allowed:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not data")
+        return allowed[module, name]
+
+
+def unpickle(content: bytes, where: str) -> Any:
+    """Read a pickle of plain data and arrays, as Python 2 wrote them.
+
+    Args:
+        content: the pickle.
+        where: what it is, for the message.
+
+    Raises:
+        UserError: it is damaged, or contains anything else.
+    """
+    try:
+        return _Unpickler(io.BytesIO(content), encoding="latin1").load()
+    except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: cannot be read ({error}).") from None

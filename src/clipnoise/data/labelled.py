@@ -1,21 +1,30 @@
-"""Texts with a label, in Parquet files as on the Hugging Face hub: what their datasets share."""
+"""Texts with a label, in Parquet files as on the Hugging Face hub: GLUE, SNLI and reviews."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from clipnoise.data.base import Examples, Splits
-from clipnoise.data.readers import check_label, parquet_rows
+from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
-from clipnoise.data.rows import RaggedRows, RaggedWriter
+from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import Partitioned
-from clipnoise.data.text import TOKENIZERS, Tokenising, Tokenizer, TokenizerName
-from clipnoise.fields import Count
+from clipnoise.data.text import (
+    FIRST,
+    MOST_IDS,
+    TOKENIZERS,
+    Tokenising,
+    Tokenizer,
+    TokenizerName,
+    Vocabulary,
+    words_in,
+)
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import Count, Natural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +36,61 @@ Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
 
 NO_LABEL = -1
+ROWS_AT_ONCE = 4096
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a Parquet file, reading it in pieces.
+
+    Args:
+        path: the file.
+        columns: which columns, in order; none may have a missing value.
+
+    Yields:
+        One tuple of values per row.
+
+    Raises:
+        UserError: the file is truncated or damaged, lacks a column, or has a missing value.
+    """
+    file = _guarded(path, lambda: _open(path))
+    for column in columns:
+        if column not in file.schema_arrow.names:
+            raise unknown("column", column, file.schema_arrow.names, file=str(path))
+    pieces, done = file.iter_batches(ROWS_AT_ONCE, columns=list(columns)), 0
+    while (piece := _guarded(path, lambda: next(pieces, None))) is not None:
+        values = [piece.column(column) for column in columns]
+        for column, held in zip(columns, values, strict=True):
+            if held.null_count:
+                end = done + len(piece)
+                raise UserError(f"{path}: {column}: a missing value in rows {done} to {end}.")
+        yield from zip(*(held.to_pylist() for held in values), strict=True)
+        done += len(piece)
+
+
+def _open(path: Path) -> Any:
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    return ParquetFile(path)
+
+
+def _guarded(path: Path, read: Callable[[], Any]) -> Any:
+    import pyarrow  # type: ignore[import-untyped]
+
+    try:
+        return read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a Parquet file, or truncated or damaged ({error}).") from None
+
+
+def check_label(path: Path, label: object, classes: int) -> int:
+    """Return a label, an integer from 0 to classes − 1.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not isinstance(label, int) or not 0 <= label < classes:
+        raise UserError(f"{path}: the label {label!r}; allowed are 0 to {classes - 1}.")
+    return label
 
 
 def one_file_each(folder: str, **names: str) -> Parts:
@@ -166,3 +230,347 @@ class TokenisedTexts(Sequences):
 
     def encoder(self, cache: Path, weights: Path) -> Encode:
         return Tokenizer(self.tokenizer, weights, self.length).encode
+
+
+GLUE = "A. Wang et al., GLUE, ICLR 2019; nyu-mll/glue on the Hugging Face hub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glue(TokenisedTexts):
+    """Base of the tasks of GLUE: two classes, tested on the published validation set."""
+
+    split: ClassVar[str] = (
+        "GLUE's test labels are not published: its validation set is the test set, as in the "
+        "papers; validation and public from the training file"
+    )
+    classes: ClassVar[int] = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sst2(Glue):
+    """SST-2: is a phrase of a film review positive?"""
+
+    id: ClassVar[str] = "sst2"
+    title: ClassVar[str] = "SST-2"
+    licence: ClassVar[str] = "not stated by its authors"
+    source: ClassVar[str] = f"R. Socher et al., EMNLP 2013; {GLUE}"
+    columns: ClassVar[tuple[str, ...]] = ("sentence",)
+    parts: ClassVar[Parts] = one_file_each("sst2", train="train", test="validation")
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
+    training_file: ClassVar[int] = 67_349
+    test_file: ClassVar[int] = 872
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qnli(Glue):
+    """QNLI: does a sentence answer a question?"""
+
+    id: ClassVar[str] = "qnli"
+    title: ClassVar[str] = "QNLI"
+    licence: ClassVar[str] = "CC BY-SA 4.0 (SQuAD)"
+    source: ClassVar[str] = f"P. Rajpurkar et al., EMNLP 2016; {GLUE}"
+    columns: ClassVar[tuple[str, ...]] = ("question", "sentence")
+    parts: ClassVar[Parts] = one_file_each("qnli", train="train", test="validation")
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
+    training_file: ClassVar[int] = 104_743
+    test_file: ClassVar[int] = 5_463
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qqp(Glue):
+    """QQP: do two questions ask the same thing?"""
+
+    id: ClassVar[str] = "qqp"
+    title: ClassVar[str] = "QQP"
+    licence: ClassVar[str] = "Quora's terms of use: non-commercial"
+    source: ClassVar[str] = f"S. Iyer et al., First Quora Dataset Release, 2017; {GLUE}"
+    columns: ClassVar[tuple[str, ...]] = ("question1", "question2")
+    parts: ClassVar[Parts] = one_file_each("qqp", train="train", test="validation")
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
+    training_file: ClassVar[int] = 363_846
+    test_file: ClassVar[int] = 40_430
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnli(Glue):
+    """MNLI: does a sentence follow from another, contradict it, or neither?
+
+    Attributes:
+        genres: whether the test sentences match the genres of the training sentences.
+    """
+
+    id: ClassVar[str] = "mnli"
+    title: ClassVar[str] = "MNLI"
+    licence: ClassVar[str] = "by genre: OANC, CC BY 3.0, CC BY-SA 3.0, public domain"
+    source: ClassVar[str] = f"A. Williams, N. Nangia, S. Bowman, NAACL 2018; {GLUE}"
+    split: ClassVar[str] = f"{Glue.split}; two test sets, matched and mismatched"
+    columns: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
+    classes: ClassVar[int] = 3
+    parts: ClassVar[Parts] = one_file_each(
+        "mnli", train="train", matched="validation_matched", mismatched="validation_mismatched"
+    )
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
+    training_file: ClassVar[int] = 392_702
+    test_file: ClassVar[int] = 9_815  # matched; mismatched has 9,832
+
+    genres: Literal["matched", "mismatched"] = "matched"
+
+    @property
+    def test_part(self) -> str:
+        return self.genres
+
+    def sizes(self) -> dict[str, int]:
+        mismatched = self.genres == "mismatched" and self.test_examples is None
+        return {**super().sizes(), **({"test": 9_832} if mismatched else {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snli(TokenisedTexts):
+    """SNLI: does a sentence follow from another, contradict it, or neither?
+
+    Rows without a label, on which the annotators disagreed, are left out.
+    """
+
+    id: ClassVar[str] = "snli"
+    title: ClassVar[str] = "SNLI"
+    licence: ClassVar[str] = "CC BY-SA 4.0"
+    source: ClassVar[str] = (
+        "S. Bowman, G. Angeli, C. Potts, C. Manning, EMNLP 2015; stanfordnlp/snli on the Hugging "
+        "Face hub"
+    )
+    split: ClassVar[str] = "the published three files; public from the training file"
+    preprocessing: ClassVar[str] = (
+        f"rows without a label are left out; {TokenisedTexts.preprocessing}"
+    )
+    columns: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
+    classes: ClassVar[int] = 3
+    parts: ClassVar[Parts] = one_file_each(
+        "plain_text", train="train", validation="validation", test="test"
+    )
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("stanfordnlp/snli", parts)
+    drops_unlabelled: ClassVar[bool] = True
+    training_file: ClassVar[int] = 549_367
+    validation_file: ClassVar[int] = 9_842
+    test_file: ClassVar[int] = 9_824
+
+    validation_examples: Natural = 9_842
+
+
+Counted = Literal["unlabelled", "private"]
+
+UNLABELLED = one_file_each("plain_text", unlabelled="unsupervised")
+
+
+class ImdbReviews(LabelledTexts):
+    """Facts about the IMDB reviews."""
+
+    licence: ClassVar[str] = "not stated by its authors"
+    source: ClassVar[str] = (
+        "A. Maas et al., Learning word vectors for sentiment analysis, ACL 2011; stanfordnlp/imdb "
+        "on the Hugging Face hub"
+    )
+    split: ClassVar[str] = "the published 25,000 and 25,000; validation and public from the first"
+    columns: ClassVar[tuple[str, ...]] = ("text",)
+    classes: ClassVar[int] = 2
+    parts: ClassVar[Parts] = one_file_each("plain_text", train="train", test="test")
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("stanfordnlp/imdb", {**parts, **UNLABELLED})
+    raw: ClassVar[str] = "imdb"
+    training_file: ClassVar[int] = 25_000
+    test_file: ClassVar[int] = 25_000
+
+
+class AmazonReviews(LabelledTexts):
+    """Facts about the Amazon reviews: one and two stars are negative, four and five positive."""
+
+    licence: ClassVar[str] = "not stated; reviews gathered by J. McAuley and J. Leskovec"
+    source: ClassVar[str] = (
+        "X. Zhang, J. Zhao, Y. LeCun, Character-level convolutional networks for text "
+        "classification, NIPS 2015; fancyzhx/amazon_polarity on the Hugging Face hub"
+    )
+    split: ClassVar[str] = "the published 3,600,000 and 400,000; validation and public of the first"
+    columns: ClassVar[tuple[str, ...]] = ("content",)
+    classes: ClassVar[int] = 2
+    parts: ClassVar[Parts] = {
+        "train": tuple(f"amazon_polarity/train-0000{i}-of-00004" for i in range(4)),
+        **one_file_each("amazon_polarity", test="test"),
+    }
+    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("fancyzhx/amazon_polarity", parts)
+    raw: ClassVar[str] = "amazon"
+    training_file: ClassVar[int] = 3_600_000
+    test_file: ClassVar[int] = 400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imdb(ImdbReviews, TokenisedTexts):
+    """IMDB reviews for a pretrained model."""
+
+    id: ClassVar[str] = "imdb"
+    title: ClassVar[str] = "IMDB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amazon(AmazonReviews, TokenisedTexts):
+    """Amazon reviews for a pretrained model."""
+
+    id: ClassVar[str] = "amazon"
+    title: ClassVar[str] = "Amazon reviews"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedWords(LabelledTexts):
+    """Base of reviews as words from a vocabulary that is counted in IMDB reviews.
+
+    Attributes:
+        words: size of the vocabulary, the most frequent words first.
+        counted: in which reviews words are counted. The 50,000 "unlabelled" ones are published
+            beside the labelled ones and in no split here: they are public. "private" counts in the
+            training file, as the released code does: the vocabulary then depends on private
+            examples, which no noise covers, and ε is nominal.
+    """
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted")
+
+    words: Count = 10_000
+    counted: Counted = "unlabelled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not FIRST < self.words <= MOST_IDS:
+            raise ValueError(f"words must be above {FIRST} and at most {MOST_IDS}")
+
+    @property
+    def meaning(self) -> str:
+        """What the words stand for."""
+        return f"the {self.words} most frequent words of IMDB's {self.counted} reviews"
+
+    def caveat(self) -> str | None:
+        if self.counted == "unlabelled":
+            return None
+        return "the vocabulary was counted in the private reviews, which no noise covers"
+
+    def vocabulary(self, cache: Path, size: int) -> Vocabulary:
+        """Count a vocabulary of a given size.
+
+        Raises:
+            UserError: IMDB's raw files are missing or damaged, or have fewer words.
+        """
+        folder = Imdb().raw_files(cache).require()
+        names = UNLABELLED["unlabelled"] if self.counted == "unlabelled" else Imdb.parts["train"]
+        paths = [folder / f"{name}.parquet" for name in names]
+
+        def texts() -> Iterator[str]:
+            for path in paths:
+                for (text,) in parquet_rows(path, Imdb.columns):
+                    yield text
+
+        return Vocabulary.counted(texts(), size, " and ".join(map(str, paths)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordSequences(CountedWords, Sequences):
+    """Base of reviews as sequences of words; two of the `words` ids are padding and unknown.
+
+    Source: AdaDPS, Appendix B and released code (10,000 words, the first 290 of a review).
+    """
+
+    preprocessing: ClassVar[str] = (
+        "lower case, without markup and punctuation; 0 is padding, 1 an unknown word"
+    )
+
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "length")
+
+    length: Count = 290
+
+    @property
+    def signature(self) -> Signature:
+        shape, words, meaning = (self.length,), self.words, self.meaning
+        return Signature("tokens", shape, self.classes, vocabulary=words, meaning=meaning)
+
+    def encoder(self, cache: Path, weights: Path) -> Encode:
+        vocabulary = self.vocabulary(cache, self.words - FIRST)
+        return partial(vocabulary.encode, length=self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImdbWords(ImdbReviews, WordSequences):
+    """IMDB reviews as sequences of words."""
+
+    id: ClassVar[str] = "imdb-words"
+    title: ClassVar[str] = "IMDB (words)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmazonWords(AmazonReviews, WordSequences):
+    """Amazon reviews as sequences of words, from the vocabulary of IMDB."""
+
+    id: ClassVar[str] = "amazon-words"
+    title: ClassVar[str] = "Amazon reviews (words)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagOfWords(CountedWords):
+    """Base of reviews as bags of words.
+
+    Attributes:
+        features: "bag-of-words" is the relative frequency of a word in a review; "tf-idf" is that
+            times ln(reviews / reviews with the word), counted in the vocabulary's reviews.
+
+    Source: AdaDPS, Appendix B and released code.
+    """
+
+    preprocessing: ClassVar[str] = (
+        "lower case, without markup and punctuation; relative frequency of each word, or tf-idf"
+    )
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "features")
+
+    features: Literal["bag-of-words", "tf-idf"] = "bag-of-words"
+
+    @property
+    def signature(self) -> Signature:
+        meaning = f"{self.features} of {self.meaning}"
+        return Signature("features", (self.words,), self.classes, meaning=meaning)
+
+    def prepare(self, cache: Path) -> None:
+        import numpy as np
+
+        folder, vocabulary = self.raw_files(cache).require(), self.vocabulary(cache, self.words)
+        idf = vocabulary.inverse_frequency if self.features == "tf-idf" else np.ones(self.words)
+        arrays: dict[str, np.ndarray] = {}
+        for part in self.parts:
+            columns, values = RaggedWriter(cache, "uint16"), RaggedWriter(cache, "float32")
+            labels = array("b")
+            for (text,) in self.labelled(folder, part, labels):
+                words = words_in(text)
+                ranks, counts = vocabulary.counts(words)
+                columns.append(ranks)
+                values.append(counts / max(len(words), 1) * idf[ranks])
+            arrays[f"{part}_starts"], arrays[f"{part}_columns"] = columns.arrays()
+            arrays[f"{part}_values"] = values.arrays()[1]
+            arrays[f"{part}_labels"] = np.array(labels)
+        self.write(cache, arrays)
+
+    def load(self, cache: Path) -> Splits:
+        import torch
+
+        def bags(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> SparseRows:
+            starts, columns = arrays[f"{part}_starts"], arrays[f"{part}_columns"]
+            values = arrays[f"{part}_values"]
+            return SparseRows(starts, columns, values, self.words, chosen, torch.float32)
+
+        return self.cut_texts(cache, bags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImdbBow(ImdbReviews, BagOfWords):
+    """IMDB reviews as bags of words."""
+
+    id: ClassVar[str] = "imdb-bow"
+    title: ClassVar[str] = "IMDB (bags of words)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmazonBow(AmazonReviews, BagOfWords):
+    """Amazon reviews as bags of IMDB's words: public data from outside IMDB's distribution."""
+
+    id: ClassVar[str] = "amazon-bow"
+    title: ClassVar[str] = "Amazon reviews (bags of words)"

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clipnoise.data.base import Examples, Splits
+from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.images import Scaled
-from clipnoise.data.readers import parquet_rows
+from clipnoise.data.labelled import parquet_rows
 from clipnoise.data.remote import digest
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.splits import Partitioned
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, to_plain
 

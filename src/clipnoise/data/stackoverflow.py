@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import lzma
+import sqlite3
+import tarfile
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clipnoise.data.base import Examples, Splits
-from clipnoise.data.readers import Database, Sentence, open_database, read_counts
+from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature, TaskName
-from clipnoise.data.splits import Partitioned
 from clipnoise.data.text import MOST_IDS
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
@@ -29,6 +35,9 @@ WORDS, TAGS = "stackoverflow.word_count", "stackoverflow.tag_count"
 HELD_OUT = 1000  # users in whose sentences words and tags are counted
 
 Target = Literal["tag", "tags"]
+Part = Literal["train", "heldout"]
+NAME = "clipnoise.Example"
+BYTES, MESSAGE, TEXT = 12, 11, 9  # field types of a protocol buffer
 TASK_OF: dict[Target, TaskName] = {"tag": "classification", "tags": "multi-label"}
 
 
@@ -250,3 +259,157 @@ def _encoded(
     ranks, counts = np.unique(np.array(known, "int64"), return_counts=True)
     tags = np.unique(np.array([tag[text] for text in sentence.tags if text in tag], "int64"))
     return ranks, counts / max(len(sentence.words), 1), tags
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence and of its question's title, in order, and the question's tags."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open database of users and their examples; `path` is for messages."""
+
+    path: Path
+    connection: sqlite3.Connection
+
+    def users(self, part: Part) -> list[str]:
+        """Return the ids of the users of a part, in the order of TensorFlow Federated.
+
+        Raises:
+            UserError: the database has no such part.
+        """
+        rows = self.connection.execute(
+            "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?", (part,)
+        )
+        names = sorted(name for (name,) in rows)
+        if not names:
+            raise UserError(f"{self.path}: no split {part!r} in it.")
+        return names
+
+    def sentences(self, part: Part, user: str) -> Iterator[Sentence]:
+        """Yield the sentences of a user in their order.
+
+        Raises:
+            UserError: one is not a tf.train.Example with tokens, title and tags.
+        """
+        rows = self.connection.execute(
+            "SELECT serialized_example_proto FROM examples "
+            "WHERE client_id = ? AND split_name = ? ORDER BY rowid",
+            (user, part),
+        )
+        for (serialised,) in rows:
+            try:
+                texts = texts_of(serialised)
+                words = f"{texts['tokens']} {texts['title']}".split()
+                yield Sentence(tuple(words), tuple(texts["tags"].split("|")))
+            except (KeyError, ValueError) as error:
+                raise UserError(
+                    f"{self.path}: an example of user {user} in the split {part!r} is damaged or "
+                    f"lacks a feature ({error})."
+                ) from None
+
+
+@contextmanager
+def open_database(path: Path, folder: Path) -> Iterator[Database]:
+    """Open a compressed database, unpacked into a temporary file.
+
+    Args:
+        path: the file, which ends in .lzma.
+        folder: on whose disk it is unpacked.
+
+    Raises:
+        UserError: it is truncated or damaged, or the disk is full.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacked.") as place:
+        plain = Path(place) / "database"
+        try:
+            with lzma.open(path) as packed, plain.open("wb") as stream:
+                copyfileobj(packed, stream, 1 << 20)
+        except (lzma.LZMAError, EOFError) as error:
+            raise UserError(f"{path}: truncated or damaged ({error}).") from None
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be unpacked into {folder}: {error.strerror}."
+            ) from None
+        connection = sqlite3.connect(f"{plain.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            yield Database(path, connection)
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{path}: not a database of TensorFlow Federated ({error}).") from None
+        finally:
+            connection.close()
+
+
+def read_counts(path: Path) -> dict[str, int]:
+    """Read counts of words ("word count" in each line) or of tags (JSON).
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    name = path.name.removesuffix(".tar.bz2")
+    try:
+        with tarfile.open(path) as archive:
+            member = archive.extractfile(name)
+            assert member is not None
+            content = member.read().decode()
+        if content.lstrip().startswith("{"):
+            return {tag: int(count) for tag, count in json.loads(content).items()}
+        pairs = (line.split() for line in content.splitlines())
+        return {word: int(count) for word, count in pairs}
+    except (tarfile.TarError, OSError, EOFError, KeyError, ValueError) as error:
+        raise UserError(f"{path}: truncated or damaged ({error}).") from None
+
+
+def texts_of(serialised: bytes) -> dict[str, str]:
+    """Return the text features of a serialised tf.train.Example.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    from google.protobuf.message import DecodeError
+
+    try:
+        example = _message()()
+        example.ParseFromString(serialised)
+        return {
+            feature.key: feature.value.bytes_list.value[0].decode()
+            for feature in example.features.feature
+            if feature.value.bytes_list.value
+        }
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+@cache
+def _message() -> Any:
+    """Return the message class of tf.train.Example, defined here so that TensorFlow is not needed.
+
+    Only the fields that are read have names.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="clipnoise")
+    fields: dict[str, list[tuple[str, int, int, str, bool]]] = {
+        "BytesList": [("value", 1, BYTES, "", True)],
+        "Feature": [("bytes_list", 1, MESSAGE, "BytesList", False)],
+        "Entry": [("key", 1, TEXT, "", False), ("value", 2, MESSAGE, "Feature", False)],
+        "Features": [("feature", 1, MESSAGE, "Entry", True)],
+        "Example": [("features", 1, MESSAGE, "Features", False)],
+    }
+    for name, parts in fields.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind, other, repeated in parts:
+            message.field.add(
+                name=field,
+                number=number,
+                type=kind,
+                label=3 if repeated else 1,
+                type_name=f".clipnoise.{other}" if other else None,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(NAME))

@@ -1,4 +1,4 @@
-"""Image models, and small convolutional networks."""
+"""Image models: small convolutional networks, residual networks and vision transformers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.errors import UserError
 from clipnoise.fields import Count
 from clipnoise.models.base import Model
 
@@ -149,3 +150,110 @@ class AveragedCNN(ImageModel):
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet18(ImageModel):
+    """ResNet-18 with GroupNorm in place of BatchNorm and no activation in place.
+
+    DP-PMLF's released code takes timm's network, lets Opacus replace each BatchNorm by a GroupNorm
+    of 32 groups, and enlarges CIFAR images to 224 pixels.
+    Source: He et al. 2016, Table 1; DP-PMLF, Appendix, Models.
+
+    Attributes:
+        stem: "3x3" keeps the resolution of small images; "imagenet" is the original 7×7
+            convolution and pooling, which reduce 32 pixels to one after the last stage.
+        blocks: residual blocks of each of the four stages; every stage after the first halves the
+            resolution and doubles the channels.
+        width: channels of the first stage.
+        groups: number of groups of each GroupNorm.
+    """
+
+    id: ClassVar[str] = "resnet-18"
+    libraries: ClassVar[tuple[str, ...]] = ("timm.models.resnet",)
+    title: ClassVar[str] = "ResNet-18"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (16, 256)
+
+    stem: Literal["3x3", "imagenet"] = "3x3"
+    blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
+    width: Count = 64
+    groups: Literal[1, 2, 4, 8, 16, 32] = 32
+
+    def __post_init__(self) -> None:
+        if self.width % self.groups:
+            raise ValueError(f"width must be a multiple of groups, {self.groups}")
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        from timm.models.resnet import BasicBlock, ResNet
+        from torch import nn
+
+        self.require(signature)
+        inputs = signature.shape[0]
+        network: nn.Module = ResNet(
+            BasicBlock,  # type: ignore[arg-type]
+            self.blocks,
+            channels=tuple(self.width * 2**stage for stage in range(4)),
+            num_classes=signature.outputs,
+            in_chans=inputs,
+            norm_layer=lambda channels, **_: nn.GroupNorm(self.groups, channels),
+        )
+        if self.stem == "3x3":
+            network.conv1 = nn.Conv2d(inputs, 64, kernel_size=3, padding=1, bias=False)
+            network.maxpool = nn.Identity()
+        for module in network.modules():
+            if isinstance(module, nn.ReLU):
+                module.inplace = False
+        return network
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionTransformer(ImageModel):
+    """A vision transformer with a class token, by default ViT-Small on patches of 4×4 pixels.
+
+    DP-PMLF does not state the size of its network; its released code names ViT-Small, with patches
+    of 16×16 on images enlarged to 224 pixels. Small images have about as many patches of 4×4.
+    Source: Dosovitskiy et al. 2021, section 3.1; DP-PMLF, Appendix, Models.
+
+    Attributes:
+        patch: side length of a patch, in pixels.
+        width: length of a token.
+        layers: blocks of attention and a multi-layer perceptron.
+        heads: number of attention heads.
+    """
+
+    id: ClassVar[str] = "vit"
+    libraries: ClassVar[tuple[str, ...]] = ("timm.models.vision_transformer",)
+    title: ClassVar[str] = "ViT"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (16, 256)
+
+    patch: Count = 4
+    width: Count = 384
+    layers: Count = 12
+    heads: Count = 6
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, {self.heads}")
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        from timm.models import vision_transformer as timm
+
+        self.require(signature)
+        channels, height, width = signature.shape
+        if height % self.patch or width % self.patch:
+            raise UserError(
+                f"model.patch: {self.patch} must divide the sides of the images, "
+                f"{height} and {width} pixels."
+            )
+        network: nn.Module = timm.VisionTransformer(
+            img_size=(height, width),
+            patch_size=self.patch,
+            in_chans=channels,
+            num_classes=signature.outputs,
+            embed_dim=self.width,
+            depth=self.layers,
+            num_heads=self.heads,
+        )
+        return network
