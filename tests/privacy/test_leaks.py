@@ -17,7 +17,6 @@ from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.query import Component
-from clipnoise.core.state import StepConstants
 from clipnoise.core.step import privatize
 from clipnoise.methods.base import Public, Released, State
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
@@ -65,7 +64,7 @@ def test_a_private_query_cannot_declare_too_little_noise() -> None:
         def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
             return (Component(clip_norm / expected_batch_size, noise_factor=0.5),)
 
-    constants = StepConstants(noise_multiplier=1.0, expected_batch_size=2.0, total_steps=1)
+    constants = Public(noise_multiplier=1.0, expected_batch_size=2.0, total_steps=1)
     with pytest.raises(ValueError, match="Quiet is declared private, but adds too little noise"):
         privatize(ClippedSum(torch.ones(3)), Quiet(), Clipping(1.0), [torch.ones(3)], constants)
 

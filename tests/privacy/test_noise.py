@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clipnoise.core.clipping import ClippedSum, Clipping
-from clipnoise.core.state import StepConstants
+from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
 from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments
@@ -67,7 +67,7 @@ def test_a_release_carries_the_noise_its_query_declares() -> None:
     sigma, clip_norm, b, d = 1.7, 0.5, 8.0, 200_000
     for query in (ClippedMean(), IndependentMoments()):
         total, noise = ClippedSum(torch.zeros(d)), source(d).next(query.draws)
-        constants = StepConstants(noise_multiplier=sigma, expected_batch_size=b, total_steps=1)
+        constants = Public(noise_multiplier=sigma, expected_batch_size=b, total_steps=1)
         released = privatize(total, query, Clipping(clip_norm), noise, constants)
         for value, component in zip(released, query.components(clip_norm, b), strict=True):
             deviation = component.noise_factor * sigma * component.sensitivity

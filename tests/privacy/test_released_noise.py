@@ -12,7 +12,7 @@ from torch import Tensor
 from clipnoise import replay
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.query import Query
-from clipnoise.core.state import StepConstants
+from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
 from clipnoise.gradients.per_example import clipped_sum
 
@@ -22,7 +22,7 @@ NOISY = [(name, options) for name, options in VARIANTS if build(name, **options)
 
 
 def release(query: Query, total: Tensor, noise: list[Tensor]) -> tuple[Tensor, ...]:
-    constants = StepConstants(noise_multiplier=SIGMA, expected_batch_size=B, total_steps=1)
+    constants = Public(noise_multiplier=SIGMA, expected_batch_size=B, total_steps=1)
     return privatize(ClippedSum(total), query, Clipping(clip_norm=C), noise, constants)
 
 

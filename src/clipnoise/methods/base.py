@@ -1,7 +1,12 @@
-"""All that a method's file imports: field types, queries, kinds of methods, and update rules."""
+"""All that a method's file imports: field types, queries, kinds of methods, and update rules.
+
+Each update rule is written once: a method joins one with a query. Rules post-process what the query
+releases, so they add nothing to the privacy cost.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.core.method import (
@@ -18,7 +23,6 @@ from clipnoise.core.query import Released
 from clipnoise.core.state import Public, State
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
-from clipnoise.methods.rules import SGD, AdaGrad, Adam, Momentum, RMSProp, RootScaled
 from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedMean,
@@ -37,40 +41,78 @@ if TYPE_CHECKING:
 else:
     Tensor = Any  # for annotations only: listing the methods does not load torch
 
-__all__ = [
-    "SGD",
-    "AdaGrad",
-    "Adam",
-    "Clean",
-    "CleanClippedMean",
-    "ClippedMean",
-    "ClippedUserMean",
-    "ClippingMethod",
-    "Count",
-    "Decay",
-    "Fraction",
-    "IndependentMoments",
-    "IndependentMomentsForFree",
-    "JointMoments",
-    "JointMomentsAsPublished",
-    "LocalTraining",
-    "Method",
-    "Momentum",
-    "NonNegative",
-    "OracleMethod",
-    "PlainMean",
-    "PlainUserMean",
-    "Positive",
-    "PrivateMethod",
-    "Probability",
-    "Public",
-    "Query",
-    "RMSProp",
-    "Released",
-    "RootScaled",
-    "SingleRateMethod",
-    "State",
-    "Tensor",
-    "UserError",
-    "WarmStart",
-]
+
+@dataclass(frozen=True, kw_only=True)
+class SGD(SingleRateMethod):
+    """θ ← θ − ηg."""
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return -self.learning_rate * g
+
+
+@dataclass(frozen=True, kw_only=True)
+class Momentum(SingleRateMethod):
+    """b ← βb + g; θ ← θ − ηb."""
+
+    momentum: Decay = 0.9
+
+    def velocity(self, g: Tensor, state: State) -> Tensor:
+        """Return b ← βb + g, shape (d,); without momentum nothing is remembered."""
+        if self.momentum:
+            state["b"] = self.momentum * state["b"] + g
+            return state["b"]
+        return g
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return -self.learning_rate * self.velocity(g, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaGrad(SingleRateMethod):
+    """ν ← ν + g²; θ ← θ − η g/√ν, where 0/0 = 0."""
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        state["v"] = state["v"] + g.square()
+        root = state["v"].sqrt()
+        return -self.learning_rate * g / root.masked_fill(root == 0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootScaled(SingleRateMethod):
+    """What Adam and RMSProp share: a direction divided by the root of a second moment."""
+
+    gamma: NonNegative = 1e-8
+
+    def descend(self, direction: Tensor, v: Tensor) -> Tensor:
+        """Return −η·direction/(√v + γ), shape (d,)."""
+        return -self.learning_rate * direction / (v.sqrt() + self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSProp(RootScaled):
+    """v ← βv + (1−β)g²; θ ← θ − η g/(√v + γ), without bias correction."""
+
+    beta: Decay = 0.9
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return self.descend(g, state.decay("v", g.square(), self.beta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(RootScaled):
+    """θ ← θ − η m̂/(√v̂ + γ), m̂ and v̂ the bias-corrected running averages of g and g²."""
+
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        return self.descend(*state.moments(g, self.betas))
+
+    def update_from(self, g: Tensor, g_squared: Tensor, state: State) -> Tensor:
+        """Return the change for moments of two different values, each of shape (d,)."""
+        m = state.average("m", g, self.betas[0])
+        return self.descend(m, state.average("v", g_squared, self.betas[1]).clamp(min=0))

@@ -14,23 +14,6 @@ from clipnoise.core.query import Adjacency, Component, Query, Released
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "Adjacency",
-    "CleanClippedMean",
-    "ClippedMean",
-    "ClippedUserMean",
-    "Component",
-    "IndependentMoments",
-    "IndependentMomentsForFree",
-    "JointMoments",
-    "JointMomentsAsPublished",
-    "PlainMean",
-    "PlainUserMean",
-    "Query",
-    "Released",
-    "project",
-]
-
 
 @dataclass(frozen=True)
 class ClippedMean(Query):

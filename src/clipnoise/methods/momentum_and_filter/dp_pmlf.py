@@ -1,11 +1,110 @@
-"""DP-PMLF: per-sample momentum before the clip, a low-pass filter after the noise."""
+"""DP-PMLF: per-sample momentum before the clip, a low-pass filter after the noise.
+
+With its two halves alone, LP-DPSGD, and InnerOuter, which has ordinary momentum for the filter.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clipnoise.methods.base import SGD, ClippedMean, Count, Fraction, PrivateMethod
-from clipnoise.methods.momentum_and_filter.low_pass import LowPassFiltered
+from clipnoise.methods.base import (
+    SGD,
+    ClippedMean,
+    Count,
+    Fraction,
+    Momentum,
+    PrivateMethod,
+    Public,
+    Released,
+    State,
+    Tensor,
+)
+
+
+def recurse(
+    name: str, x: Tensor, a: tuple[float, ...], b: tuple[float, ...], state: State
+) -> Tensor:
+    """Compute y_t = −Σ_{r≥1} a_r y_{t−r} + Σ_{r≥0} b_r x_{t−r}, with zero history.
+
+    Args:
+        name: under which the past x and y are kept in the state, in as many slots as there are
+            taps: x_t in slot t mod n_b, y_t in slot t mod n_a.
+        x: x_t.
+        a: a_1 … a_{n_a}.
+        b: b_0 … b_{n_b}.
+        state: the memory; its step counter is t.
+
+    Returns:
+        y_t, shaped like x_t.
+    """
+    t = state.step
+
+    def slot(kind: str, r: int, taps: int) -> str:
+        return f"{name} {kind}{(t - r) % taps}"
+
+    y = b[0] * x
+    for r in range(1, min(len(b), t)):
+        y.add_(state[slot("x", r, len(b) - 1)], alpha=b[r])
+    for r in range(1, min(len(a) + 1, t)):
+        y.sub_(state[slot("y", r, len(a))], alpha=a[r - 1])
+    if len(b) > 1:
+        state[slot("x", 0, len(b) - 1)] = x
+    if a:
+        state[slot("y", 0, len(a))] = y
+    return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowPassFiltered(PrivateMethod):
+    """What LP-DPSGD and DP-PMLF share: θ ← θ − η m_t/c_t.
+
+    m_t = −Σ_{r=1..n_a} a_r m_{t−r} + Σ_{r=0..n_b} b_r g̃_{t−r}, and the normaliser c_t is the same
+    recursion on a constant input of 1. The filter is post-processing.
+
+    Source: DP-PMLF, Algorithm 1, lines 9 to 12 and equation 3.
+    """
+
+    query = ClippedMean()
+
+    filter_a: tuple[float, ...] = (-0.9,)
+    filter_b: tuple[float, ...] = (0.1,)
+
+    def __post_init__(self) -> None:
+        total = sum(self.filter_b) - sum(self.filter_a)
+        if abs(total - 1) > 1e-9:
+            raise ValueError(
+                f"filter_a and filter_b must satisfy −Σa + Σb = 1, but the sum is {total:.10g}"
+            )
+        if not self.filter_b or self.filter_b[0] == 0:
+            raise ValueError("filter_b must begin with a b_0 other than 0, because c_1 = b_0")
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        m = recurse("m", g, self.filter_a, self.filter_b, state)
+        c = recurse("c", state.like.new_ones(()), self.filter_a, self.filter_b, state)
+        return -self.learning_rate * m / c
+
+
+@dataclass(frozen=True, kw_only=True)
+class LPDPSGD(LowPassFiltered):
+    """DP-SGD with a low-pass filter on the released gradient.
+
+    θ ← θ − η m_t/c_t with m_t = −Σ a_r m_{t−r} + Σ b_r g̃_{t−r}.
+
+    Source: Zhang et al. 2024 (DOPPLER); DP-PMLF, Algorithm 1 with k = 1.
+    """
+
+    id = "lp-dpsgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPMLFWithoutMomentum(LPDPSGD):
+    """DP-PMLF without per-sample momentum: LP-DPSGD under the name of the ablation.
+
+    Source: DP-PMLF, ablation studies and Figure 3 (w/o PM).
+    """
+
+    id = "dp-pmlf-wo-pm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +153,23 @@ class DPPMLFWithoutFilter(SGD, PerSampleMomentum):
 
     id = "dp-pmlf-wo-lf"
     query = ClippedMean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerOuter(Momentum, PrivateMethod):
+    """v_i = Σ_j β^j ∇f_i(θ_{t−j}) over k iterates; m ← β_o m + g̃; θ ← θ − η m.
+
+    Source: Xiao et al. 2023 (inner-outer momentum), as compared in DP-PMLF.
+    """
+
+    id = "innerouter"
+    query = ClippedMean()
+
+    beta: Fraction = 0.1
+    history: Count = 2
+
+    def iterates(self) -> int:
+        return self.history
+
+    def iterate_weights(self, available: int) -> tuple[float, ...]:
+        return tuple(self.beta**j for j in range(available))

@@ -1,10 +1,14 @@
-"""DP-Adam: alone, and two non-private variants that show what its second moment suffers from."""
+"""DP-Adam, DP-RMSProp and DP-AdaGrad: the rules as they are, on the released gradient.
+
+With two non-private variants that show what the second moment of DP-Adam suffers from.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from clipnoise.methods.base import (
+    AdaGrad,
     Adam,
     Clean,
     CleanClippedMean,
@@ -15,6 +19,7 @@ from clipnoise.methods.base import (
     PrivateMethod,
     Public,
     Released,
+    RMSProp,
     State,
     Tensor,
 )
@@ -68,3 +73,26 @@ class ClippedAdamBiased(Adam, ClippingMethod):
         (g,) = released
         m, v = state.moments(g, self.betas)
         return self.descend(m, v + self.phi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPRMSProp(RMSProp, PrivateMethod):
+    """v ← βv + (1−β)g̃²; θ ← θ − η g̃/(√v + γ), without bias correction.
+
+    Source: AdaDPS, appendix C.1.
+    """
+
+    id = "dp-rmsprop"
+    query = ClippedMean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPAdaGrad(AdaGrad, PrivateMethod):
+    """ν ← ν + g̃²; θ ← θ − η g̃/√ν, where 0/0 = 0.
+
+    Source: On Design Principles for Private Adaptive Optimizers, Algorithm 3 on the released
+    gradient; AdaDPS, appendix C.1.
+    """
+
+    id = "dp-adagrad"
+    query = ClippedMean()

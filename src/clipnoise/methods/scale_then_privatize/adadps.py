@@ -1,5 +1,6 @@
-"""AdaDPS: scale each gradient by a second moment of public gradients, then privatize.
+"""AdaDPS: scale each gradient by public knowledge, then privatize.
 
+The scale is a second moment of public gradients, or side information that is fixed before training.
 Beside it AdaS, the same without clip and noise, and the ideal, whose public data are the private
 ones.
 """
@@ -13,6 +14,7 @@ from clipnoise.methods.base import (
     Clean,
     ClippedMean,
     Decay,
+    NonNegative,
     OracleMethod,
     PlainMean,
     Positive,
@@ -171,3 +173,43 @@ class AdaDPSAdam(SGD, PrivateMethod):
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         state["M"], state["v"] = self.moments(state, public)
         return super().update(released, state, public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideScale(SGD):
+    """What AdaDPS with side information shares with AdaS: s = 1/(A + γ), fixed before training.
+
+    A is public side information: token frequencies, TF-IDF values, or any given vector. Counted on
+    the private training file it would not be side information, and a guarantee would be void.
+
+    Source: AdaDPS, Algorithm 1, option 2.
+    """
+
+    uses_side_information = True
+
+    gamma: NonNegative = 1e-3
+
+    def scale(self, state: State, public: Public) -> Tensor:
+        return 1 / (public.require("side_information") + self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaDPSSide(SideScale, PrivateMethod):
+    """Clip g_i/(A + γ) with A fixed before training; θ ← θ − η u_t.
+
+    Source: AdaDPS, Algorithm 1, option 2.
+    """
+
+    id = "adadps-side"
+    query = ClippedMean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaSSide(SideScale):
+    """θ ← θ − η ḡ/(A + γ) with A fixed before training. Non-private.
+
+    Source: AdaDPS, appendix C.2 and Table 9 (AdaS without public data).
+    """
+
+    id = "adas-side"
+    query = PlainMean()
