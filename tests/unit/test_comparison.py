@@ -14,8 +14,8 @@ from reporting_data import run_row, write_csv, write_study
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.report.comparison import Comparison, compare, comparison_data, to_csv
 from clipnoise.report.document import document
+from clipnoise.report.published import Comparison, compare, comparison_data, to_csv
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import ReportItem

@@ -11,7 +11,7 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.figures import draw_figure
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
@@ -21,7 +21,7 @@ from clipnoise.report.statistics import (
     ranking,
     wilcoxon,
 )
-from clipnoise.report.tables.costs import cost_table
+from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
 
@@ -132,8 +132,11 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=1, passes_per_step=2, audit="not refuted: ε ≥ 0.90 of 1.00")
-    lines = cost_table(runs, "comparison").lines
-    assert lines[0][-1] == "audit"
-    assert lines[1] == ("dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
-    assert lines[-1][0] == "sgd"
-    assert lines[-1][-1] == "not audited"
+    (block,) = build_table(runs, "comparison", costs=True).costs
+    assert block["groups"][-1]["headings"] == ["audit"]
+    first, *_, last = (
+        (row["label"], *(cell["text"] for cell in row["cells"])) for row in block["rows"]
+    )
+    assert first == ("dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
+    assert last[0] == "sgd"
+    assert last[-1] == "not audited"

@@ -12,8 +12,7 @@ from scipy import stats
 
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
-from clipnoise.report.statistics import Sample, holm, paired_p_value, sample
-from clipnoise.report.tables.bold import judge
+from clipnoise.report.statistics import Sample, holm, judge, paired_p_value, sample
 from clipnoise.studies.collect import RUN_COLUMNS
 
 

@@ -11,10 +11,10 @@ import pytest
 from reporting_data import quickstart, run_row, write_csv
 
 from clipnoise.errors import UserError
+from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
 from clipnoise.report.formats import budget, duration, ranges, significant
 from clipnoise.report.records import read_runs
-from clipnoise.report.tables.export import latex, to_csv, to_latex, to_markdown
-from clipnoise.report.tables.results import build_table, table_notes
+from clipnoise.report.tables import build_table, table_notes
 from clipnoise.studies.collect import RUN_COLUMNS
 
 
@@ -206,10 +206,10 @@ def test_wide_tables_are_split_into_blocks_without_losing_a_column(tabulate):
         for i in (1, 2)
     ]
     table = tabulate(rows)
-    panels = table.blocks()
-    columns = [(g.dataset, text) for panel in panels for g in panel for text in g.budgets]
-    assert columns == [(d, f"eps={e}") for d in "abc" for e in (1, 2, 4, 8)]
-    assert all(sum(len(g.budgets) for g in panel) <= 6 for panel in panels)
+    groups = [block["groups"] for block in table.blocks()]
+    columns = [(g["title"][0], text) for block in groups for g in block for text in g["headings"]]
+    assert columns == [(d, f"ε = {e}") for d in "abc" for e in (1, 2, 4, 8)]
+    assert all(sum(len(g["headings"]) for g in block) <= 6 for block in groups)
 
 
 def test_markdown_rows_have_as_many_cells_as_their_heading(tabulate):

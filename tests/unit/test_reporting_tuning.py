@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from reporting_data import run_row, write_csv
 
+from clipnoise.report.privacy import CHARGED, SHARED, UNCHARGED, tuned
 from clipnoise.report.records import read_runs
-from clipnoise.report.tuning import CHARGED, SHARED, UNCHARGED, tuned
 from clipnoise.studies.collect import RUN_COLUMNS
 
 

@@ -15,7 +15,7 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
-from clipnoise.report.tables.results import build_table
+from clipnoise.report.tables import build_table
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run
 from clipnoise.studies.collect import collect

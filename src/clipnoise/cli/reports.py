@@ -30,13 +30,10 @@ def table(
     It shows mean ± standard deviation over seeds, from whatever runs there are. Failed and missing
     runs are counted in it.
     """
-    from dataclasses import replace
-
     from clipnoise.files import write_atomically
+    from clipnoise.report.export import to_csv, to_latex, to_markdown
     from clipnoise.report.records import read_runs
-    from clipnoise.report.tables.costs import cost_table
-    from clipnoise.report.tables.export import to_csv, to_latex, to_markdown
-    from clipnoise.report.tables.results import build_table
+    from clipnoise.report.tables import build_table
     from clipnoise.studies.study import load_study
 
     plan = load_study(study, scale)
@@ -44,10 +41,14 @@ def table(
         raise unknown("panel", panel, plan.panels, file=str(study))
     shown = [item for item in plan.report if item.kind == "table" and item.panel == panel]
     title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
-    rows = read_runs(runs)
-    costs = cost_table(rows, panel) if any(item.costs for item in shown) else None
-    made = build_table(rows, panel, title=title, caption=caption)
-    made = replace(made, watermark=plan.watermark, costs=costs)
+    made = build_table(
+        read_runs(runs),
+        panel,
+        title=title,
+        caption=caption,
+        costs=any(item.costs for item in shown),
+        watermark=plan.watermark,
+    )
     for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_atomically(out.with_name(out.name + ending), text(made))
     print(f"{out}: .csv, .md and .tex")
@@ -67,7 +68,7 @@ def figure(
     It draws the runs that there are, and names in the figure those that are missing.
     """
     from clipnoise.files import write_atomically
-    from clipnoise.report.figures.kinds import draw_figure
+    from clipnoise.report.figures import draw_figure
     from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.study import load_study
 
@@ -96,8 +97,8 @@ def compare(
     A published number for which there are no runs has a line, too.
     """
     from clipnoise.files import write_atomically
-    from clipnoise.report.comparison import compare as compare_runs
-    from clipnoise.report.comparison import to_csv
+    from clipnoise.report.published import compare as compare_runs
+    from clipnoise.report.published import to_csv
     from clipnoise.report.records import read_runs
     from clipnoise.studies.study import comparisons, load_study
 
@@ -158,7 +159,7 @@ def partial_report(
     import tempfile
 
     from clipnoise.files import write_atomically
-    from clipnoise.report.figures.kinds import draw_figure
+    from clipnoise.report.figures import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.collect import collect

@@ -9,16 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.comparison import compare, comparison_data
+from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
-from clipnoise.report.privacy import headline, privacy_statement
+from clipnoise.report.privacy import headline, privacy_statement, tuned
+from clipnoise.report.published import compare, comparison_data
 from clipnoise.report.records import STATUSES
-from clipnoise.report.tables.bold import TEST
-from clipnoise.report.tables.costs import NOTE, cost_table
-from clipnoise.report.tables.export import table_blocks
-from clipnoise.report.tables.moments import moments_data
-from clipnoise.report.tables.results import build_table, table_notes
-from clipnoise.report.tuning import tuned
+from clipnoise.report.tables import TEST, build_table, table_notes
 from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
@@ -131,14 +127,13 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":
         return moments_data(item, runs)
-    table = build_table(runs, item.panel, title=title, caption=item.caption)
-    costs = [cost_table(runs, item.panel).to_block()] if item.costs else []
+    table = build_table(runs, item.panel, costs=item.costs)
     return {
         "kind": "table",
         "title": title,
         "caption": item.caption,
-        "blocks": [*table_blocks(table), *costs],
-        "notes": [*table_notes(table), *([NOTE] if costs else [])],
+        "blocks": [*table.blocks(), *table.costs],
+        "notes": table_notes(table),
     }
 
 

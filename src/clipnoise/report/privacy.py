@@ -1,12 +1,13 @@
-"""The privacy section of a report: what is guaranteed, what is nominal, what is not private."""
+"""The sections on privacy and tuning: what is guaranteed, what is nominal, what tuning costs."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.formats import DASH, budget, count, significant
+from clipnoise.report.formats import DASH, budget, count, settings, significant
 from clipnoise.report.records import NON_PRIVATE
 
 GROUPING = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
@@ -115,3 +116,58 @@ def _rows(runs: pd.DataFrame) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+# ---- The section about tuning
+
+CELL = ["panel", "label", "dataset", "model", "budget"]
+NOMINAL = "†"
+
+SHARED = (
+    f"{NOMINAL} Runs with the same seed share noise and batches, so together they reveal more than "
+    "composition accounts for: nominal. With secure noise every run draws its own."
+)
+UNCHARGED = "ε is that of one run. The search is not charged, so its true cost is higher."
+CHARGED = {
+    "composition": "With tuning: ε of publishing every private run of the search and one reported "
+    "run, composed in RDP.",
+    "selection": f"{NOMINAL} With tuning: ε of publishing the best of a random number of runs, on "
+    "average as many as there are configurations (Papernot and Steinke 2022, theorem 6). The "
+    "search tried a fixed grid, so this ε is nominal.",
+}
+
+
+def tuned(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the rows of the section about tuning, and the notes below them.
+
+    Args:
+        runs: runs.csv.
+    """
+    selected = runs[runs["configurations"].notna()]
+    rows = [
+        _tuned_row(dict(zip(CELL, map(str, key), strict=True)), cell)
+        for key, cell in selected.groupby(CELL, sort=False)
+    ]
+    charges = list(selected["charge"].drop_duplicates())
+    notes = [CHARGED[charge] for charge in charges if charge in CHARGED]
+    if ((selected["charge"] == "composition") & (selected["randomness"] != "secure")).any():
+        notes.append(SHARED)
+    if "nothing" in charges:
+        notes.append(UNCHARGED)
+    remarks = [text for text in selected["tuning_remark"].drop_duplicates() if text]
+    return {"rows": rows, "notes": [*notes, *remarks]}
+
+
+def _tuned_row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
+    first = cell.iloc[0]
+    chosen = [text for text in cell["tuned"].drop_duplicates() if text]
+    nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
+    doubtful = (nominal | (cell["randomness"] != "secure")).any()
+    with_tuning = significant(cell["epsilon_with_tuning"].max())
+    return {
+        **place,
+        "budget": budget(place["budget"]),
+        "chosen": "; ".join(settings(json.loads(text)) for text in chosen) or "not chosen yet",
+        "tried": f"{first['configurations']:.0f} in {first['tuning_runs']:.0f} runs",
+        "with": with_tuning + (NOMINAL if doubtful and with_tuning != DASH else ""),
+    }

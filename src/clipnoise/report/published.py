@@ -1,18 +1,26 @@
-"""Published numbers: CSV files with what a paper prints, cell by cell, under this suite's ids."""
+"""Published numbers: CSV files with what a paper prints, cell by cell, and ours beside them."""
 
 from __future__ import annotations
 
 import csv
+import math
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import pandas as pd
 from annotated_types import Ge
 from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
+from clipnoise.files import csv_text
+from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
+from clipnoise.report.records import PLACE
+from clipnoise.report.tables import Cell, cell_of, mark_notes
+from clipnoise.studies.file import ReportItem
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
@@ -120,3 +128,260 @@ def read_published(path: Path) -> tuple[PublishedCell, ...]:
         columns = ", ".join(field.name for field in fields(PublishedCell))
         raise UserError(f"{path}: no cells. Columns: {columns}.")
     return tuple(cells)
+
+
+# ---- Beside ours
+
+COLUMNS = (
+    *("panel", *PLACE, "metric", "published", "published_std", "published_n"),
+    *("ours", "ours_std", "n", "planned", "claim", "difference", "standard_error"),
+    *("source", "note"),
+)
+HEADS = ["dataset", "model", "budget", "method", "published", "ours", "runs", "difference"]
+FEW = 3  # metrics that a note names
+
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """One number as published and as measured here; either may be missing.
+
+    Attributes:
+        panel: the panel of the study; empty where no panel has the dataset and model.
+        place: dataset, model, budget, method and label.
+        metric: what is compared.
+        published: the published cell.
+        ours: the runs of the study.
+    """
+
+    panel: str
+    place: Place
+    metric: Metric
+    published: PublishedCell | None = None
+    ours: Cell | None = None
+
+    @property
+    def difference(self) -> float:
+        """Ours minus published; NaN where either has no number."""
+        if self.published is None or self.ours is None:
+            return math.nan
+        return self.ours.sample.mean - float(self.published.value)
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of the difference of two means; NaN where a deviation is unknown.
+
+        Source: Welch 1947, for samples of unequal variance.
+        """
+        if self.published is None or self.ours is None:
+            return math.nan
+        theirs, runs, ours = self.published.deviation, self.published.n, self.ours.sample
+        if theirs is None or runs is None or ours.n < 2:
+            return math.nan
+        return math.sqrt(float(theirs) ** 2 / runs + ours.deviation**2 / ours.n)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A panel of a study beside a published table.
+
+    Attributes:
+        item: the report item.
+        table: where the published numbers were read.
+        pairs: the published cells at the panel's datasets and models, in the order of the table.
+        unpublished: what the panel has and the table lacks.
+        elsewhere: the published cells at other datasets and models.
+    """
+
+    item: ReportItem
+    table: Path
+    pairs: tuple[ComparedCell, ...]
+    unpublished: tuple[ComparedCell, ...]
+    elsewhere: tuple[ComparedCell, ...]
+
+
+def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
+    """Set the runs of one panel beside the cells of a published table.
+
+    A published cell is matched with the configuration of the same dataset, model, budget and
+    method whose label is the cell's variant. A cell without a variant is matched if there is only
+    one such configuration and its label is no other cell's variant.
+
+    Args:
+        runs: runs.csv.
+        item: the report item; it names the panel.
+        table: the published table.
+
+    Raises:
+        UserError: the table is missing or wrong.
+    """
+    selected = runs[runs["panel"] == item.panel]
+    by_place = selected.groupby(PLACE, sort=False)
+    configurations = {tuple(map(str, place)): rows for place, rows in by_place}
+    sites = {place[:2] for place in configurations}
+    pairs: list[ComparedCell] = []
+    elsewhere: list[ComparedCell] = []
+    used = set()
+    cells = read_published(table)
+    named = {(*_head(cell), cell.variant) for cell in cells}
+    for cell in cells:
+        metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, None, True))
+        match = _match(cell, configurations, named)
+        if match and metric.column in runs.columns:
+            used.add((match, metric.column))
+            ours = cell_of(configurations[match], metric)
+            pairs.append(ComparedCell(item.panel, match, metric, cell, ours))
+            continue
+        place = (*_head(cell), cell.variant or cell.method)
+        here = place[:2] in sites
+        pair = ComparedCell(item.panel if here else "", place, metric, cell)
+        (pairs if here else elsewhere).append(pair)
+    metrics = dict.fromkeys(pair.metric for pair in pairs if pair.metric.column in runs.columns)
+    extra = [
+        ComparedCell(item.panel, place, metric, None, cell_of(rows, metric))
+        for metric in metrics
+        for place, rows in configurations.items()
+        if (place, metric.column) not in used and not _never_records(rows, metric)
+    ]
+    return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere))
+
+
+def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
+    """Return whether all runs completed, but runs of this kind do not record the metric."""
+    done = (runs["status"] == "completed").all()
+    return bool(done and runs[metric.column].isna().all())
+
+
+def _head(cell: PublishedCell) -> Place:
+    return (cell.dataset, cell.model, cell.budget, cell.method)
+
+
+def _match(
+    cell: PublishedCell, configurations: Collection[Place], named: Container[Place]
+) -> Place | None:
+    """Return the place of a published cell among those of a panel, if exactly one fits."""
+    head = _head(cell)
+    exact_place = (*head, cell.variant or cell.method)
+    if exact_place in configurations:
+        return exact_place
+    places = [place for place in configurations if place[:4] == head]
+    unambiguous = len(places) == 1 and places[0] not in named and not cell.variant
+    return places[0] if unambiguous else None
+
+
+def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
+    """Return one line per pair, every number in the metric's own unit.
+
+    Published cells that no panel has appear once, without a panel; results without a published
+    number appear too. A watermark is a column of its own.
+    """
+    comparisons = list(compared)
+    rows = [_line(pair) for each in comparisons for pair in (*each.pairs, *each.unpublished)]
+    placed = {pair.published for each in comparisons for pair in each.pairs}
+    rest = (pair for each in comparisons for pair in each.elsewhere if pair.published not in placed)
+    lines = [*rows, *dict.fromkeys(map(_line, rest))]
+    mark = {"warning": watermark} if watermark else {}
+    table = ({**dict(zip(COLUMNS, line, strict=True)), **mark} for line in lines)
+    return csv_text([*COLUMNS, *mark], table)
+
+
+def _line(pair: ComparedCell) -> tuple[Any, ...]:
+    """Return a line of the CSV file; None is written as an empty field."""
+    line: list[Any] = [pair.panel, *pair.place, pair.metric.column]
+    theirs, ours = pair.published, pair.ours
+    line += [theirs.value, theirs.deviation, theirs.n] if theirs else [None] * 3
+    if ours:
+        runs = ours.sample
+        line += [exact(runs.mean), exact(runs.deviation), runs.n, runs.planned, ours.claim]
+    else:
+        line += [None] * 5
+    line += [exact(pair.difference), exact(pair.standard_error)]
+    return (*line, *((theirs.source, theirs.note) if theirs else (None, None)))
+
+
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain data for the PDF template, which lays it out."""
+    metrics = dict.fromkeys(pair.metric.heading for pair in comparison.pairs)
+    several = len(metrics) > 1
+    rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in comparison.pairs]
+    return {
+        "kind": "rows",
+        "title": comparison.item.title or comparison.item.panel,
+        "caption": comparison.item.caption,
+        "heads": (["metric"] if several else []) + HEADS,
+        "numbers": 4,
+        "rows": rows,
+        "notes": _notes(comparison, list(metrics)),
+    }
+
+
+def _row(pair: ComparedCell) -> list[str]:
+    dataset, model, text, _, label = pair.place
+    ours = pair.ours
+    return [
+        *(dataset, model, budget(text), label, _printed(pair)),
+        DASH if ours is None else ours.text + ours.mark,
+        DASH if ours is None else f"{ours.sample.n}/{ours.sample.planned}",
+        _difference(pair),
+    ]
+
+
+def _printed(pair: ComparedCell) -> str:
+    """Return the published number with the digits that the paper prints."""
+    if pair.published is None:
+        return DASH
+    mean, std = (_shown(x, pair.metric) for x in (pair.published.value, pair.published.deviation))
+    return mean + (f" ± {std}" if std else "")
+
+
+def _shown(value: Decimal | None, metric: Metric) -> str:
+    if value is None:
+        return ""
+    scaled = value.scaleb(round(math.log10(metric.factor)))
+    smallest = -3 if metric.decimals is None else -6
+    if not scaled or smallest <= scaled.adjusted() < 6:
+        return f"{scaled:f}".replace("-", "−")
+    digits = len(scaled.as_tuple().digits)
+    return power(*f"{scaled:.{digits - 1}e}".split("e"))
+
+
+def _difference(pair: ComparedCell) -> str:
+    if math.isnan(pair.difference):
+        return DASH
+    sign = "+" if pair.difference >= 0 else ""
+    error = pair.standard_error
+    spread = "" if math.isnan(error) else f" ± {pair.metric.show(error)}"
+    return sign + pair.metric.show(pair.difference) + spread
+
+
+def _notes(comparison: Comparison, metrics: Sequence[str]) -> list[str]:
+    """Return how to read a comparison, and what it has no pair for."""
+    cells = [pair.ours for pair in comparison.pairs if pair.ours is not None]
+    lost = len(comparison.pairs) - len(cells)
+    unpublished = len({pair.place for pair in comparison.unpublished})
+    elsewhere = len(comparison.elsewhere)
+    remarks = dict.fromkeys(pair.published.note for pair in comparison.pairs if pair.published)
+    named = ", ".join(metrics) if len(metrics) <= FEW else "Every number"
+    notes = [
+        f"{named}: mean ± standard deviation. Difference: ours minus published; its ± is the "
+        "standard error, given where both sides report a deviation and a number of runs."
+        if metrics
+        else "No published number has a dataset and model of this panel.",
+        f"Published numbers: {comparison.table.as_posix().rpartition('published/')[2]}. Their ε "
+        "is as the paper states it and was not verified here.",
+        f"{count(lost, 'published cell')} {'has' if lost == 1 else 'have'} no run in this panel."
+        if lost
+        else "",
+        f"{count(elsewhere, 'further published cell')} {'is' if elsewhere == 1 else 'are'} for "
+        "datasets or models that this panel does not have."
+        if elsewhere
+        else "",
+        f"{count(unpublished, 'configuration')} of this panel "
+        f"{'has' if unpublished == 1 else 'have'} no published number."
+        if unpublished
+        else "",
+        *(f"The paper: {remark}" for remark in remarks if remark),
+        *mark_notes(cells),
+    ]
+    return [note for note in notes if note]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import STATEMENT_WORDS
-from clipnoise.report.formats import budget
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 
 NON_PRIVATE = "non-private"
@@ -96,42 +93,3 @@ def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
 def is_private(runs: pd.DataFrame) -> pd.Series:
     """Return which rows have a privacy budget, missing runs included."""
     return runs["budget"] != NON_PRIVATE
-
-
-@dataclass(frozen=True)
-class Diagnosed:
-    """What diagnostics recorded of one configuration.
-
-    Attributes:
-        method: its id.
-        label: its label.
-        title: the configuration in words.
-        values: the diagnostics of the first seed that has some.
-        seed: that seed.
-        runs: rows of runs.csv with diagnostics, of every seed.
-    """
-
-    method: str
-    label: str
-    title: str
-    values: dict[str, Any]
-    seed: int
-    runs: pd.DataFrame
-
-
-def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
-    """Return what diagnostics recorded, by configuration in study order.
-
-    Args:
-        runs: rows of runs.csv.
-    """
-    places = runs[["dataset", "model"]].drop_duplicates()
-    configurations = []
-    for key, subset in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
-        dataset, model, text, method, label = map(str, key)
-        values = json.loads(subset["diagnostics"].iloc[0])
-        place = [dataset, model] if len(places) > 1 else []
-        title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
-        seed = int(subset["seed"].iloc[0])
-        configurations.append(Diagnosed(method, label, title, values, seed, subset))
-    return configurations

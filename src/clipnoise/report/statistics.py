@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,9 @@ from scipy import stats
 from clipnoise.report.formats import Metric
 
 ALPHA = 0.05
+
+K = TypeVar("K", bound=Hashable)
+Withheld = Literal["", "unfinished", "alone", "failed", "one seed"]
 
 # ---- Over the seeds of one configuration
 
@@ -127,6 +130,48 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+@dataclass(frozen=True)
+class Verdict(Generic[K]):
+    """Which methods lead a column.
+
+    Attributes:
+        leaders: the best and all that are not significantly worse; they are printed bold.
+        p_values: Holm-adjusted p-value against the best, which itself has none.
+        withheld: why there are no leaders; empty where there are some.
+    """
+
+    leaders: frozenset[K] = frozenset()
+    p_values: Mapping[K, float] = field(default_factory=dict)
+    withheld: Withheld = ""
+
+
+def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
+    """Find the best competitor and all that are not significantly worse.
+
+    The mean over the runs that survived flatters a method that diverges, so only methods whose
+    planned runs all completed can lead. A column with missing or damaged runs has no leaders.
+
+    Args:
+        samples: the competitors of one column.
+        higher_is_better: the direction of the metric.
+    """
+    if any(sample.missing or sample.corrupt for sample in samples.values()):
+        return Verdict(withheld="unfinished")
+    if len(samples) < 2:
+        return Verdict(withheld="alone")
+    able = {key: sample for key, sample in samples.items() if sample.complete}
+    if not able:
+        return Verdict(withheld="failed")
+    if min(sample.n for sample in able.values()) < 2:
+        return Verdict(withheld="one seed")
+    sign = 1.0 if higher_is_better else -1.0
+    best = max(able, key=lambda key: sign * able[key].mean)
+    others = [key for key in able if key != best]
+    raw = [paired_p_value(able[best].values, able[key].values) for key in others]
+    p_values = dict(zip(others, holm(raw), strict=True))
+    return Verdict(frozenset({best, *(k for k in others if p_values[k] >= ALPHA)}), p_values)
 
 
 # ---- Across tasks: a task is a dataset and a model at one budget

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from clipnoise.report.diagnostics import Diagnosed, diagnosed
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE, style
-from clipnoise.report.records import Diagnosed, diagnosed
 
 NOTHING = "no completed run with diagnostics"
 LINES = {  # name in the legend, colour and line

@@ -1,24 +1,46 @@
-"""The table of results: methods down, datasets × models × budgets across, and its footnotes."""
+"""The table of results: methods down, datasets × models × budgets across, and its footnotes.
+
+A table is laid out as blocks: plain data that the PDF template, Markdown and LaTeX show alike. A
+block holds `groups` (title and headings), `rows` and `references` (label and cells).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.formats import ACCURACY, DASH, LOSS, Metric, budget, count, listing
+from clipnoise.report.formats import (
+    ACCURACY,
+    DASH,
+    LOSS,
+    Metric,
+    budget,
+    count,
+    listing,
+    significant,
+)
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
-from clipnoise.report.statistics import Sample, sample
-from clipnoise.report.tables.bold import Verdict, bold_note, judge
-from clipnoise.report.tables.costs import CostTable
+from clipnoise.report.statistics import ALPHA, Sample, Verdict, judge, sample
 
 NOMINAL, REPLACE, ORACLE = "†", "‡", "§"
+TEST = f"two-sided paired t-test over seeds, Holm-corrected, α = {ALPHA}"
+WIDEST = 6  # columns of a block
+COSTS = ("examples/s", "peak memory (MB)", "passes per step")
+NOT_AUDITED = "not audited"
+COST_NOTE = (
+    "Cost: medians over completed runs, on the machines named under provenance. Passes per step: "
+    "gradients computed for each example. Audit: the lower bound on ε that an attack on the "
+    "method's releases gave, beside the ε claimed there. It can refute a claim but never prove one."
+)
 
-Place = tuple[str, str, str]  # dataset, model, budget
-Key = tuple[str, str]  # method, label
+Place = tuple[str, str, str]  # a column: dataset, model, budget
+Group = tuple[Place, ...]  # neighbouring columns of one dataset and model
+Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,34 +77,14 @@ class Cell:
 
     @property
     def mark(self) -> str:
-        """The sign of a footnote about the privacy claim; empty for a guarantee like the others."""
+        """The sign of a footnote about the privacy claim.
+
+        It is empty for a guarantee that can be compared with the others.
+        """
         if self.oracle:
             return ORACLE
         nominal = NOMINAL if self.claim == "nominal" else ""
         return nominal + (REPLACE if self.adjacency not in ("", ADJACENCY) else "")
-
-    @property
-    def competes(self) -> bool:
-        """Whether its ε is a guarantee that can be compared with the others."""
-        return not self.mark
-
-
-@dataclass(frozen=True)
-class Group:
-    """The columns of one dataset and model: its budgets."""
-
-    dataset: str
-    model: str
-    budgets: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        """The heading above the columns."""
-        return f"{self.dataset}, {self.model}"
-
-    def headings(self) -> list[str]:
-        """Return the column headings."""
-        return [budget(text) for text in self.budgets]
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,16 @@ class Row:
     method: str
     label: str
     private: bool
-    cells: Mapping[Place, Cell]
+    cells: dict[Place, Cell]
 
-    def across(self, group: Group) -> Iterator[tuple[Cell | None, int]]:
-        """Yield the cells below a group with the number of columns each spans.
+    def across(self, group: Group) -> list[dict[str, Any]]:
+        """Return the cells below a group of columns as plain data.
 
         A non-private reference has no ε: its one cell spans the columns of all budgets.
         """
-        if not self.private:
-            cell = self.cells.get((group.dataset, group.model, NON_PRIVATE))
-            yield cell, len(group.budgets)
-            return
-        for text in group.budgets:
-            yield self.cells.get((group.dataset, group.model, text)), 1
+        if self.private:
+            return [_plain(self.cells.get(place)) for place in group]
+        return [_plain(self.cells.get((*group[0][:2], NON_PRIVATE)), span=len(group))]
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,12 @@ class Table:
         title: heading.
         caption: what the reader should see; may be empty.
         metric: what the cells show.
-        groups: the columns.
+        groups: the columns of each dataset and model.
         rows: the competing methods: the private ones, or all where none is private.
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
+        costs: what the methods cost, as a block; empty where it is not asked for.
         watermark: printed on everything that shows the results; empty for none.
-        costs: what the methods cost; None where it is not asked for.
     """
 
     panel: str
@@ -131,9 +130,9 @@ class Table:
     groups: tuple[Group, ...]
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
-    verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
+    verdicts: Mapping[Place, Verdict[tuple[str, str]]] = field(default_factory=dict)
+    costs: tuple[Block, ...] = ()
     watermark: str = ""
-    costs: CostTable | None = None
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""
@@ -141,17 +140,49 @@ class Table:
             for place, cell in row.cells.items():
                 yield row, place, cell
 
-    def blocks(self, columns: int = 6) -> list[list[Group]]:
+    def blocks(self) -> list[Block]:
         """Distribute the columns over blocks of bounded width, whole groups where they fit."""
         blocks: list[list[Group]] = []
         for group in self.groups:
-            for start in range(0, len(group.budgets), columns):
-                piece = replace(group, budgets=group.budgets[start : start + columns])
-                used = sum(len(placed.budgets) for placed in blocks[-1]) if blocks else columns
-                if used + len(piece.budgets) > columns:
+            for start in range(0, len(group), WIDEST):
+                piece = group[start : start + WIDEST]
+                used = sum(map(len, blocks[-1])) if blocks else WIDEST
+                if used + len(piece) > WIDEST:
                     blocks.append([])
                 blocks[-1].append(piece)
-        return blocks
+        return [
+            {
+                "groups": [
+                    {"title": title_of(group), "headings": [budget(text) for _, _, text in group]}
+                    for group in block
+                ],
+                "rows": laid_out(self.rows, block),
+                "references": laid_out(self.references, block),
+            }
+            for block in blocks
+        ]
+
+
+def title_of(group: Group) -> str:
+    """Return the heading above the columns of a dataset and model."""
+    dataset, model, _ = group[0]
+    return f"{dataset}, {model}"
+
+
+def laid_out(rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return rows below groups of columns as plain data."""
+    return [
+        {"label": row.label, "cells": [cell for group in groups for cell in row.across(group)]}
+        for row in rows
+    ]
+
+
+def _plain(cell: Cell | None, text: str = "", span: int = 1) -> dict[str, Any]:
+    """Return a cell as plain data, or a plain text where there is none."""
+    if cell is None:
+        return {"text": text, "mark": "", "runs": "", "bold": False, "span": span}
+    runs, bold = cell.sample.runs, cell.leads
+    return {"text": cell.text, "mark": cell.mark, "runs": runs, "bold": bold, "span": span}
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
@@ -162,7 +193,15 @@ def choose_metric(runs: pd.DataFrame) -> Metric:
     return LOSS if has_loss and not has_accuracy else ACCURACY
 
 
-def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str = "") -> Table:
+def build_table(
+    runs: pd.DataFrame,
+    panel: str,
+    *,
+    title: str = "",
+    caption: str = "",
+    costs: bool = False,
+    watermark: str = "",
+) -> Table:
     """Build the table of one panel of a study.
 
     Args:
@@ -170,6 +209,8 @@ def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str
         panel: the panel to show; one without runs gives a table without rows.
         title: heading; empty takes the panel's name.
         caption: what the reader should see.
+        costs: whether to show what the methods cost and what their audits found.
+        watermark: printed on everything that shows the results; empty for none.
 
     Raises:
         UserError: two configurations share a row, so that their runs cannot be told apart.
@@ -179,16 +220,19 @@ def build_table(runs: pd.DataFrame, panel: str, *, title: str = "", caption: str
     rows = _rows(selected, metric, panel)
     private = tuple(row for row in rows if row.private)
     public = tuple(row for row in rows if not row.private)
-    table = Table(
+    competing, groups = private or public, _groups(selected)
+    return Table(
         panel=panel,
         title=title or panel,
         caption=caption,
         metric=metric,
-        groups=_groups(selected),
-        rows=private or public,
+        groups=groups,
+        rows=competing,
         references=public if private else (),
+        verdicts=_mark_leaders(competing, groups, metric),
+        costs=(_costs(selected),) if costs else (),
+        watermark=watermark,
     )
-    return _judged(table)
 
 
 def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
@@ -196,7 +240,7 @@ def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
     for (dataset, model), subset in runs.groupby(["dataset", "model"], sort=False):
         private = subset[is_private(subset)]
         budgets = (private if len(private) else subset)["budget"].drop_duplicates()
-        groups.append(Group(str(dataset), str(model), tuple(budgets)))
+        groups.append(tuple((str(dataset), str(model), text) for text in budgets))
     return tuple(groups)
 
 
@@ -236,56 +280,84 @@ def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
     )
 
 
-def _judged(table: Table) -> Table:
-    """Return the table with the leaders of every column marked."""
-    places = dict.fromkeys(
-        (group.dataset, group.model, text) for group in table.groups for text in group.budgets
-    )
+def _mark_leaders(
+    rows: Sequence[Row], groups: Sequence[Group], metric: Metric
+) -> dict[Place, Verdict[tuple[str, str]]]:
+    """Mark the leaders of every column in its cells, and return the verdicts."""
     verdicts = {}
-    for place in places:
-        samples = {
-            (row.method, row.label): row.cells[place].sample
-            for row in table.rows
-            if place in row.cells and row.cells[place].competes
-        }
-        if samples:
-            verdicts[place] = judge(samples, higher_is_better=table.metric.higher_is_better)
-    rows = tuple(replace(row, cells=_marked(row, verdicts)) for row in table.rows)
-    return replace(table, rows=rows, verdicts=verdicts)
+    for place in (place for group in groups for place in group):
+        cells = {(row.method, row.label): row.cells for row in rows if place in row.cells}
+        samples = {key: at[place].sample for key, at in cells.items() if not at[place].mark}
+        if not samples:
+            continue
+        verdict = verdicts[place] = judge(samples, higher_is_better=metric.higher_is_better)
+        for key in samples:
+            p_value, leads = verdict.p_values.get(key, float("nan")), key in verdict.leaders
+            cells[key][place] = replace(cells[key][place], leads=leads, p_value=p_value)
+    return verdicts
 
 
-def _marked(row: Row, verdicts: Mapping[Place, Verdict[Key]]) -> dict[Place, Cell]:
-    key = (row.method, row.label)
-    cells = {}
-    for place, cell in row.cells.items():
-        verdict = verdicts.get(place, Verdict())
-        p_value = verdict.p_values.get(key, float("nan"))
-        cells[place] = replace(cell, leads=key in verdict.leaders, p_value=p_value)
-    return cells
+def _costs(runs: pd.DataFrame) -> Block:
+    """Return what the methods of a panel cost, by method and label, and what audits found."""
+    places = [key for key, _ in runs.groupby(["dataset", "model"], sort=False)]
+    groups = [{"title": ", ".join(map(str, place)), "headings": list(COSTS)} for place in places]
+    rows = []
+    for (_, label), subset in runs.groupby(["method", "label"], sort=False):
+        texts = []
+        for dataset, model in places:
+            here = subset[(subset["dataset"] == dataset) & (subset["model"] == model)]
+            done = here[here["status"] == "completed"]
+            texts += [
+                significant(done["examples_per_second"].median(), 3),
+                significant(done["peak_memory_mb"].median(), 3),
+                significant(here["passes_per_step"].median()),
+            ]
+        texts.append(next((text for text in subset["audit"] if text), NOT_AUDITED))
+        rows.append({"label": str(label), "cells": [_plain(None, text) for text in texts]})
+    return {
+        "groups": [*groups, {"title": "", "headings": ["audit"]}],
+        "rows": rows,
+        "references": [],
+    }
+
+
+# ---- Notes below a table
 
 
 def table_notes(table: Table) -> list[str]:
     """Return the notes under a table, one sentence or two each."""
     cells = [cell for _, _, cell in table.cells()]
+    costs = [COST_NOTE] if table.costs else []
     if not cells:
-        return ["No run is planned for this panel."]
+        return ["No run is planned for this panel.", *costs]
+    planned = sorted({cell.sample.planned for cell in cells})
+    seeds = str(planned[0]) if len(planned) == 1 else f"{planned[0]} to {planned[-1]}"
     notes = [
-        _cell_note(table, cells),
-        bold_note(table.verdicts.values()),
+        f"{table.metric.heading}: "
+        + (
+            "one seed, so there is no standard deviation."
+            if planned == [1]
+            else f"mean ± sample standard deviation over {seeds} seeds."
+        ),
+        _bold_note(list(table.verdicts.values())),
         _unfinished_note(cells),
         "Non-private references have no ε and do not compete." if table.references else "",
         *mark_notes(cells),
+        *costs,
     ]
     return [note for note in notes if note]
 
 
-def _cell_note(table: Table, cells: list[Cell]) -> str:
-    planned = sorted({cell.sample.planned for cell in cells})
-    name = table.metric.heading
-    if planned == [1]:
-        return f"{name}: one seed, so there is no standard deviation."
-    seeds = str(planned[0]) if len(planned) == 1 else f"{planned[0]} to {planned[-1]}"
-    return f"{name}: mean ± sample standard deviation over {seeds} seeds."
+def _bold_note(verdicts: Sequence[Verdict[Any]]) -> str:
+    """Explain a table's bold, or why columns have none."""
+    explanations = {
+        "": f"Bold: the best of a column and all that are not significantly worse ({TEST}).",
+        "unfinished": "Columns with missing runs have no bold yet.",
+        "one seed": "There is no bold with one seed, because nothing can be tested.",
+        "failed": "Columns in which no method completed all its runs have no bold.",
+    }
+    reasons = {verdict.withheld for verdict in verdicts}
+    return " ".join(text for reason, text in explanations.items() if reason in reasons)
 
 
 def _unfinished_note(cells: list[Cell]) -> str:

@@ -1,13 +1,15 @@
-"""The table of moments: what diagnostics recorded of Adam's moments with and without noise."""
+"""What diagnostics recorded of Adam's moments with and without noise, and their table."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.formats import DASH, count, significant
-from clipnoise.report.records import Diagnosed, diagnosed
+from clipnoise.report.formats import DASH, budget, count, significant
+from clipnoise.report.records import PLACE
 from clipnoise.studies.file import ReportItem
 
 HEADS = ("configuration", "quantity", "min", "q1", "median", "q3", "max", "mean")
@@ -28,6 +30,45 @@ WITHOUT_NOISE = {
     "v_clipped": "second moment",
     "update_clipped": "update",
 }
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """What diagnostics recorded of one configuration.
+
+    Attributes:
+        method: its id.
+        label: its label.
+        title: the configuration in words.
+        values: the diagnostics of the first seed that has some.
+        seed: that seed.
+        runs: rows of runs.csv with diagnostics, of every seed.
+    """
+
+    method: str
+    label: str
+    title: str
+    values: dict[str, Any]
+    seed: int
+    runs: pd.DataFrame
+
+
+def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
+    """Return what diagnostics recorded, by configuration in study order.
+
+    Args:
+        runs: rows of runs.csv.
+    """
+    places = runs[["dataset", "model"]].drop_duplicates()
+    configurations = []
+    for key, subset in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
+        dataset, model, text, method, label = map(str, key)
+        values = json.loads(subset["diagnostics"].iloc[0])
+        place = [dataset, model] if len(places) > 1 else []
+        title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
+        seed = int(subset["seed"].iloc[0])
+        configurations.append(Diagnosed(method, label, title, values, seed, subset))
+    return configurations
 
 
 def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""A table of results as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from clipnoise.files import csv_text
+from clipnoise.report.formats import exact
+from clipnoise.report.tables import Block, Table, laid_out, table_notes, title_of
+
+COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
+CSV_COLUMNS = (
+    *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
+    *("mean", "std", *COUNTS, "bold", "p_value"),
+)
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "×": r"$\times$",
+    "–": "--",
+    "∞": r"$\infty$",
+    "†": r"\textdagger{}",
+    "‡": r"\textdaggerdbl{}",
+    "§": r"\S{}",
+    **{
+        letter: f"${name}$"
+        for letter, name in {
+            **{"α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta"},
+            **{"ε": r"\varepsilon", "η": r"\eta", "σ": r"\sigma", "′": "'"},
+            **{"Φ": r"\Phi", "√": r"\surd", "≤": r"\le", "≥": r"\ge"},
+        }.items()
+    },
+}
+
+
+def to_csv(table: Table) -> str:
+    """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
+    mark = {"warning": table.watermark} if table.watermark else {}
+    lines = [
+        {
+            "panel": table.panel,
+            "dataset": dataset,
+            "model": model,
+            "method": row.method,
+            "label": row.label,
+            "budget": budget,
+            "claim": cell.claim,
+            "metric": table.metric.column,
+            "mean": exact(cell.sample.mean),
+            "std": exact(cell.sample.deviation),
+            **{name: getattr(cell.sample, name) for name in COUNTS},
+            "bold": str(cell.leads).lower(),
+            "p_value": exact(cell.p_value),
+            **mark,
+        }
+        for row, (dataset, model, budget), cell in table.cells()
+    ]
+    return csv_text([*CSV_COLUMNS, *mark], lines)
+
+
+def _heads(block: Block) -> list[str]:
+    """Return the headings of a block in one line."""
+    pairs = [(g["title"], head) for g in block["groups"] for head in g["headings"]]
+    return ["method", *(f"{title}: {head}" if title else head for title, head in pairs)]
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table in Markdown: heading, caption, a pipe table per block of columns, notes."""
+    mark, caption = _markdown(table.watermark), _markdown(table.caption)
+    parts = [f"### {_markdown(table.title)}", f"**{mark}**" if mark else "", caption]
+    parts += [_pipes(_heads(block), block["rows"]) for block in table.blocks()]
+    if table.references:
+        heads = ["non-private reference", *map(title_of, table.groups)]
+        parts.append(_pipes(heads, laid_out(table.references, table.groups)))
+    parts += [_pipes(_heads(block), block["rows"]) for block in table.costs]
+    parts += map(_markdown, table_notes(table))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _pipes(heads: list[str], rows: list[dict[str, Any]]) -> str:
+    lines = [list(map(_markdown, heads)), ["---"] + ["---:"] * (len(heads) - 1)]
+    lines += [[_markdown(row["label"]), *map(_markdown_cell, row["cells"])] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _markdown_cell(cell: dict[str, Any]) -> str:
+    text = _markdown(cell["text"])
+    text = f"**{text}**" if cell["bold"] else text
+    return text + str(cell["mark"]) + (f" ({cell['runs']})" if cell["runs"] else "")
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(text.split()))
+
+
+def to_latex(table: Table) -> str:
+    """Return a LaTeX table environment; it needs the packages booktabs and textcomp."""
+    caption = ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}"]
+    for block in table.blocks():
+        lines += _tabular(block, _spanning_heads(block["groups"]))
+    for block in table.costs:
+        lines += _tabular(block, [_line(map(latex, _heads(block)))])
+    notes = " ".join(map(latex, table_notes(table)))
+    lines += [rf"\par\raggedright\footnotesize {notes}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def _spanning_heads(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the titles of groups, a rule below each, and the headings of their columns."""
+    titles, rules, headings, last = [""], [], ["method"], 1
+    for group in groups:
+        span = len(group["headings"])
+        titles.append(rf"\multicolumn{{{span}}}{{c}}{{{latex(group['title'])}}}")
+        rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
+        headings += map(latex, group["headings"])
+        last += span
+    return [_line(titles), " ".join(rules), _line(headings)]
+
+
+def _tabular(block: Block, heads: list[str]) -> list[str]:
+    width = sum(len(group["headings"]) for group in block["groups"])
+    lines = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", *heads, r"\midrule"]
+    lines += map(_latex_row, block["rows"])
+    if block["references"]:
+        title = rf"\multicolumn{{{width + 1}}}{{l}}{{\emph{{non-private references}}}}"
+        lines += [r"\midrule", _line([title]), *map(_latex_row, block["references"])]
+    return [*lines, r"\bottomrule", r"\end{tabular}", "", r"\medskip"]
+
+
+def _latex_row(row: dict[str, Any]) -> str:
+    return _line([latex(row["label"]), *map(_latex_cell, row["cells"])])
+
+
+def _latex_cell(cell: dict[str, Any]) -> str:
+    text = latex(cell["text"])
+    text = rf"\textbf{{\boldmath {text}}}" if cell["bold"] else text
+    text += latex(cell["mark"]) + (f" ({cell['runs']})" if cell["runs"] else "")
+    return text if cell["span"] == 1 else rf"\multicolumn{{{cell['span']}}}{{c}}{{{text}}}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def latex(text: str) -> str:
+    """Escape text for LaTeX; signs that pdfLaTeX's fonts lack become commands."""
+    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
