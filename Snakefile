@@ -20,6 +20,7 @@ except UserError as error:
 
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
+JOB = plan.config.resources
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
 # The files of a study and of its scale, as inputs `study` and `scale`.

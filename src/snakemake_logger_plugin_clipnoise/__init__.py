@@ -21,7 +21,7 @@ from rich.text import Text
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-ROUTINE = (
+ROUTINE = (  # messages that only repeat what the display shows
     "Assuming unrestricted",
     "Building DAG",
     "Execute ",
@@ -216,7 +216,11 @@ class LogHandler(LogHandlerBase):
     def _print(self, record: logging.LogRecord) -> None:
         """Write a message in Snakemake's words."""
         text = self.format(record)
-        if not text or text == "None" or (record.levelno == logging.INFO and routine(text)):
+        if (
+            not text
+            or text == "None"
+            or (record.levelno == logging.INFO and text.startswith(ROUTINE))
+        ):
             return
         style = {logging.WARNING: "yellow", logging.ERROR: "red"}.get(record.levelno, "")
         self.console.print(Text(text, style=style), soft_wrap=True)
@@ -230,11 +234,6 @@ class LogHandler(LogHandlerBase):
                 transient=True,
             )
             self.live.start()
-
-
-def routine(text: str) -> bool:
-    """Return whether a message only repeats what the display shows."""
-    return text.startswith(ROUTINE)
 
 
 def summary(progress: Progress, now: float) -> str:

@@ -47,7 +47,7 @@ def test_every_part_of_an_artefact_has_runs_at_the_reduced_scales(name: str, sca
     for path in sources(name):
         if path.is_relative_to(WORKFLOW / "studies"):
             study = load_study(path, WORKFLOW / "scales" / f"{scale}.yaml")
-            assert study.watermark
+            assert study.scale.watermark
             assert {run.panel for run in study.runs} == set(study.panels)
 
 

@@ -15,11 +15,12 @@ import pytest
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.run import scheduler
 from clipnoise.run.job import is_finished
 from clipnoise.run.scheduler import Forks
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.studies.config import MOST_RUNS, Resources, parse_config
+from clipnoise.studies.config import MOST_RUNS, Config, Resources
 from clipnoise.studies.plan import Plan, group_runs
 
 STUDY = """\
@@ -95,7 +96,7 @@ def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
 
 def test_sharing_a_gpu_without_one_is_refused() -> None:
     with pytest.raises(UserError, match="gpu_share: runs that share a GPU need gpus: 1"):
-        parse_config({"resources": {"gpu_share": {"logistic": 2}}})
+        parse(Config, {"resources": {"gpu_share": {"logistic": 2}}}, file="config.yaml")
 
 
 def test_the_jobs_of_a_study_with_many_runs_hold_several() -> None:
@@ -199,7 +200,7 @@ def test_the_specs_of_a_group_fit_into_one_argument_of_a_command_line() -> None:
 )
 def test_what_would_be_ignored_is_refused(resources: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        parse_config({"resources": resources})
+        parse(Config, {"resources": resources}, file="config.yaml")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ import torch
 
 from clipnoise.data.digits import Digits, PrintedDigits
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import train
-from clipnoise.studies.config import parse_config
+from clipnoise.studies.config import Config
 from clipnoise.studies.plan import Plan
 
 SCALED = {"id": "adadps-rmsprop", "learning_rate": 0.05, "clip_norm": 1}
@@ -126,7 +127,7 @@ def test_a_panel_gives_public_data_to_the_methods_that_use_them(tmp_path: Path) 
     path.write_text(STUDY)
     plan = Plan.from_values({"studies": [os.fspath(path)]}, tmp_path)
     runs = {run.spec.method.id: run.spec for run in plan.study(plan.configured[0]).runs}
-    cache = parse_config({}).cache
+    cache = parse(Config, {}, file="config.yaml").cache
     assert plan.inputs([runs["dp-sgd"]])["data"] == [f"{cache}/digits/manifest.json"]
     assert plan.inputs([runs["adadps-rmsprop"]])["data"] == [
         f"{cache}/digits/manifest.json",

@@ -113,7 +113,7 @@ def test_a_study_without_scales_is_the_same_at_each(tmp_path: Path) -> None:
     study = load(tmp_path, scales="none")
     plain = load_study(study.path)
     assert [run.spec.hash for run in study.runs] == [run.spec.hash for run in plain.runs]
-    assert study.watermark == ""
+    assert study.scale.watermark == ""
     assert study.experiment == "paper/table1"
 
 
@@ -231,7 +231,7 @@ def test_a_scale_of_short_runs_asks_for_several_in_one_job(
     load(tmp_path, scale={**SMOKE, "runs_per_job": 5})
     resources = {"runs_per_job": configured, "threads": 1, "memory_mb": 1000, "minutes": 5}
     config = {"studies": ["paper/table1"], "scale": "smoke", "resources": resources}
-    assert Plan.from_values(config, tmp_path / "studies").job.runs_per_job == dealt
+    assert Plan.from_values(config, tmp_path / "studies").config.resources.runs_per_job == dealt
 
 
 def test_how_many_runs_a_job_has_is_not_for_a_study_to_say(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from referencing import Registry, Resource
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.studies.config import parse_config
+from clipnoise.fields import parse
+from clipnoise.studies.config import Config
 from clipnoise.studies.file import PAPER_FILE
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.schema import schemas
@@ -130,7 +131,7 @@ def test_a_job_finds_its_run_in_a_study_that_is_not_configured(tmp_path: Path) -
 
 def test_a_wrong_config_names_key_and_nearest_name() -> None:
     with pytest.raises(UserError) as error:
-        parse_config({"study": ["quickstart"], "device": "gpu"})
+        parse(Config, {"study": ["quickstart"], "device": "gpu"}, file="config.yaml")
     assert "config.yaml: study: unknown key. Did you mean 'studies'?" in str(error.value)
     assert "config.yaml: device: input should be 'auto', 'cpu' or 'cuda'" in str(error.value)
 
@@ -164,7 +165,7 @@ def test_every_shipped_paper_file_fits_its_schema(path: Path) -> None:
 def test_the_shipped_config_fits_its_schema() -> None:
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
     validate("config", values)
-    parse_config(values)
+    parse(Config, values, file="config.yaml")
 
 
 @pytest.mark.parametrize("path", [*SCALES, ROOT / "docs" / "run.yaml"], ids=lambda path: path.stem)

@@ -14,13 +14,13 @@ rule train:
         f"{RESULTS}/runs/{RUN}/benchmark.jsonl"
     conda:
         LOCK
-    threads: plan.job.threads
+    threads: JOB.threads
     resources:
-        mem_mb=lambda wildcards, attempt: plan.job.memory_mb * attempt,
-        runtime=lambda wildcards, attempt: plan.job.minutes * attempt,
-        gres=lambda wildcards: plan.job.gres(wildcards.model),
-        cpus_per_task=plan.job.threads,
-        gpus_held=plan.job.gpus,
+        mem_mb=lambda wildcards, attempt: JOB.memory_mb * attempt,
+        runtime=lambda wildcards, attempt: JOB.minutes * attempt,
+        gres=lambda wildcards: JOB.gres(wildcards.model),
+        cpus_per_task=JOB.threads,
+        gpus_held=JOB.gpus,
         tracking=plan.config.tracking,
         device=plan.config.device,
     params:
@@ -49,21 +49,19 @@ rule train_group:
         f"{RESULTS}/logs/train_group/{{group}}.jsonl"
     conda:
         LOCK
-    threads: lambda wildcards: plan.group(wildcards.group).parallel * plan.job.threads
+    threads: lambda wildcards: plan.group(wildcards.group).parallel * JOB.threads
     resources:
         mem_mb=lambda wildcards, attempt: (
-            plan.group(wildcards.group).parallel * plan.job.memory_mb * attempt
+            plan.group(wildcards.group).parallel * JOB.memory_mb * attempt
         ),
         runtime=lambda wildcards, attempt: (
-            plan.group(wildcards.group).rounds * plan.job.minutes * attempt
+            plan.group(wildcards.group).rounds * JOB.minutes * attempt
         ),
-        gres=lambda wildcards: plan.job.gres(
-            plan.group(wildcards.group).runs[0].model.id
-        ),
+        gres=lambda wildcards: JOB.gres(plan.group(wildcards.group).runs[0].model.id),
         cpus_per_task=lambda wildcards: (
-            plan.group(wildcards.group).parallel * plan.job.threads
+            plan.group(wildcards.group).parallel * JOB.threads
         ),
-        gpus_held=plan.job.gpus,
+        gpus_held=JOB.gpus,
         tracking=plan.config.tracking,
         device=plan.config.device,
     params:
@@ -72,7 +70,7 @@ rule train_group:
             plan.group(wildcards.group).runs
         ),
         parallel=lambda wildcards: plan.group(wildcards.group).parallel,
-        run_threads=plan.job.threads,
+        run_threads=JOB.threads,
         cache=lambda wildcards: CACHE,
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,

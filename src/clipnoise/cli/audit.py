@@ -11,6 +11,7 @@ import click
 
 from clipnoise.cli import options
 from clipnoise.fields import Count, Natural, Positive, Probability
+from clipnoise.files import write_atomically, write_json
 from clipnoise.privacy.accountants.poisson import PoissonAccountant, Rate
 
 PUBLISHED = Path("reports/published/reaccounting.yaml")
@@ -109,7 +110,6 @@ def report(
     template: options.Template = options.TEMPLATES / "audit.typ",
 ) -> None:
     """Typeset all results in a folder as one PDF."""
-    from clipnoise.files import write_atomically
     from clipnoise.report.audits import build_audit_report
 
     write_atomically(out, build_audit_report(results, template))
@@ -118,7 +118,6 @@ def report(
 
 def _show(result: dict[str, Any], out: Path | None, conclusion: str) -> None:
     """Print an audit's result, or write it to a file and print its conclusion."""
-    from clipnoise.files import write_json
 
     if out is None:
         print(json.dumps(result, indent=1))
@@ -141,7 +140,6 @@ def reaccount(
     """
     from clipnoise.audit.reaccounting import reaccount as compute_again
     from clipnoise.audit.reaccounting import read_published, to_csv
-    from clipnoise.files import write_atomically
     from clipnoise.report.audits import build_reaccounting_report
 
     rows = [compute_again(result) for result in read_published(published)]

@@ -16,6 +16,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from clipnoise.cli import options
+from clipnoise.files import read_yaml
 
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 SPACE_GB = 10.0  # the environment takes 7 GB, the results of a study much less than 1 GB
@@ -48,11 +49,11 @@ def doctor(
     Reads the folders from config.yaml if there is one. Changes nothing, and exits with 0 whatever
     is missing, because a missing part matters only to those who need it.
     """
-    from clipnoise.files import read_yaml
-    from clipnoise.studies.config import parse_config
+    from clipnoise.fields import parse
+    from clipnoise.studies.config import Config
 
     values = read_yaml(config) if config.exists() else {}
-    configured = parse_config(values, file=str(config))
+    configured = parse(Config, values, file=str(config))
     for check in examine(Path(configured.results), Path(configured.cache), weights):
         print(f"{'ok' if check.present else '--'}  {check.name:<18}{check.detail}", flush=True)
         if not check.present and check.advice:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
+from clipnoise.files import write_json
 
 if TYPE_CHECKING:
     from clipnoise.studies.study import Study
@@ -68,7 +69,6 @@ def mlflow_sync(
     store does not answer or a result file is damaged. With --out, the outcome is written there
     and the exit code is 0, so that a workflow finishes without its tracking server.
     """
-    from clipnoise.files import write_json
     from clipnoise.studies.study import load_study
     from clipnoise.tracking import StoreError
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
+from clipnoise.files import write_atomically, write_json
 from clipnoise.studies.study import PUBLISHED
 
 StudyFile = Annotated[Path, "Study file."]
@@ -30,7 +31,6 @@ def table(
     It shows mean ± standard deviation over seeds, from whatever runs there are. Failed and missing
     runs are counted in it.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.report.export import to_csv, to_latex, to_markdown
     from clipnoise.report.records import read_runs
     from clipnoise.report.tables import build_table
@@ -47,7 +47,7 @@ def table(
         title=title,
         caption=caption,
         costs=any(item.costs for item in shown),
-        watermark=plan.watermark,
+        watermark=plan.scale.watermark,
     )
     for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_atomically(out.with_name(out.name + ending), text(made))
@@ -67,7 +67,6 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.report.figures import draw_figure
     from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.study import load_study
@@ -80,7 +79,9 @@ def figure(
             f"Allowed: {', '.join(map(str, figures)) or 'none'}."
         )
     shown = plan.report[item]
-    write_atomically(out, draw_figure(shown, read_runs(runs), read_curves(curves), plan.watermark))
+    write_atomically(
+        out, draw_figure(shown, read_runs(runs), read_curves(curves), plan.scale.watermark)
+    )
     print(f"{out}: {shown.kind} of {shown.panel}")
 
 
@@ -96,7 +97,6 @@ def compare(
 
     A published number for which there are no runs has a line, too.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.report.published import compare as compare_runs
     from clipnoise.report.published import to_csv
     from clipnoise.report.records import read_runs
@@ -110,7 +110,7 @@ def compare(
             f"{published / plan.name}.csv."
         )
     compared = [compare_runs(rows, item, table) for item, table in tables.items()]
-    write_atomically(out, to_csv(compared, plan.watermark))
+    write_atomically(out, to_csv(compared, plan.scale.watermark))
     pairs = [pair for comparison in compared for pair in comparison.pairs]
     measured = sum(pair.ours is not None and pair.ours.sample.n > 0 for pair in pairs)
     print(f"{out}: {measured} of {len(pairs)} published numbers have a measured one beside them")
@@ -131,7 +131,6 @@ def report(
     Tables are computed from the runs; figures are taken from their folder. Missing, diverged and
     damaged runs are listed, and so are missing figures.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_runs
     from clipnoise.studies.study import load_study
@@ -158,7 +157,6 @@ def partial_report(
     """
     import tempfile
 
-    from clipnoise.files import write_atomically
     from clipnoise.report.figures import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
@@ -173,7 +171,7 @@ def partial_report(
         runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
         for number, item in enumerate(plan.report):
             if item.drawn:
-                image = draw_figure(item, runs, curves, plan.watermark)
+                image = draw_figure(item, runs, curves, plan.scale.watermark)
                 (folder / f"{number}.svg").write_bytes(image)
         write_atomically(out, build_report(plan, runs, folder, template, published))
     done = int((runs["status"] == "completed").sum())
@@ -190,7 +188,6 @@ def bundle(
     scale: options.Scale = None,
 ) -> None:
     """Join the reports of artefacts, e.g. dp-pmlf/table1, into one PDF with a table of contents."""
-    from clipnoise.files import write_atomically
     from clipnoise.papers.base import experiment_class
     from clipnoise.report.pdf import bundle as join
     from clipnoise.studies.scale import read_scale
@@ -222,7 +219,6 @@ def reproduce(
     options.limit_threads(threads)
     import yaml
 
-    from clipnoise.files import write_atomically, write_json
     from clipnoise.papers.base import load, read_published, write
     from clipnoise.run.provenance import Provenance
     from clipnoise.studies.scale import read_scale
@@ -252,7 +248,6 @@ def reproduction_report(
     template: options.Template = options.TEMPLATES / "reproduction.typ",
 ) -> None:
     """Make the PDF of an exact experiment from its CSV files, and copy its comparison beside it."""
-    from clipnoise.files import write_atomically
     from clipnoise.papers.base import Results, experiment_class
     from clipnoise.papers.report import build
 

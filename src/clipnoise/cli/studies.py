@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Natural
+from clipnoise.files import read_yaml, write_atomically
 from clipnoise.run.choice import Metric
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def status(
     that sees the folder. It does not check whether a number in a result file has changed on disk:
     that happens when results are collected.
     """
-    from clipnoise.files import read_yaml
     from clipnoise.studies.plan import Plan
     from clipnoise.studies.status import failed_steps, study_status
 
@@ -152,7 +152,6 @@ def collect(
     damaged result is set aside, and the exit code is 1: Snakemake then has no table that looks up
     to date, and its next call repeats the run.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.run.results import set_aside
     from clipnoise.studies.collect import collect as collect_results
     from clipnoise.studies.study import load_study
@@ -209,9 +208,8 @@ def schema(out: Annotated[Path, "Folder for the schemas."]) -> None:
 
     An editor that supports JSON Schema completes and checks the YAML files with them.
     """
-    from clipnoise.files import write_atomically
     from clipnoise.studies.schema import schema_text, schemas
 
     for name, values in schemas().items():
-        write_atomically(out / name, schema_text(values))
+        write_atomically(out / name, schema_text(values) + "\n")
         print(out / name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Natural, Positive
+from clipnoise.files import write_json
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -118,7 +119,6 @@ def train_group(
     the same command resumes those that are left. The log of each run is run.log in its folder.
     """
     options.limit_threads(given.threads)
-    from clipnoise.files import write_json
     from clipnoise.run.scheduler import Forks, hold_gpus
 
     runs, tasks = _plan_group(_read_list(specs), calibration, choice, given)

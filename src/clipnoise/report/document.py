@@ -58,7 +58,7 @@ def document(
     return {
         "title": study.title,
         "name": study.name,
-        "watermark": study.watermark,
+        "watermark": study.scale.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
         "description": _paragraphs(study.description),

@@ -156,10 +156,6 @@ class Checkpoint:
         if self.stop.signal is not None:
             raise InterruptedRunError(f"stopped by {self.stop.signal}, {outcome}")
 
-    def remove(self) -> None:
-        """Delete the file, because the run has its results."""
-        self.path.unlink(missing_ok=True)
-
 
 def identity(
     spec: RunSpec,

@@ -11,7 +11,6 @@ import ast
 import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -115,7 +114,7 @@ def _defined(statement: ast.stmt) -> list[str]:
 def _fingerprint(roots: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for module in sorted(closure(roots)):
-        digest.update(f"{module}\n{_read(module).code}\n".encode())
+        digest.update(f"{module}\n{_read(module)[0]}\n".encode())
     return digest.hexdigest()[:12]
 
 
@@ -131,7 +130,7 @@ def closure(roots: tuple[str, ...]) -> set[str]:
         module = waiting.pop()
         if module not in seen:
             seen.add(module)
-            waiting.extend(_read(module).imports)
+            waiting.extend(_read(module)[1])
     return seen
 
 
@@ -150,23 +149,14 @@ def _source(module: str) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
-@dataclass(frozen=True)
-class Module:
-    """What counts towards the fingerprint of a module.
-
-    Attributes:
-        code: without docstrings, comments and layout.
-        imports: the modules of the package that it imports at run time, also inside functions.
-    """
-
-    code: str
-    imports: frozenset[str]
-
-
 @cache
-def _read(module: str) -> Module:
+def _read(module: str) -> tuple[str, frozenset[str]]:
+    """Return a module's code without docstrings, comments and layout, and what it imports.
+
+    These are modules of the package that it imports at run time, also inside functions.
+    """
     tree = _tree(module)
-    return Module(ast.unparse(tree), _imports(_runtime_statements(tree)))
+    return ast.unparse(tree), _imports(_runtime_statements(tree))
 
 
 def _tree(module: str) -> ast.Module:
@@ -176,14 +166,10 @@ def _tree(module: str) -> ast.Module:
     tree = ast.parse(path.read_text())
     for node in list(_runtime_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            _drop_docstring(node)
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                    node.body = rest or [ast.Pass()]
     return tree
-
-
-def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> None:
-    match node.body:
-        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-            node.body = rest or [ast.Pass()]
 
 
 def _imports(statements: Iterable[ast.AST]) -> frozenset[str]:

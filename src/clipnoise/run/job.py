@@ -98,7 +98,7 @@ def run_job(
         results: the results folder.
         cache: the folder of prepared datasets.
         weights: the folder of pretrained weights.
-        device: "auto" or a torch device name.
+        device: a torch device name; "auto" takes a CUDA GPU if there is one.
         open_view: opens what shows the metrics while the run trains; by default nothing does.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
 
@@ -115,7 +115,10 @@ def run_job(
 
     if spec.budget is not None and calibration is not None:
         calibration.check(spec.budget)
-    device = pick_device(device)
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     provenance = Provenance(device)
     folder = run_folder(results, spec)
     require_writable(folder)
@@ -143,7 +146,7 @@ def run_job(
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
-            checkpoint.remove()
+            checkpoint.path.unlink(missing_ok=True)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
 
@@ -186,12 +189,3 @@ def describe(metrics: Metrics, total: int) -> str:
         f"step {done}/{total}  train loss {metrics.train_loss:.4f}"
         f"  test accuracy {metrics.test_accuracy:.4f}{spent}{remaining}"
     )
-
-
-def pick_device(name: str) -> str:
-    """Return the best available device for "auto", and any other name unchanged."""
-    if name != "auto":
-        return name
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

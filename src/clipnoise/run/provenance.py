@@ -93,7 +93,7 @@ def hardware(device: str) -> dict[str, Any]:
         "cpu": _processor(),
         "cores": os.cpu_count(),
         "gpu": gpu,
-        "memory_gb": round(_memory_bytes() / 1e9, 1),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "host": socket.gethostname(),
     }
 
@@ -104,7 +104,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -18,24 +18,15 @@ from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import epsilon_with_tuning
 
-IDENTITY = (
-    "study",
-    "panel",
-    "dataset",
-    "model",
-    "method",
-    "label",
-    "budget",
-    "epsilon",
-    "seed",
-    "hash",
-)
+PLACE = ("study", "panel", "dataset", "model", "method", "label")
+IDENTITY = (*PLACE, "budget", "epsilon", "seed", "hash")
 # By column. The target is in the identity already, where a planned run has it, too.
 PRIVACY = {
     "epsilon_achieved" if name == "epsilon" else name: name
     for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
     if name != "epsilon_target"
 }
+SPLITS = ("train", "validation", "test")
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
@@ -45,19 +36,10 @@ RUN_COLUMNS = (
     *(*IDENTITY, "folder", "status", "reason"),
     *(*PRIVACY, *FINAL, *COST, *SETTINGS, *ORIGIN, *EXTRA),
 )
+QUALITY = [f"{split}_{name}" for split in SPLITS for name in ("loss", "accuracy")]
 CURVE_COLUMNS = (
-    *IDENTITY,
-    "step",
-    "epsilon_spent",
-    "train_loss",
-    "train_accuracy",
-    "validation_loss",
-    "validation_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "examples_per_second",
-    "peak_memory_mb",
-    "seconds",
+    *(*IDENTITY, "step", "epsilon_spent", *QUALITY),
+    *("examples_per_second", "peak_memory_mb", "seconds"),
 )
 
 

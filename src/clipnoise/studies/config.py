@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from clipnoise.fields import STRICT, Count, Natural, parse
+from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
 from clipnoise.tracking import Mode
 
@@ -99,12 +98,3 @@ class Config:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)
-
-
-def parse_config(values: Mapping[str, Any], *, file: str = "config.yaml") -> Config:
-    """Check the values of config.yaml (command-line overrides included).
-
-    Raises:
-        UserError: names file, key, value, what is allowed and the nearest valid name.
-    """
-    return parse(Config, dict(values), file=file)

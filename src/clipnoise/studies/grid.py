@@ -13,9 +13,7 @@ from clipnoise.methods.registry import example, method_class
 from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
-from clipnoise.studies.tuning import Search, Tune
-
-MATCHES = ("dataset", "model", "epsilon")
+from clipnoise.studies.tuning import AXES, Search, Tune
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class PanelGrid:
                 search = searches[place]
                 self.searches[search.key] = search
                 spec = replace(spec, tuning=search.tuning)
-            for seed in self._scale.kept_seeds(self._panel.seeds):
+            for seed in self._panel.seeds[: self._scale.seeds]:
                 names = (called(setting.dataset), called(setting.model))
                 seeded = replace(spec, seed=seed)
                 yield PlannedRun(seeded, self._name, setting.label, *names, setting.tune)
@@ -206,9 +204,9 @@ def _resolve(
     if not isinstance(overrides, list) or not all(isinstance(item, Mapping) for item in overrides):
         raise UserError(f"{where}.overrides: expected a list of mappings, got {overrides!r}.")
     for override in overrides:
-        matches = {k: v for k, v in override.items() if k in MATCHES}
+        matches = {k: v for k, v in override.items() if k in AXES}
         if all(v in _names(place[k]) for k, v in matches.items()):
-            values.update({k: v for k, v in override.items() if k not in MATCHES})
+            values.update({k: v for k, v in override.items() if k not in AXES})
     return values, str(method.get("label", method["id"]))
 
 

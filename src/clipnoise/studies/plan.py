@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
+from clipnoise.fields import parse
 from clipnoise.files import locked, write_json
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
-from clipnoise.studies.config import Config, Resources, parse_config
+from clipnoise.studies.config import Config, Resources
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study, names_below
 from clipnoise.studies.tuning import Search
@@ -103,6 +104,8 @@ def _most(runs: Iterable[RunSpec]) -> int:
 class Plan:
     """Every run, calibration and report that can be asked for. Studies are read on demand.
 
+    What no study plans raises a UserError when it is looked up by its hash or key.
+
     Attributes:
         config: config.yaml, checked.
         folder: the folder of study files.
@@ -134,12 +137,12 @@ class Plan:
         Args:
             values: config.yaml as read, command-line overrides included.
             folder: the folder of study files.
-            plans_jobs: whether this process plans jobs, rather than running one on a node.
+            plans_jobs: as in the attributes.
 
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
         """
-        config = parse_config(values)
+        config = parse(Config, dict(values), file="config.yaml")
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
         rules = read_scale(scale)
@@ -177,18 +180,13 @@ class Plan:
         new: set[str] = set()
         for runs in (study.tuning_runs, [run.spec for run in study.runs]):
             ungrouped = (run for run in runs if run.hash not in self._grouped)
-            for group in group_runs(ungrouped, self.job):
+            for group in group_runs(ungrouped, self.config.resources):
                 self._groups[group.key] = group
                 new.update(run.hash for run in group.runs)
                 for run in group.runs:
                     self._group_of.setdefault(run.hash, group.key)
         if study.name in self.configured:
             self._grouped.update(new)
-
-    @property
-    def job(self) -> Resources:
-        """What one training job asks for and holds."""
-        return self.config.resources
 
     def study(self, name: str) -> Study:
         """Return a study; one that config.yaml does not name is read now."""
@@ -198,20 +196,13 @@ class Plan:
         )
 
     def run(self, run_hash: str) -> RunSpec:
-        """Return the spec of a run.
-
-        Raises:
-            UserError: no study plans the run.
-        """
+        """Return the spec of a run."""
         return self._find(self._runs, run_hash, "run")
 
     def group(self, key: str) -> JobGroup:
         """Return the runs of one job.
 
         One that waited in a queue while studies were edited is found by what was noted of it.
-
-        Raises:
-            UserError: no study has such a group, or plans its runs.
         """
         noted = {} if key in self._groups else self._noted_groups()
         if key in noted:
@@ -254,19 +245,11 @@ class Plan:
         return Path(self._group_file(key)).exists()
 
     def calibration(self, key: str) -> Budget:
-        """Return the budget of a calibration: one job calibrates σ for all runs that share it.
-
-        Raises:
-            UserError: no study needs the calibration.
-        """
+        """Return the budget of a calibration: one job calibrates σ for all runs that share it."""
         return self._find(self._budgets, key, "calibration")
 
     def search(self, key: str) -> Search:
-        """Return what a choice is made from.
-
-        Raises:
-            UserError: no study tunes it.
-        """
+        """Return what a choice is made from."""
         return self._find(self._searches, key, "search")
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:

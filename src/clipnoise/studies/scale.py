@@ -14,6 +14,7 @@ from clipnoise.models.base import model_class
 from clipnoise.run.spec import RunSpec
 
 T = TypeVar("T")
+L = TypeVar("L", bound="Scale | Limits")
 Plugin = str | dict[str, Any]
 
 PAPER = "paper"
@@ -62,20 +63,11 @@ class Scale:
     models: dict[str, Plugin] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def extended(self, own: Scale) -> Scale:
-        """Return this scale with the values of a study's own `scales`, which take precedence."""
-        merged: Scale = _extended(self, own)
-        return merged
-
     def kept_epsilons(self, epsilons: Sequence[T]) -> tuple[T, ...]:
         """Return the ε that are kept, evenly spaced."""
         count = min(self.epsilons or len(epsilons), len(epsilons))
         last = len(epsilons) - 1
         return tuple(epsilons[round(i * last / max(1, count - 1))] for i in range(count))
-
-    def kept_seeds(self, seeds: Sequence[T]) -> tuple[T, ...]:
-        """Return the seeds that are kept: the first ones."""
-        return tuple(seeds[: self.seeds])
 
     def dataset(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return the dataset that a run loads for the one that a study names.
@@ -99,13 +91,9 @@ class Scale:
 
         `shortened` limits the number of steps, which is known only when n is.
         """
-        limits = {
-            "expected_batch_size": self.training.expected_batch_size,
-            "physical_batch_size": self.training.physical_batch_size,
-            "evaluations": self.training.evaluations,
-        }
         values = dict(training)
-        for name, limit in limits.items():
+        for name in ("expected_batch_size", "physical_batch_size", "evaluations"):
+            limit = getattr(self.training, name)
             if limit is not None:
                 given = values.get(name)
                 values[name] = min(given, limit) if isinstance(given, int) else limit
@@ -142,13 +130,16 @@ def read_scale(path: Path | None) -> ScaleFile:
     return ScaleFile() if path is None else parse(ScaleFile, read_yaml(path), file=str(path))
 
 
-def _extended(common: Any, own: Any) -> Any:
-    """Merge two instances of a dataclass: mappings key by key, other values if they are set."""
-    merged = {}
+def extended(common: L, own: Scale | Limits) -> L:
+    """Return a scale, or its limits, with the values of a study's own, which take precedence.
+
+    Mappings are merged key by key; other values replace those of the scale if they are set.
+    """
+    merged: dict[str, Any] = {}
     for one in fields(own):
         before, after = getattr(common, one.name), getattr(own, one.name)
         if isinstance(before, Limits):
-            merged[one.name] = _extended(before, after)
+            merged[one.name] = extended(before, after)
         elif isinstance(before, dict):
             merged[one.name] = {**before, **after}
         else:

@@ -24,9 +24,8 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import Option, PanelValues, PaperFile, StudyFile
-from clipnoise.studies.grid import MATCHES
 from clipnoise.studies.scale import ScaleFile
-from clipnoise.studies.tuning import Tune
+from clipnoise.studies.tuning import AXES, Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 WIDTH = 120
@@ -49,21 +48,16 @@ def schemas() -> dict[str, Schema]:
     }
 
 
-def schema_text(schema: Schema) -> str:
-    """Return a schema as the text of its file."""
-    return _text(schema) + "\n"
-
-
-def _text(value: Any, indent: int = 0) -> str:
-    """Format JSON with every mapping and list on one line that fits there."""
+def schema_text(value: Any, indent: int = 0) -> str:
+    """Format a schema as JSON, with every mapping and list on one line that fits there."""
     line = json.dumps(value, ensure_ascii=False)
     if indent + len(line) <= WIDTH or not isinstance(value, dict | list):
         return line
     margin = " " * (indent + 1)
     if isinstance(value, dict):
-        items = [f"{margin}{json.dumps(k)}: {_text(v, indent + 1)}" for k, v in value.items()]
+        items = [f"{margin}{json.dumps(k)}: {schema_text(v, indent + 1)}" for k, v in value.items()]
     else:
-        items = [margin + _text(item, indent + 1) for item in value]
+        items = [margin + schema_text(item, indent + 1) for item in value]
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     return "\n".join([opening, ",\n".join(items), margin[1:] + closing])
 
@@ -129,7 +123,7 @@ def _study() -> Schema:
         definitions[base.__name__] = {"anyOf": either}
     definitions["Method"] = {"required": ["id"], "anyOf": [*map(_own, methods().values())]}
     definitions["Override"] = _forbid(["id", "label", "overrides"])
-    definitions["OfEveryMethod"] = _forbid(["id", *MATCHES])
+    definitions["OfEveryMethod"] = _forbid(["id", *AXES])
     definitions["Hyperparameters"] = {
         "properties": {
             identifier: {"allOf": [_own(kind), {"$ref": "#/$defs/OfEveryMethod"}]}
@@ -137,7 +131,7 @@ def _study() -> Schema:
         },
         "additionalProperties": False,
     }
-    method = {"anyOf": [{"enum": list(methods())}, {"allOf": [_own(Method), _forbid(MATCHES)]}]}
+    method = {"anyOf": [{"enum": list(methods())}, {"allOf": [_own(Method), _forbid(AXES)]}]}
     items = {"datasets": _own(Dataset), "models": _own(Model), "methods": method}
     for kind in (PanelValues, Option):
         values = definitions[kind.__name__]["properties"]
@@ -157,7 +151,7 @@ def _add_method(definitions: Schema, identifier: str, kind: type[Method]) -> Non
         "label": TEXT,
         "tune": _own(Tune),
         "overrides": {"type": "array", "items": override},
-        **{name: {"type": ["string", "number"]} for name in MATCHES},
+        **{name: {"type": ["string", "number"]} for name in AXES},
         **definition["properties"],
     }
     definition.pop("required", None)  # an override or a search may give what is missing
@@ -194,5 +188,5 @@ def _run() -> Schema:
         "required": list(REQUIRED),
         "additionalProperties": False,
     }
-    definitions = {"Resolved": _forbid([*STUDY_ONLY, *MATCHES])}
+    definitions = {"Resolved": _forbid([*STUDY_ONLY, *AXES])}
     return _file("A run spec", root, definitions | _definitions(Privacy, Training, Tuning))

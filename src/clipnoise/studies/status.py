@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,12 +39,12 @@ STOPPED = "stopped by "
 FAULT = "Traceback (most recent call last)"
 COMPLAINT = re.compile(r"clipnoise [a-z-]+: |\S*\bbash: ")  # of the command, or of its shell
 
-# Rules that runs wait for → what they make for a name, below the results folder or the cache.
+# Rules that runs wait for → what they make for a name.
 MADE_BY = {
-    "prepare": ("cache", "{name}/manifest.json"),
-    "calibrate": ("results", "calibration/{name}.json"),
-    "select": ("results", "tuning/{name}.json"),
-    "train_group": ("results", "groups/{name}.json"),
+    "prepare": "{cache}/{name}/manifest.json",
+    "calibrate": "{results}/calibration/{name}.json",
+    "select": "{results}/tuning/{name}.json",
+    "train_group": "{results}/groups/{name}.json",
 }
 
 
@@ -101,13 +101,17 @@ class StudyStatus:
         with its dataset and model, or else as long as any run.
         """
         open_runs = [run for run in self.runs if run.state not in ENDED]
-        typical = _Durations(self.runs)
-        guesses = [
-            run.left if run.left is not None and run.state == "running" else typical.of(run.spec)
-            for run in open_runs
-        ]
-        known = [guess for guess in guesses if guess is not None]
-        return sum(known) if len(known) == len(open_runs) else None
+        typical = _durations(self.runs)
+        work = 0.0
+        for run in open_runs:
+            kinds = (typical[kind] for kind in _kinds(run.spec) if kind in typical)
+            left = (
+                run.left if run.left is not None and run.state == "running" else next(kinds, None)
+            )
+            if left is None:
+                return None
+            work += left
+        return work
 
     @property
     def time_left(self) -> float | None:
@@ -116,25 +120,19 @@ class StudyStatus:
         return work / running if running and work is not None else None
 
 
-class _Durations:
-    """How long runs take, by what they have in common."""
+def _durations(runs: Iterable[RunStatus]) -> dict[tuple[str, ...], float]:
+    """Return how many seconds runs take on average, by what they have in common."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for run in runs:
+        if run.seconds is not None and run.state in (*ENDED, "running"):
+            for kind in _kinds(run.spec):
+                found.setdefault(kind, []).append(run.seconds)
+    return {kind: mean(values) for kind, values in found.items()}
 
-    def __init__(self, runs: Iterable[RunStatus]) -> None:
-        self._found: dict[tuple[str, ...], list[float]] = {}
-        for run in runs:
-            if run.seconds is not None and run.state in (*ENDED, "running"):
-                for key in self._keys(run.spec):
-                    self._found.setdefault(key, []).append(run.seconds)
-        self._mean = {key: mean(values) for key, values in self._found.items()}
 
-    def of(self, spec: RunSpec) -> float | None:
-        return next((self._mean[key] for key in self._keys(spec) if key in self._mean), None)
-
-    @staticmethod
-    def _keys(spec: RunSpec) -> Iterator[tuple[str, ...]]:
-        yield (spec.dataset.id, spec.model.id, spec.method.id)
-        yield (spec.dataset.id, spec.model.id)
-        yield ()
+def _kinds(spec: RunSpec) -> list[tuple[str, ...]]:
+    names = (spec.dataset.id, spec.model.id, spec.method.id)
+    return [names, names[:2], ()]
 
 
 def study_status(study: Study, results: Path, now: float | None = None) -> StudyStatus:
@@ -167,9 +165,9 @@ def failed_steps(results: Path, cache: Path) -> dict[str, str]:
         cache: the folder of prepared datasets.
     """
     found = {}
-    for rule, (where, pattern) in MADE_BY.items():
+    for rule, pattern in MADE_BY.items():
         for log in sorted((results / "logs" / rule).glob("*.log")):
-            made = (cache if where == "cache" else results) / pattern.format(name=log.stem)
+            made = Path(pattern.format(results=results, cache=cache, name=log.stem))
             reason = None if made.exists() else _failure(_tail(log))
             if reason is not None:
                 found[f"{rule} {log.stem}"] = f"{reason} ({log})"

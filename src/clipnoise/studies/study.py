@@ -22,7 +22,7 @@ from clipnoise.studies.file import (
     expand_report,
 )
 from clipnoise.studies.grid import PanelGrid, PlannedRun
-from clipnoise.studies.scale import PAPER, Scale, read_scale
+from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search
 from clipnoise.tracking.view import Membership
 
@@ -64,11 +64,6 @@ class Study:
     def experiment(self) -> str:
         """What MLflow calls the study: results of two scales never stand beside each other."""
         return self.name if self.at == PAPER else f"{self.name} ({self.at})"
-
-    @property
-    def watermark(self) -> str:
-        """What stands on everything that shows its results; empty at the paper's own scale."""
-        return self.scale.watermark
 
     @cached_property
     def tuning_runs(self) -> list[RunSpec]:
@@ -121,7 +116,8 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     panels = expand_panels(grid, _paper_of(shared), shared)
     rules, at = Scale(), PAPER
     if scale is not None and grid.scales != "none":
-        rules, at = read_scale(scale).extended(grid.scales.get(scale.stem, Scale())), scale.stem
+        own = grid.scales.get(scale.stem, Scale())
+        rules, at = extended(read_scale(scale), own), scale.stem
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
     for name in file.notes:

@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -122,15 +122,15 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
         UserError: completed runs do not have the metric.
     """
     runs = list(summaries)
-    done = [run["final"].get(metric) for run in runs if run["status"] == "completed"]
-    if done and not any(value is not None and math.isfinite(value) for value in done):
-        raise UserError(f"tune.metric: the runs have no {metric}: their task or split has none.")
     groups: dict[str, list[Summary]] = {}
     for summary in runs:
         method = summary["spec"]["method"]
         values = {name: method[name] for name in parameters}
         groups.setdefault(json.dumps(values), []).append(summary)
     tried = tuple(_tried(json.loads(text), group, metric) for text, group in groups.items())
+    done = any(run["status"] == "completed" for run in runs)
+    if done and not any(configuration.n for configuration in tried):
+        raise UserError(f"tune.metric: the runs have no {metric}: their task or split has none.")
     able = [configuration for configuration in tried if configuration.mean is not None]
     sign = -1.0 if metric.endswith("loss") else 1.0
     best = max(able, key=lambda able_one: sign * (able_one.mean or 0.0)) if able else tried[0]
@@ -147,23 +147,13 @@ def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: Metric) -> T
 
 def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:
     """Group the private runs by the budget that they spent."""
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for summary in runs:
-        privacy = summary["privacy"]
-        if privacy["claim"] != "non-private":
-            numbers = (privacy["noise_multiplier"], privacy["sampling_rate"], privacy["steps"])
-            counts[(*numbers, privacy["claim"], composable(privacy))] += 1
-    return tuple(
-        Spent(
-            noise_multiplier=sigma,
-            sampling_rate=rate,
-            steps=steps,
-            runs=number,
-            claim=claim,
-            composable=adds_up,
-        )
-        for (sigma, rate, steps, claim, adds_up), number in counts.items()
+    names = ("noise_multiplier", "sampling_rate", "steps", "claim")
+    each = Counter(
+        Spent(**{name: privacy[name] for name in names}, runs=1, composable=composable(privacy))
+        for privacy in (summary["privacy"] for summary in runs)
+        if privacy["claim"] != "non-private"
     )
+    return tuple(replace(spent, runs=number) for spent, number in each.items())
 
 
 def composable(privacy: Mapping[str, Any]) -> bool:
