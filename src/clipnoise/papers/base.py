@@ -219,20 +219,23 @@ def compare(quantities: Sequence[Quantity], published: Mapping[str, float]) -> l
         Rows with the columns of `COMPARISON`, one per quantity, then one per published cell that
         nothing was measured for. A missing number is None.
     """
-    rows: list[Row] = []
     left = dict(published)
+    found: list[tuple[str, float | None, float | None]] = []
     for quantity in quantities:
         cell = quantity.cell or quantity.name
         left.pop(cell, None)
         reference = published.get(cell) if quantity.formula is None else quantity.formula
-        rows.append(_compared(quantity.name, reference, quantity.measured))
-    return [*rows, *(_compared(cell, value, None) for cell, value in left.items())]
-
-
-def _compared(name: str, published: float | None, measured: float | None) -> Row:
-    known = published is not None and measured is not None
-    difference = measured - published if known else None  # type: ignore[operator]
-    return dict(zip(COMPARISON, (name, published, measured, difference), strict=True))
+        found.append((quantity.name, reference, quantity.measured))
+    found += [(cell, value, None) for cell, value in left.items()]
+    return [
+        {
+            "quantity": name,
+            "published": reference,
+            "measured": measured,
+            "difference": None if reference is None or measured is None else measured - reference,
+        }
+        for name, reference, measured in found
+    ]
 
 
 def write(findings: Findings, published: Mapping[str, float], folder: Path) -> None:

@@ -117,25 +117,14 @@ def panels(
 
 
 def draw_line(ax: Axes, x: Any, y: Any, look: Style, label: object, **options: Any) -> None:
-    """Draw a line in the colour and dashes of a method.
-
-    Args:
-        ax: the axes.
-        x: places on the horizontal axis.
-        y: their values.
-        look: of the method.
-        label: in the legend.
-        options: for `Axes.plot`.
-    """
+    """Draw a line in the colour and dashes of a method; `options` are those of `Axes.plot`."""
     ax.plot(x, y, color=look.colour, linestyle=look.line, label=str(label), **options)
 
 
 def logarithmic(ax: Axes, *names: str) -> None:
-    """Make axes logarithmic, with plain numbers as labels: figures here have no math markup.
+    """Make axes logarithmic ("x", "y" or both), with plain numbers as labels.
 
-    Args:
-        ax: the axes.
-        names: "x", "y" or both.
+    Figures here have no math markup.
     """
     for name in names:
         ax.set(**{f"{name}scale": "log"})
@@ -154,14 +143,7 @@ def _plain(value: float) -> str:
 
 
 def legend_below(ax: Axes, distance: float, *, centre: float = 0.5, **options: Any) -> None:
-    """Put a legend below axes.
-
-    Args:
-        ax: the axes.
-        distance: from the axes to the legend, as a fraction of the height of the axes.
-        centre: of the legend, as a fraction of the width of the axes.
-        options: for `Axes.legend`.
-    """
+    """Put a legend below axes; `distance` and `centre` are fractions of their height and width."""
     ax.legend(loc="upper center", bbox_to_anchor=(centre, -distance), **options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +13,27 @@ from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.fields import parse
 from clipnoise.methods.registry import method_class
+from clipnoise.papers.base import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def build_method(name: str, *options: Mapping[str, Any], key: str = "") -> Method:
-    """Return a method with its hyper-parameters.
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions(Section):
+    """Base of the sections that name a method.
 
-    Args:
-        name: the id of the method.
-        options: hyper-parameters; later mappings replace earlier ones.
-        key: what an error message calls the method; the id if empty.
+    Attributes:
+        method: the id.
+        options: hyper-parameters that are not tuned.
     """
-    values = {key: value for mapping in options for key, value in mapping.items()}
-    return parse(method_class(name), values, key=key or name)
+
+    method: str
+    options: dict[str, Any]
+
+    def build(self, **choice: Any) -> Method:
+        """Return the method; a choice of the tuned hyper-parameters replaces options."""
+        return parse(method_class(self.method), {**self.options, **choice}, key=self.method)
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

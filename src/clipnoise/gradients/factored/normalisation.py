@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -23,11 +23,8 @@ def record_layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Run a LayerNorm and record its factors."""
-    shape = tuple(normalized_shape)
-    recording.examples_of(input)
-    output = layer_norm(input, shape, recording.plain(weight), recording.plain(bias), eps)
-    normalise = partial(layer_norm, normalized_shape=shape, eps=eps)
-    return _record_last_axes(recording, input, output, (weight, bias), shape, normalise)
+    normalise = partial(layer_norm, normalized_shape=tuple(normalized_shape), eps=eps)
+    return _record_last_axes(recording, input, normalise, weight=weight, bias=bias)
 
 
 def record_rms_norm(
@@ -38,11 +35,8 @@ def record_rms_norm(
     eps: float | None = None,
 ) -> Tensor:
     """Run an RMSNorm and record its factors."""
-    shape = tuple(normalized_shape)
-    recording.examples_of(input)
-    output = rms_norm(input, shape, recording.plain(weight), eps)
-    normalise = partial(rms_norm, normalized_shape=shape, eps=eps)
-    return _record_last_axes(recording, input, output, (weight, None), shape, normalise)
+    normalise = partial(rms_norm, normalized_shape=tuple(normalized_shape), eps=eps)
+    return _record_last_axes(recording, input, normalise, weight=weight)
 
 
 def record_group_norm(
@@ -55,34 +49,28 @@ def record_group_norm(
 ) -> Tensor:
     """Run a GroupNorm and record its factors."""
     recording.examples_of(input, rows=1)
-    output = group_norm(input, num_groups, recording.plain(weight), recording.plain(bias), eps)
     return _record(
         recording,
         input,
-        output,
-        (weight, bias),
+        partial(group_norm, num_groups=num_groups, eps=eps),
+        {"weight": weight, "bias": bias},
         by_example=lambda x: x,
-        normalise=lambda x: group_norm(x, num_groups, eps=eps),
         add_up=lambda x: x.flatten(2).sum(dim=2) if x.ndim > 2 else x,
     )
 
 
 def _record_last_axes(
-    recording: Recording,
-    input: Tensor,
-    output: Tensor,
-    parameters: tuple[Tensor | None, Tensor | None],
-    shape: tuple[int, ...],
-    normalise: Map,
+    recording: Recording, input: Tensor, normalise: partial[Tensor], **parameters: Tensor | None
 ) -> Tensor:
-    """Record a normalisation over the last axes, which have a given shape."""
+    """Run and record a normalisation over the last axes."""
+    recording.examples_of(input)
+    shape = normalise.keywords["normalized_shape"]
     return _record(
         recording,
         input,
-        output,
+        normalise,
         parameters,
         by_example=lambda x: x.reshape(recording.count, -1, *shape),
-        normalise=normalise,
         add_up=lambda x: x.sum(dim=1),
     )
 
@@ -90,18 +78,19 @@ def _record_last_axes(
 def _record(
     recording: Recording,
     input: Tensor,
-    output: Tensor,
-    parameters: tuple[Tensor | None, Tensor | None],
+    normalise: partial[Tensor],
+    parameters: Mapping[str, Tensor | None],
     *,
     by_example: Map,
-    normalise: Map,
     add_up: Map,
 ) -> Tensor:
-    weight, bias = parameters
-    output, tap = recording.tap(output)
+    constants = {name: recording.plain(parameter) for name, parameter in parameters.items()}
+    output, tap = recording.tap(normalise(input, **constants))
+    weight = parameters["weight"]
     if recording.trains(weight):
         inputs = by_example(recording.hold(input))
         recording.use(weight, tap, lambda grad: Gain(inputs, by_example(grad), normalise, add_up))
+    bias = parameters.get("bias")
     recording.use(bias, tap, lambda grad: ExplicitGradients(add_up(by_example(grad))))
     return output
 

@@ -11,7 +11,7 @@ from clipnoise.core.state import Public, State
 from clipnoise.fields import Count, NonNegative, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import draw_line, legend_below, logarithmic, panels
-from clipnoise.papers.trials import build_method, choice_text, combinations, take_step
+from clipnoise.papers.trials import MethodOptions, choice_text, combinations, take_step
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
 from clipnoise.seeds import generator
@@ -38,28 +38,20 @@ class FeatureGroup(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunedMethod(Section):
+class TunedMethod(MethodOptions):
     """A method of a panel.
 
     Attributes:
-        method: the id.
         label: its name in the figure, where that is not the id.
-        fixed: hyper-parameters that are not tuned.
         grid: values to try by hyper-parameter; every combination is tried.
     """
 
-    method: str
     label: str | None = None
-    fixed: dict[str, Any]
     grid: dict[str, list[Any]]
 
     @property
     def name(self) -> str:
         return self.label or self.method
-
-    def build(self, choice: dict[str, Any]) -> Method:
-        """Return the method with one combination of the grid."""
-        return build_method(self.method, self.fixed, choice, key=self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +129,13 @@ class RareFeatures(Experiment):
         for panel, candidate in [(p, c) for p in self.panels for c in p.candidates]:
             key = {"panel": panel.name, "label": candidate.name}
             tried = [
-                (self._tuning_loss(data, panel, candidate.build(choice)), choice)
+                (self._tuning_loss(data, panel, candidate.build(**choice)), choice)
                 for choice in combinations(candidate.grid)
             ]
             tuning += [{**key, "choice": choice_text(c), "loss": loss} for loss, c in tried]
             _, best = min(tried, key=lambda pair: pair[0])
             runs = {
-                seed: self._train(data, panel, candidate.build(best), seed) for seed in self.seeds
+                seed: self._train(data, panel, candidate.build(**best), seed) for seed in self.seeds
             }
             key["method"] = candidate.method
             for seed, losses in runs.items():

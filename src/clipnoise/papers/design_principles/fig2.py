@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
-from clipnoise.papers.trials import Trials, build_method
+from clipnoise.papers.trials import MethodOptions, Trials
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import COLOURS, style
 from clipnoise.report.formats import decimal
@@ -40,29 +40,20 @@ LOOKS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaGradVariant(Section):
+class AdaGradVariant(MethodOptions):
     """One row of the figure.
 
     Attributes:
         name: as in the report.
         cell: the row of the figure that it belongs to.
-        method: the id.
-        options: hyper-parameters other than the learning rate.
         noise_multiplier: σ.
         square_noise: factor on the noise of the released square; 1 is what its sensitivity needs.
     """
 
     name: str
     cell: str
-    method: str
-    options: dict[str, Any]
     noise_multiplier: NonNegative
     square_noise: Positive = 1.0
-
-    def build(self, learning_rate: float) -> Method:
-        """Return the method at one learning rate."""
-        rate = {"learning_rate": learning_rate}
-        return build_method(self.method, self.options, rate, key=self.name)
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,7 @@ class SparseAdaGrad(Experiment):
 
         rows = []
         for rate in self.learning_rates:
-            theta = self._train(variant, variant.build(rate), train)
+            theta = self._train(variant, variant.build(learning_rate=rate), train)
             rows.append((test.losses(theta) - truth).mean(dim=1))
         return torch.stack(rows)
 

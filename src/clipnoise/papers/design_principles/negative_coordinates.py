@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic, panels, shared_legend
-from clipnoise.papers.trials import Trials, build_method
+from clipnoise.papers.trials import MethodOptions, Trials
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import COLOURS, MARKERS
 from clipnoise.seeds import generator
@@ -38,11 +38,9 @@ class DimensionClaim(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioSweep(Section):
+class RatioSweep(MethodOptions):
     """One method on one kind of gradient: coordinates of equal size, or normal ("random")."""
 
-    method: str
-    options: dict[str, Any]
     gradient: Literal["equal", "random"]
 
 
@@ -131,7 +129,7 @@ class NegativeCoordinates(Experiment):
         if sweep.gradient == "random":
             gradient = torch.randn(gradient.shape, generator=draws)
         gradient = gradient / gradient.norm(dim=2, keepdim=True)
-        method = build_method(sweep.method, sweep.options)
+        method = sweep.build()
         public = Public(noise_multiplier=1 / ratio, expected_batch_size=1, total_steps=self.steps)
         trials = Trials(method, public, torch.zeros(count, dimension))
         shape = (count, method.query.draws, dimension)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
-from clipnoise.papers.trials import Trials, build_method, choice_text, combinations
+from clipnoise.papers.trials import MethodOptions, Trials, choice_text, combinations
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
@@ -27,20 +27,16 @@ Curvature = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuadraticMethod(Section):
+class QuadraticMethod(MethodOptions):
     """One method of the example.
 
     Attributes:
-        method: the id.
-        options: hyper-parameters other than the learning rate; a clip norm where it clips.
         grid: values of hyper-parameters that are tuned together with the learning rate.
         preconditioner: what its rates are proportional to according to the paper: 1/c
             ("noiseless") or 1/√(c² + s²) ("noisy"), with s the standard deviation of the noise;
             None for a method without a preconditioner.
     """
 
-    method: str
-    options: dict[str, Any]
     grid: dict[str, list[float]] = field(default_factory=dict)
     preconditioner: Literal["noiseless", "noisy"] | None = None
 
@@ -155,7 +151,7 @@ class Quadratic(Experiment):
     ) -> Trajectory:
         import torch
 
-        method = build_method(variant.method, variant.options, choice)
+        method = variant.build(**choice)
         public = Public(
             noise_multiplier=self.noise_multiplier, expected_batch_size=1, total_steps=self.steps
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,41 +21,6 @@ Array = NDArray[np.float64]
 
 SLOPE = 1e-5  # largest slope of the log error, per unit of a coefficient, at an optimum
 EXPLODED = 1e100  # squared error of a strategy whose inverse grows without bound
-
-
-class Strategy(Protocol):
-    """A lower triangular matrix C over T steps with b bands: C[t, s] = 0 unless 0 ≤ t − s < b."""
-
-    @property
-    def steps(self) -> int:
-        """T."""
-        ...
-
-    @property
-    def bands(self) -> int:
-        """b."""
-        ...
-
-    def row(self, step: int) -> Array:
-        """Return row t (from 1), newest entry first: C[t, t], C[t, t−1], …; min(t, b) entries."""
-        ...
-
-    def matrix(self) -> Array:
-        """Return C, shape (T, T)."""
-        ...
-
-    def squared_column_norms(self) -> Array:
-        """Return the squared norm of each column of C, shape (T,)."""
-        ...
-
-    @property
-    def squared_row_norms(self) -> Array:
-        """ρ: the squared norm of each row of C⁻¹, shape (T,)."""
-        ...
-
-    def prefix_sum_variances(self) -> Array:
-        """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,30 +48,36 @@ class Toeplitz:
 
     @property
     def bands(self) -> int:
+        """b: C[t, s] = 0 unless 0 ≤ t − s < b."""
         return len(self.coefficients)
 
     def row(self, step: int) -> Array:
+        """Return row t (from 1), newest entry first: C[t, t], C[t, t−1], …; min(t, b) entries."""
         return self.coefficients[:step]
 
     def matrix(self) -> Array:
+        """Return C, shape (T, T)."""
         column = np.pad(self.coefficients, (0, self.steps - self.bands))
         return np.asarray(toeplitz(column, np.zeros(self.steps)) + 0.0)
 
     def squared_column_norms(self) -> Array:
+        """Return the squared norm of each column of C, shape (T,)."""
         norms = np.cumsum(self.coefficients**2)
         return np.asarray(norms[np.minimum(self.bands, np.arange(self.steps, 0, -1)) - 1])
 
     @cached_property
     def squared_row_norms(self) -> Array:
+        """ρ: the squared norm of each row of C⁻¹, shape (T,)."""
         return np.cumsum(_response(self.coefficients, self.steps) ** 2)
 
     def prefix_sum_variances(self) -> Array:
+        """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,)."""
         return np.cumsum(np.cumsum(_response(self.coefficients, self.steps)) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """A strategy without structure: as many bands as steps.
+    """A strategy without structure: as many bands as steps, and otherwise as `Toeplitz`.
 
     Attributes:
         entries: C, shape (T, T), lower triangular, the diagonal above 0.
@@ -125,9 +95,7 @@ class Dense:
     def steps(self) -> int:
         return len(self.entries)
 
-    @property
-    def bands(self) -> int:
-        return len(self.entries)
+    bands = steps
 
     def row(self, step: int) -> Array:
         return self.entries[step - 1, :step][::-1]
@@ -147,6 +115,9 @@ class Dense:
 
     def _inverse(self) -> Array:
         return np.asarray(solve_triangular(self.entries, np.eye(self.steps), lower=True))
+
+
+Strategy = Toeplitz | Dense
 
 
 def prefix_sum_rmse(strategy: Strategy) -> float:
@@ -197,7 +168,8 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     )
     if np.abs(result.jac).max(initial=0.0) > SLOPE:
         raise ArithmeticError(f"no optimum found for {bands} bands and {steps} steps")
-    return _normalised(np.concatenate([[1.0], result.x]), steps)
+    coefficients = np.concatenate([[1.0], result.x])
+    return Toeplitz(coefficients / np.linalg.norm(coefficients), steps)
 
 
 def optimal_dense(steps: int, tolerance: float = 1e-6, rounds: int = 1000) -> Dense:
@@ -251,10 +223,6 @@ def _square_root_coefficients(count: int) -> Array:
     """Return the series of (1 − x)^-½: 1, 1/2, 3/8, …"""
     k = np.arange(1, count)
     return np.cumprod(np.concatenate([[1.0], (2 * k - 1) / (2 * k)]))
-
-
-def _normalised(coefficients: Array, steps: int) -> Toeplitz:
-    return Toeplitz(coefficients / np.linalg.norm(coefficients), steps)
 
 
 def _log_error(coefficients: Array, steps: int) -> tuple[float, Array]:
