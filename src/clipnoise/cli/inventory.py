@@ -16,7 +16,6 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.remote import RawFiles
 from clipnoise.data.signature import Signature
-from clipnoise.data.text import Tokenising
 from clipnoise.fields import adapter, parse, to_plain
 from clipnoise.files import write_atomically
 from clipnoise.methods.catalogue import catalogue, method_page
@@ -140,10 +139,7 @@ def prepare_dataset(
         dataset.raw_files(cache).accept()
     elif dataset.files:
         dataset.raw_files(cache).verify()
-    if isinstance(dataset, Tokenising):
-        dataset.prepare(cache, weights)
-    else:
-        dataset.prepare(cache)
+    dataset.prepare(cache, weights)
     print(f"{dataset.id}: prepared in {cache / dataset.prepared}")
 
 

@@ -12,7 +12,7 @@ from clipnoise.data.base import FourSizes, Splits, cut_rows
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedRows, RaggedWriter
 from clipnoise.data.signature import Signature
-from clipnoise.data.text import TOKENIZERS, Masking, Tokenising, Tokenizer, TokenizerName
+from clipnoise.data.text import TOKENIZERS, Masking, Tokenizer, TokenizerName
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 
@@ -20,7 +20,7 @@ SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArxivAbstracts(Tokenising, FourSizes):
+class ArxivAbstracts(FourSizes):
     """Abstracts with masked tokens; the tokens to predict are drawn once, from the split seed.
 
     The test set is the same for every split seed.

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy as np
+    import torch
     from torch import Tensor
 
     from clipnoise.data.rows import Rows
     from clipnoise.data.signature import Signature
+else:
+    from clipnoise.lazy import torch
 
 PARTS = ("train", "validation", "test", "public")
 
@@ -140,8 +143,16 @@ class Dataset:
         """Return the number of examples of each of `PARTS`: public, known before any download."""
         raise NotImplementedError
 
-    def prepare(self, cache: Path) -> None:
-        """Write the dataset into the cache, deterministically and atomically."""
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
+        """Write the dataset into the cache, deterministically and atomically.
+
+        Args:
+            cache: the folder of prepared datasets.
+            weights: of pretrained models, whose tokenizers some need; None for `weights` beside it.
+
+        Raises:
+            UserError: a raw file or the tokenizer is missing or damaged.
+        """
         raise NotImplementedError
 
     def load(self, cache: Path) -> Splits:
@@ -278,8 +289,6 @@ def cut_rows(
     Returns:
         The rows of each part, int64 of shape (size,).
     """
-    import torch
-
     fixed = torch.randperm(available, generator=generator("split", 0))
     rest = fixed[sizes["test"] :]
     rest = rest[torch.randperm(len(rest), generator=generator("split", split_seed))]
@@ -364,8 +373,6 @@ class Partitioned(Dataset):
         Raises:
             UserError: there are fewer than requested.
         """
-        import torch
-
         sizes = self.sizes()
         train, validation, test, public = (sizes[part] for part in PARTS)
         held_out = 0 if self.validation_file else validation

@@ -17,6 +17,8 @@ from clipnoise.files import write_json
 
 if TYPE_CHECKING:
     import numpy as np
+else:
+    from clipnoise.lazy import np
 
 MANIFEST = "manifest.json"
 
@@ -52,8 +54,6 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
 
 def _write(path: Path, array: np.ndarray) -> ArrayFile:
     """Write an array and return its entry in the manifest."""
-    import numpy as np
-
     np.save(path, array, allow_pickle=False)
     return ArrayFile(_sha256(path), array.shape, str(array.dtype))
 
@@ -125,8 +125,6 @@ def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
         UserError: a file is missing or differs from what was prepared; the message says how to
             prepare the dataset again.
     """
-    import numpy as np
-
     arrays = {}
     for name, file in read_manifest(folder, dataset).files.items():
         path = folder / name

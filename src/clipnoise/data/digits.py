@@ -13,7 +13,10 @@ from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 EXAMPLES, TEST, VALIDATION = 1797, 360, 137
 DEVELOPMENT = EXAMPLES - TEST  # validation, train and public
@@ -36,8 +39,6 @@ class SmallImages(Dataset):
         raise NotImplementedError
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         arrays, provenance = self.read(cache)
         rows = self.rows()
 
@@ -84,7 +85,7 @@ class Digits(SmallImages):
     def rows(self) -> dict[str, Tensor]:
         return cut_rows(EXAMPLES, self.sizes(), self.split_seed, ("validation", "train", "public"))
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write all images and labels: the options of the split apply when loading."""
         import sklearn
         from sklearn.datasets import load_digits
@@ -130,8 +131,6 @@ class DigitsUsers(Digits):
         return self.users
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         splits = super().load(cache)
         targets = splits.train.dense().targets
         by_digit = targets.argsort(stable=True)
@@ -165,16 +164,13 @@ class PrintedDigits(SmallImages):
         return dict(zip(PARTS, (train, PRINTED_VALIDATION, PRINTED_TEST, 0), strict=True))
 
     def rows(self) -> dict[str, Tensor]:
-        import torch
-
         sizes, order = self.sizes(), ("test", "validation", "train")
         shuffled = torch.randperm(PRINTED, generator=generator("split", self.split_seed))
         parts = torch.split(shuffled, [sizes[part] for part in order])
         return dict(zip(order, parts, strict=True))
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         import matplotlib
-        import numpy as np
         import PIL
 
         draws = np.random.default_rng(0)
@@ -186,7 +182,6 @@ class PrintedDigits(SmallImages):
 
 def _printed(digit: int, draws: np.random.Generator) -> np.ndarray:
     """Draw a digit with a random typeface, size, angle and position; ink of shape (8, 8)."""
-    import numpy as np
     from matplotlib import get_data_path
     from PIL import Image, ImageDraw, ImageFilter, ImageFont
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 NO_NODE = -1
 FEATURES, CLASSES = 128, 40  # of ogbn-arxiv
@@ -61,8 +63,6 @@ class NeighbourRows(Rows):
         return len(self.neighbourhoods)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        import torch
-
         nodes = self.neighbourhoods[chosen if isinstance(chosen, slice) else chosen.cpu()]
         present = (nodes != NO_NODE).unsqueeze(-1)
         features = torch.from_numpy(self.features[nodes.clamp(min=0).numpy()])
@@ -80,8 +80,6 @@ def directed_edges(edges: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     Returns:
         Positions in `nodes` of source and target, int64 of shape (M, 2).
     """
-    import numpy as np
-
     place = np.full(1 + max(edges.max(initial=0), nodes.max(initial=0)), NO_NODE)
     place[nodes] = np.arange(len(nodes))
     ends = place[edges]
@@ -105,8 +103,6 @@ def sample_neighbourhoods(
     Returns:
         Each node and its in-neighbours, int32 of shape (n, 1 + K), filled up with −1.
     """
-    import numpy as np
-
     priority = _priority(nodes[edges], seed)
     _, kept = _first(edges[:, 0], priority, degree)
     edges, priority = edges[kept], priority[kept]
@@ -119,8 +115,6 @@ def sample_neighbourhoods(
 
 def _priority(ends: np.ndarray, seed: int) -> np.ndarray:
     """Return a pseudorandom number per edge that depends only on its ends and the seed."""
-    import numpy as np
-
     mixed = np.full(len(ends), derive("split", seed), dtype=np.uint64)
     for end in (0, 1):
         mixed = mix64(mixed + ends[:, end].astype(np.uint64) * np.uint64(GAMMA))
@@ -129,8 +123,6 @@ def _priority(ends: np.ndarray, seed: int) -> np.ndarray:
 
 def _first(groups: np.ndarray, priority: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rank within the group, and row, of the first `most` of each group by priority."""
-    import numpy as np
-
     order = np.lexsort((priority, groups))
     ordered = groups[order]
     rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -154,8 +146,6 @@ def examples(
         nodes: of the split, int64 of shape (n,).
         degree, seed: as for `sample_neighbourhoods`.
     """
-    import torch
-
     members = nodes.numpy()
     candidates = directed_edges(edges, members)
     neighbourhoods = sample_neighbourhoods(candidates, members, degree, seed)
@@ -201,8 +191,6 @@ class SyntheticGraph(Drawn, FourSizes):
         return self.degree
 
     def parts(self) -> Callable[[str], Examples]:
-        import torch
-
         sizes, stream = self.sizes(), generator("split", self.split_seed)
         centres = torch.randn(self.classes, self.features, generator=stream)
         centres *= self.separation / self.features**0.5
@@ -210,8 +198,6 @@ class SyntheticGraph(Drawn, FourSizes):
 
     def _drawn(self, centres: Tensor, count: int, stream: torch.Generator) -> Examples:
         """Draw a graph whose class c has the nodes c, c + classes, c + 2·classes, …"""
-        import torch
-
         targets = torch.arange(count) % self.classes
         features = torch.randn(count, self.features, generator=stream)
         features += centres[targets]
@@ -269,7 +255,7 @@ class OgbnArxiv(Partitioned):
     def degree_bound(self) -> int:
         return self.degree
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write the whole graph: the options of the split and the degree apply when loading."""
         path = self.raw_files(cache).require() / self.files[0].name
         try:
@@ -280,8 +266,6 @@ class OgbnArxiv(Partitioned):
         self.write(cache, arrays)
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         arrays, provenance = self.read(cache)
         members = {part: torch.from_numpy(arrays[part].astype("int64")) for part in SPLITS}
         rows = self.positions({part: len(nodes) for part, nodes in members.items()})
@@ -296,13 +280,7 @@ class OgbnArxiv(Partitioned):
 
 
 def _graph(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
-    """Read the archive and check that its parts fit together.
-
-    Raises:
-        UserError: a part is missing, is not a table of numbers, or does not fit; names it.
-    """
-    import numpy as np
-
+    """Read the archive and check that its parts fit together."""
     features = _table(path, archive, "raw/node-feat", "float32", FEATURES)
     count = len(features)
     labels = _table(path, archive, "raw/node-label", "int64", 1, below=CLASSES)[:, 0]
@@ -334,16 +312,7 @@ def _table(
     columns: int,
     below: int | None = None,
 ) -> np.ndarray:
-    """Read one of the compressed CSV files of the archive, which have no header.
-
-    Args:
-        path: of the archive, for messages.
-        archive: the archive.
-        name: of the file, below its folder, without suffixes.
-        dtype: of its numbers.
-        columns: the required number.
-        below: the upper bound, exclusive, of its non-negative numbers; None allows any number.
-    """
+    """Read a compressed CSV file without header; its numbers are from 0 to `below`, exclusive."""
     import pandas as pd
 
     member = f"arxiv/{name}.csv.gz"

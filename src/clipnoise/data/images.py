@@ -23,7 +23,10 @@ from clipnoise.fields import Count
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 Pixels = Literal["unit", "standardised"]
 ImageTask = Literal["classification", "reconstruction"]
@@ -62,8 +65,6 @@ def examples(
         task: whether targets are the labels or the images.
         scaled: turns the bytes into floats.
     """
-    import torch
-
     inputs = StoredRows(images, rows, scaled)
     if task == "reconstruction":
         return Examples(inputs, StoredRows(images, rows, replace(scaled, flat=True)))
@@ -128,7 +129,7 @@ class Images(Partitioned):
         """
         raise NotImplementedError
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write all images and labels: the options of the split apply when loading."""
         folder = self.raw_files(cache).require()
         arrays = {}
@@ -250,8 +251,6 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
     Raises:
         UserError: it is damaged or not of this format.
     """
-    import numpy as np
-
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
@@ -309,8 +308,6 @@ class Cifar10(Images):
     pixels: Pixels = "standardised"
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        import numpy as np
-
         path = folder / self.files[0].name
         members = read_members(path, [name for names in self.batches.values() for name in names])
         read = {name: self._batch(path, name, content) for name, content in members.items()}
@@ -324,8 +321,6 @@ class Cifar10(Images):
 
     def _batch(self, path: Path, name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Return the images and labels of a batch."""
-        import numpy as np
-
         where = f"{path}: {name}"
         batch = unpickle(content, where)
         if not isinstance(batch, dict) or not {"data", self.labels} <= batch.keys():
@@ -396,8 +391,6 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        import numpy as np
-
         allowed = {
             ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
             ("numpy", "ndarray"): np.ndarray,

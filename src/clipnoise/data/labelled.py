@@ -17,7 +17,6 @@ from clipnoise.data.text import (
     FIRST,
     MOST_IDS,
     TOKENIZERS,
-    Tokenising,
     Tokenizer,
     TokenizerName,
     Vocabulary,
@@ -28,9 +27,12 @@ from clipnoise.fields import Count, Natural
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
 
     from clipnoise.data.rows import Rows
+else:
+    from clipnoise.lazy import np, torch
 
 Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
@@ -155,8 +157,6 @@ class LabelledTexts(Partitioned):
         """
 
         def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
-            import torch
-
             labels = torch.from_numpy(arrays[f"{file}_labels"][chosen.numpy()].astype("int64"))
             return Examples(inputs(arrays, file, chosen), labels)
 
@@ -164,7 +164,7 @@ class LabelledTexts(Partitioned):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequences(LabelledTexts, Tokenising):
+class Sequences(LabelledTexts):
     """Base of texts as token ids, kept as ragged rows.
 
     Attributes:
@@ -186,8 +186,6 @@ class Sequences(LabelledTexts, Tokenising):
         raise NotImplementedError
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        import numpy as np
-
         folder = self.raw_files(cache).require()
         encode = self.encoder(cache, weights or cache.parent / "weights")
         arrays: dict[str, np.ndarray] = {}
@@ -530,9 +528,7 @@ class BagOfWords(CountedWords):
         meaning = f"{self.features} of {self.meaning}"
         return Signature("features", (self.words,), self.classes, meaning=meaning)
 
-    def prepare(self, cache: Path) -> None:
-        import numpy as np
-
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         folder, vocabulary = self.raw_files(cache).require(), self.vocabulary(cache, self.words)
         idf = vocabulary.inverse_frequency if self.features == "tf-idf" else np.ones(self.words)
         arrays: dict[str, np.ndarray] = {}
@@ -550,8 +546,6 @@ class BagOfWords(CountedWords):
         self.write(cache, arrays)
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         def bags(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> SparseRows:
             starts, columns = arrays[f"{part}_starts"], arrays[f"{part}_columns"]
             values = arrays[f"{part}_values"]

@@ -24,6 +24,8 @@ from clipnoise.fields import Count, to_plain
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+else:
+    from clipnoise.lazy import np
 
 FORMS = (".parquet", ".npz")
 SOURCES = ("train", "test")
@@ -99,7 +101,7 @@ class Own(Partitioned):
         described = {name: value for name, value in to_plain(self).items() if name not in CUT}
         return {**described, "validation_examples": 1}  # the default may be more than there are
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         arrays: dict[str, np.ndarray] = {}
         raw: dict[str, dict[str, str]] = {}
         declared = dict(zip(SOURCES, (self.training_file, self.test_file), strict=True))
@@ -131,8 +133,6 @@ class Own(Partitioned):
 
     def _examples(self, columns: list[Any]) -> np.ndarray:
         """Return inputs as stored, of shape (n, *shape), from their arrays or columns."""
-        import numpy as np
-
         if self.kind == "tokens":
             return self._tokens(columns)
         arrays = [_numbers(column) for column in columns]
@@ -147,8 +147,6 @@ class Own(Partitioned):
 
     def _tokens(self, columns: list[Any]) -> np.ndarray:
         """Return token ids, int32 of shape (n, longest), padded with 0."""
-        import numpy as np
-
         assert self.vocabulary is not None
         if len(columns) != 1:
             raise ValueError("inputs of tokens are one array, or one column of lists")
@@ -191,13 +189,7 @@ def _wide(taken: Tensor) -> Tensor:
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Return numbers as an array.
-
-    Raises:
-        ValueError: they are lists of different lengths, or not numbers.
-    """
-    import numpy as np
-
+    """Return numbers as an array; lists of different lengths raise ValueError."""
     try:
         numbers = np.asarray(values)
     except ValueError:
@@ -208,13 +200,7 @@ def _numbers(values: Any) -> np.ndarray:
 
 
 def _finite(name: str, values: np.ndarray) -> np.ndarray:
-    """Return numbers as float32.
-
-    Raises:
-        ValueError: some are not finite.
-    """
-    import numpy as np
-
+    """Return numbers as float32; one that is not finite raises ValueError."""
     narrow = values.astype("float32")
     if not np.isfinite(narrow).all():
         raise ValueError(f"{name} must be finite, but some are not")
@@ -230,8 +216,6 @@ def _require_range(name: str, values: np.ndarray, count: int) -> None:
 
 def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
     """Return some arrays of an archive."""
-    import numpy as np
-
     try:
         with np.load(path, allow_pickle=False) as archive:
             for name in names:

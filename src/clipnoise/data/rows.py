@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 BUCKET = 32  # ragged rows are padded to a multiple of this length
 
@@ -69,8 +71,6 @@ class StoredRows(Rows):
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        import torch
-
         taken = torch.from_numpy(self.array[_positions(self.chosen, chosen)]).to(self.device)
         return taken if self.transform is None else self.transform(taken)
 
@@ -99,9 +99,6 @@ class SparseRows(Rows):
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        import numpy as np
-        import torch
-
         rows = _positions(self.chosen, chosen)
         begins, counts = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
         row = np.repeat(np.arange(len(rows)), counts)
@@ -136,8 +133,6 @@ class RaggedRows(Rows):
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        import torch
-
         return torch.from_numpy(self.padded(self.positions(chosen))).to(self.device)
 
     def positions(self, chosen: Tensor | slice) -> np.ndarray:
@@ -146,8 +141,6 @@ class RaggedRows(Rows):
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the array, padded, int64 of shape (b, width)."""
-        import numpy as np
-
         begins = self.starts[rows]
         counts = np.minimum(self.starts[rows + 1] - begins, self.length)
         longest = int(counts.max(initial=1))
@@ -205,8 +198,6 @@ class RaggedWriter:
         Raises:
             UserError: the disk is full.
         """
-        import numpy as np
-
         starts = np.cumsum(np.frombuffer(self._counts, dtype="int64"))
         try:
             self._file.flush()

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+else:
+    from clipnoise.lazy import nn
 
 Kind = Literal["features", "image", "tokens", "nodes"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
@@ -44,9 +46,7 @@ class Classification(Task):
     score: ClassVar[str | None] = "accuracy"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(outputs, targets, reduction="none")
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
@@ -61,9 +61,7 @@ class MultiLabel(Task):
     score: ClassVar[str | None] = "accuracy (the most likely tag is one of the example's)"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        from torch.nn.functional import binary_cross_entropy_with_logits
-
-        each = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        each = nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
         return each.sum(dim=-1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -102,9 +100,7 @@ class MaskedTokens(Task):
     score: ClassVar[str | None] = "accuracy of masked tokens"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
-        each = cross_entropy(
+        each = nn.functional.cross_entropy(
             outputs.transpose(1, 2), targets, reduction="none", ignore_index=NO_TARGET
         )
         return _mean_where(each, targets != NO_TARGET)

@@ -27,7 +27,10 @@ from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 ADDRESS = "https://storage.googleapis.com/tff-datasets-public"
 DATABASE = "stackoverflow.sqlite.lzma"
@@ -128,10 +131,8 @@ class StackOverflow(Partitioned):
             return None
         return "words and tags were counted over the private users too, which no noise covers"
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write words and tags of every sentence, sparse, one user after the other."""
-        import numpy as np
-
         folder = self.raw_files(cache).require()
         kinds = {"words": "uint16", "values": "float32", "tags": "uint16"}
         with open_database(folder / DATABASE, cache) as database:
@@ -185,8 +186,6 @@ class StackOverflow(Partitioned):
         return {entry: rank for rank, entry in enumerate(order[:size])}
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         arrays, provenance = self.read(cache)
         chosen = self._chosen(torch.from_numpy(arrays["users"].copy()), arrays["test"])
 
@@ -201,8 +200,6 @@ class StackOverflow(Partitioned):
 
     def _chosen(self, users: Tensor, test: np.ndarray) -> dict[str, Tensor]:
         """Return the sentences of each part, int64 of shape (size,)."""
-        import torch
-
         tests = torch.from_numpy(test.copy())
         training = (~tests).nonzero().squeeze(1)
         public = training[users[training] < self.public_users]
@@ -236,9 +233,6 @@ def tag_targets(
         target: "tag" or "tags"; an example without tags has the class 0.
         tags: the number of different tags.
     """
-    import numpy as np
-    import torch
-
     starts, values = arrays["tag_starts"], arrays["tags"]
     if target == "tags":
         ones = np.broadcast_to(np.uint8(1), values.shape)
@@ -253,8 +247,6 @@ def _encoded(
     sentence: Sentence, word: Mapping[str, int], tag: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ranks of a sentence's words, their relative frequencies, and its tags' ranks."""
-    import numpy as np
-
     known = [word[text] for text in sentence.words if text in word]
     ranks, counts = np.unique(np.array(known, "int64"), return_counts=True)
     tags = np.unique(np.array([tag[text] for text in sentence.tags if text in tag], "int64"))

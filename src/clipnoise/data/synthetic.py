@@ -22,6 +22,9 @@ from clipnoise.seeds import derive, generator
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from torch import nn
+else:
+    from clipnoise.lazy import nn, np, torch
 
 CELLS = 4  # squares per side of a pattern
 INK, NOISE = 160, 96  # upper bounds of pattern and noise; together they fill a byte
@@ -41,7 +44,7 @@ class Drawn(Dataset):
     split: ClassVar[str] = "each part drawn separately"
     preprocessing: ClassVar[str] = "none: drawn when loading, from the fields of the run spec"
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         self.write(cache, {})
 
     def parts(self) -> Callable[[str], Examples]:
@@ -57,7 +60,6 @@ class DrawnOfOneSize(Drawn):
     """Base of drawn datasets with one option for all sizes.
 
     Attributes:
-        split_seed: another seed draws other examples.
         examples: number of private examples; validation and test have a quarter of it each.
         public_examples: number of examples drawn besides the private ones.
     """
@@ -81,8 +83,6 @@ class DrawnOfOneSize(Drawn):
         raise NotImplementedError
 
     def parts(self) -> Callable[[str], Examples]:
-        import numpy as np
-
         sizes, draws = self.sizes(), np.random.default_rng(derive("split", self.split_seed))
         return lambda part: self.draw(part, sizes[part], draws)
 
@@ -110,8 +110,6 @@ class Synthetic(DrawnOfOneSize):
         return Signature("features", (self.features,), self.classes)
 
     def parts(self) -> Callable[[str], Examples]:
-        import torch
-
         sizes, stream = self.sizes(), generator("split", self.split_seed)
         centres = torch.randn(self.classes, self.features, generator=stream)
         centres *= self.separation / self.features**0.5
@@ -154,9 +152,6 @@ class SyntheticLinear(DrawnOfOneSize):
         return Signature("features", (self.features,), 1, "regression")
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        import numpy as np
-        import torch
-
         first = np.arange(self.features) < self.features // 10
         frequency = np.where(first, self.frequent, self.rare)
         weights = np.where(first, self.frequent_weight, self.rare_weight)
@@ -190,9 +185,6 @@ class SyntheticLogistic(DrawnOfOneSize):
         return Signature("features", (self.features,), 2)
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        import numpy as np
-        import torch
-
         inputs = draws.standard_normal((count, self.features)).astype("float32")
         if part == "train":
             inputs[draws.random(count) < self.zeros] = 0
@@ -225,8 +217,6 @@ class SyntheticImages(Drawn, FourSizes):
         return image_signature(self.shape, self.classes, self.task)
 
     def parts(self) -> Callable[[str], Examples]:
-        import torch
-
         sizes = self.sizes()
         images, labels = (drawn.numpy() for drawn in self._drawn())
         cut = torch.split(torch.arange(len(labels)), list(sizes.values()))
@@ -235,13 +225,10 @@ class SyntheticImages(Drawn, FourSizes):
 
     def _drawn(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw images, uint8 (n, channels, height, width), and labels, int64 (n,), of all parts."""
-        import torch
-        from torch.nn.functional import interpolate
-
         stream = generator("split", self.split_seed)
         channels, height, width = self.shape
         cells = torch.rand(self.classes, channels, CELLS, CELLS, generator=stream)
-        patterns = (interpolate(cells, (height, width)) * INK).to(torch.uint8)
+        patterns = (nn.functional.interpolate(cells, (height, width)) * INK).to(torch.uint8)
         labels = torch.randint(self.classes, (sum(self.sizes().values()),), generator=stream)
         images = torch.empty(len(labels), *self.shape, dtype=torch.uint8)
         pieces = zip(
@@ -287,9 +274,6 @@ class SyntheticZipf(DrawnOfOneSize):
         return Signature("tokens", (self.length,), self.classes, vocabulary=self.vocabulary)
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        import numpy as np
-        import torch
-
         common = self.vocabulary - self.vocabulary // 5
         ranks = 1 / np.arange(1, common)
         tokens = 1 + draws.choice(common - 1, (count, self.length), p=ranks / ranks.sum())
@@ -339,9 +323,6 @@ class SyntheticTokens(DrawnOfOneSize):
         return Signature("tokens", (self.length,), self.classes, vocabulary=size)
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        import numpy as np
-        import torch
-
         labels = draws.integers(self.classes, size=count)
         sequences = [self._sequence(int(label), draws) for label in labels]
         starts = np.cumsum([0, *map(len, sequences)])
@@ -354,8 +335,6 @@ class SyntheticTokens(DrawnOfOneSize):
 
     def _sequence(self, label: int, draws: np.random.Generator) -> np.ndarray:
         """Return one sequence, int64 of shape (its length,)."""
-        import numpy as np
-
         words = self.vocabulary - WORDS
         longest = self.length - 2 if self.asks != "pairs" else (self.length - 3) // 2
         count = int(draws.integers(max(2, longest // 2), longest + 1))
@@ -428,10 +407,8 @@ class SyntheticSparse(Dataset):
     def user_count(self) -> int | None:
         return self.users or None
 
-    def prepare(self, cache: Path) -> None:
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Draw all examples, piece by piece."""
-        import numpy as np
-
         draws, total = np.random.default_rng(0), sum(self.sizes().values())
         kinds = {"columns": "uint16", "values": "float32", "tags": "uint16"}
         rows = {name: RaggedWriter(cache, kind) for name, kind in kinds.items()}
@@ -449,8 +426,6 @@ class SyntheticSparse(Dataset):
         self, users: np.ndarray, draws: np.random.Generator, rows: dict[str, RaggedWriter]
     ) -> None:
         """Draw one example per entry of users, and append it."""
-        import numpy as np
-
         count, common = len(users), self.features // 2
         tags = draws.integers(self.tags, size=(count, 3))
         tags[:, 0] = np.where(draws.random(count) < 0.5, users % self.tags, tags[:, 0])
@@ -474,8 +449,6 @@ class SyntheticSparse(Dataset):
             rows["tags"].append(np.array(list(dict.fromkeys(distinct.tolist()))))
 
     def load(self, cache: Path) -> Splits:
-        import torch
-
         (arrays, provenance), sizes = self.read(cache), self.sizes()
         rows = cut_rows(sum(sizes.values()), sizes, self.split_seed)
 

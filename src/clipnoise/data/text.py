@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clipnoise.data.base import Dataset, Examples
+from clipnoise.data.base import Examples
 from clipnoise.data.rows import RaggedRows, Rows
 from clipnoise.data.signature import NO_TARGET
 from clipnoise.errors import UserError
@@ -23,7 +23,10 @@ from clipnoise.seeds import GAMMA, derive, mix64
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
+else:
+    from clipnoise.lazy import np, torch
 
 TokenizerName = Literal["bert-base", "bert-large", "tiny-bert", "roberta-base"]
 
@@ -110,8 +113,6 @@ class Tokenizer:
         Yields:
             The token ids of each, uint16 of shape (its length,).
         """
-        import numpy as np
-
         rest = iter(texts)
         while batch := list(islice(rest, BATCH)):
             inputs = [tuple(text) if len(text) > 1 else text[0] for text in batch]
@@ -144,23 +145,6 @@ def _read(name: TokenizerName, weights: Path, facts: Tokens) -> tuple[Path, Any]
     raise UserError(
         f"{whole}: no tokenizer there. Run: clipnoise weights fetch {name} --weights {weights}"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokenising(Dataset):
-    """Base of datasets that need a tokenizer to be prepared."""
-
-    def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        """Write the dataset into the cache.
-
-        Args:
-            cache: the folder of prepared datasets.
-            weights: the folder of pretrained weights; None for `weights` beside the cache.
-
-        Raises:
-            UserError: a raw file or the tokenizer is missing or damaged.
-        """
-        raise NotImplementedError
 
 
 def words_in(text: str) -> list[str]:
@@ -217,14 +201,10 @@ class Vocabulary:
     @cached_property
     def inverse_frequency(self) -> np.ndarray:
         """Return ln(texts / texts with the word) of each word, float64 of shape (size,)."""
-        import numpy as np
-
         return np.log(self.texts / np.array(self.documents))
 
     def counts(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ranks of the words that occur, ascending, and how often each does."""
-        import numpy as np
-
         ranks = [self.rank[word] for word in words if word in self.rank]
         columns, counts = np.unique(np.array(ranks, dtype="int64"), return_counts=True)
         return columns, counts
@@ -239,8 +219,6 @@ class Vocabulary:
         Yields:
             uint16 of shape (words of the text, at least 1,).
         """
-        import numpy as np
-
         for (text,) in texts:
             words = words_in(text)[:length]
             ids = [self.rank[word] + FIRST if word in self.rank else UNKNOWN for word in words]
@@ -282,16 +260,12 @@ class Masking:
         Returns:
             The true token where one is to be predicted, −100 elsewhere; int64 of shape (b, width).
         """
-        import numpy as np
-
         ordinary = (tokens >= self.first) & (tokens < self.end)
         chosen = ordinary & (self._uniform(rows, tokens.shape[1], 0) < TARGETS)
         return np.where(chosen, tokens, NO_TARGET)
 
     def inputs(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Return the tokens that a model sees; arguments and shape as for `targets`."""
-        import numpy as np
-
         width = tokens.shape[1]
         chosen = self.targets(rows, tokens) != NO_TARGET
         way, other = self._uniform(rows, width, 1), self._uniform(rows, width, 2)
@@ -300,13 +274,7 @@ class Masking:
         return np.where(chosen & (way < HIDDEN + REPLACED), changed, tokens)
 
     def _uniform(self, rows: np.ndarray, width: int, stream: int) -> np.ndarray:
-        """Return numbers in [0, 1), one per position of each row: SplitMix64 at a counter.
-
-        Returns:
-            float64 of shape (b, width).
-        """
-        import numpy as np
-
+        """Return numbers in [0, 1) from SplitMix64 at a counter, float64 of shape (b, width)."""
         key, gamma = np.uint64(derive("split", self.seed)), np.uint64(GAMMA)
         positions = np.arange(width, dtype="uint64") * np.uint64(3) + np.uint64(stream)
         mixed = mix64(rows.astype("uint64")[:, None] + key + gamma)
@@ -331,8 +299,6 @@ class MaskedRows(Rows):
         return len(self.rows)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        import torch
-
         positions = self.rows.positions(chosen)
         draw = self.masking.targets if self.targets else self.masking.inputs
         return torch.from_numpy(draw(positions, self.rows.padded(positions))).to(self.device)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clipnoise.data.signature import Signature
+else:
+    from clipnoise.lazy import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +34,6 @@ class Logistic(Model):
         return signature.kind in ("features", "image") and signature.task_name in tasks
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(signature.shape), signature.outputs))
 
@@ -60,8 +60,6 @@ class Autoencoder(Model):
         return signature.kind in ("features", "image") and signature.task_name == "reconstruction"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         down = (math.prod(signature.shape), *self.widths)
         sizes = (*down, *reversed(self.widths[:-1]), signature.outputs)

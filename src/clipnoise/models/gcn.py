@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from clipnoise.data.signature import Signature
+else:
+    from clipnoise.lazy import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,6 @@ class GCN(Model):
         return signature.kind == "nodes" and signature.task_name == "classification"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         features = signature.shape[1] - 1
         inside = (self.width,) * (self.decoder_layers - 1)
@@ -59,15 +59,11 @@ class GCN(Model):
 
 
 def _layers(widths: Sequence[int]) -> nn.Sequential:
-    from torch import nn
-
     pairs = pairwise(widths)
     return nn.Sequential(*(layer for a, b in pairs for layer in (nn.Linear(a, b), nn.Tanh())))
 
 
 def _network(encoder: nn.Module, core: nn.Module, decoder: nn.Module) -> nn.Module:
-    from torch import Tensor, nn
-
     class OneHop(nn.Module):
         """Nodes with in-neighbours (b, 1 + K, features + 1) in, outputs (b, classes) out."""
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from clipnoise.data.signature import Signature
+else:
+    from clipnoise.lazy import nn
 
 Pooling = Literal["max", "average"]
 GROUPS = 4
@@ -68,8 +70,6 @@ class SmallCNN(ImageModel):
             raise ValueError(f"width must be a multiple of {GROUPS} with group_norm")
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         channels, height, width = signature.shape
         layers: list[nn.Module] = []
@@ -102,8 +102,6 @@ class FiveLayerCNN(ImageModel):
     widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         channels, height, width = signature.shape
         layers: list[nn.Module] = []
@@ -131,19 +129,13 @@ class AveragedCNN(ImageModel):
     sides: ClassVar[tuple[int, int]] = (17, 64)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
+        layers: list[nn.Module] = []
+        for before, after, padding in ((signature.shape[0], 32, 0), (32, 64, 1), (64, 128, 1)):
+            layers.append(nn.Conv2d(before, after, kernel_size=3, padding=padding))
+            layers += [nn.Tanh(), nn.MaxPool2d(2)]
         return nn.Sequential(
-            nn.Conv2d(signature.shape[0], 32, kernel_size=3),
-            nn.Tanh(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, kernel_size=3, padding=1),
-            nn.Tanh(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 128, kernel_size=3, padding=1),
-            nn.Tanh(),
-            nn.MaxPool2d(2),
+            *layers,
             nn.Conv2d(128, 256, kernel_size=3, padding=1),
             nn.Tanh(),
             nn.Conv2d(256, signature.outputs, kernel_size=3, padding=1),
@@ -186,7 +178,6 @@ class ResNet18(ImageModel):
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         from timm.models.resnet import BasicBlock, ResNet
-        from torch import nn
 
         self.require(signature)
         inputs = signature.shape[0]

@@ -11,9 +11,12 @@ from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.models.pretrained import Weights, hub
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
     from clipnoise.data.signature import Signature
+else:
+    from clipnoise.lazy import nn, torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,6 @@ class LSTM(Model):
         return signature.kind == "tokens" and signature.task_name == "classification"
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
-        from torch import nn
-
         self.require(signature)
         assert signature.vocabulary is not None
         return _recurrent(
@@ -59,8 +60,6 @@ class LSTM(Model):
 def _recurrent(
     words: nn.Module, memory: nn.Module, last: nn.Module, dropout: nn.Module
 ) -> nn.Module:
-    from torch import Tensor, nn
-
     class Recurrent(nn.Module):
         """Token ids (b, T) in, outputs (b, classes) out."""
 
@@ -271,9 +270,6 @@ class RobertaBase(LanguageModel):
 
 
 def _logits(inside: nn.Module, padding: int, separator: int | None) -> nn.Module:
-    import torch
-    from torch import Tensor, nn
-
     class Logits(nn.Module):
         """Token ids (b, T) in; outputs (b, classes), or (b, T, vocabulary), out."""
 

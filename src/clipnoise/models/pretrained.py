@@ -14,7 +14,10 @@ from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.plugins import plugins
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
+else:
+    from clipnoise.lazy import torch
 
 CONFIG = "config.json"
 TENSORS = ("model.safetensors", "pytorch_model.bin")
@@ -132,8 +135,6 @@ class Weights:
 
                 tensors: dict[str, Tensor] = load_file(path)
             else:
-                import torch
-
                 tensors = dict(torch.load(path, map_location="cpu", weights_only=True))
         except OSError as error:
             raise self._unusable(path, _missing(error)) from None
