@@ -7,6 +7,7 @@ import sys
 from hashlib import sha256
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,9 +43,20 @@ def test_another_process_with_another_hash_seed_derives_the_same() -> None:
 
 
 def test_purposes_and_seeds_never_share_a_stream() -> None:
-    # The CPU generator looks at the low 32 bits only: those must differ too.
-    derived = {derive(purpose, seed) % 2**32 for purpose in PURPOSES for seed in range(1_000)}
+    derived = {derive(purpose, seed) for purpose in PURPOSES for seed in range(1_000)}
     assert len(derived) == len(PURPOSES) * 1_000
+    assert len({derive("dropout", seed, t) for seed in range(30) for t in range(30)}) == 900
+
+
+def test_the_cpu_stream_is_numpys_mersenne_twister_with_every_word_of_its_state_filled() -> None:
+    entropy = int(sha256(b"noise:3").hexdigest(), 16)
+    words = np.random.SeedSequence(entropy).generate_state(624)
+    words[0] |= 1 << 31
+    twister = np.random.MT19937()
+    twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    drawn = torch.empty(1000, dtype=torch.int64).random_(0, 2**32, generator=generator("noise", 3))
+    pairs = twister.random_raw(2000).reshape(-1, 2)  # torch takes 64 bits and keeps the lower half
+    assert drawn.tolist() == pairs[:, 1].tolist()
 
 
 def test_streams_of_different_purposes_are_uncorrelated() -> None:

@@ -89,17 +89,20 @@ class MicroBatchAssignment:
     All n positions are assigned, drawn or not, so that no assignment depends on another example.
     """
 
-    def __init__(self, examples: int, count: int, generator: torch.Generator) -> None:
+    def __init__(self, examples: int, count: int, generator: torch.Generator | None) -> None:
         """Start the stream.
 
         Args:
             examples: n.
             count: K = B/m ≥ 1.
-            generator: a CPU stream of random numbers, used by nothing else.
+            generator: a CPU stream of random numbers, used by nothing else; None draws from a
+                cryptographic source.
         """
         self.examples = examples
         self.count = count
-        self._generator = generator
+        from clipnoise.privacy.draws import Draws  # loads torch, which planning does not need
+
+        self._draws = Draws(generator)
 
     def arrange(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Assign the positions for the next step, and sort its batch by micro-batch.
@@ -113,15 +116,15 @@ class MicroBatchAssignment:
         """
         import torch
 
-        assigned = torch.randint(self.count, (self.examples,), generator=self._generator)[batch]
+        assigned = self._draws.integers(self.count, self.examples)[batch]
         sizes = torch.bincount(assigned, minlength=self.count)[assigned]
         order = (sizes * self.count + assigned).argsort(stable=True)
         return batch[order], assigned[order]
 
     def get_state(self) -> dict[str, torch.Tensor]:
         """Return the position in the stream, for a checkpoint."""
-        return {"generator": self._generator.get_state()}
+        return self._draws.get_state()
 
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
         """Go to a saved position; the assignments that follow are the same bit for bit."""
-        self._generator.set_state(state["generator"])
+        self._draws.set_state(state)

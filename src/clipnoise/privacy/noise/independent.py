@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from clipnoise.privacy.noise.secure import secure_normals
+from clipnoise.privacy.draws import Draws
 from clipnoise.resumable import Resumable
 
 
@@ -43,22 +43,13 @@ class IndependentNoise:
                 None draws from a cryptographic source.
             like: a tensor with the shape (d,), dtype and device of the parameters.
         """
-        self._generator = generator
+        self._draws = Draws(generator)
         self._like = like.new_empty(0)
         self._shape = like.shape
 
     def next(self, draws: int = 1) -> list[torch.Tensor]:
         """Return the next step's noise: `draws` independent standard normal tensors."""
-        shape = (draws, *self._shape)
-        if self._generator is None:
-            return list(secure_normals(shape, self._like).unbind())
-        normals = torch.randn(
-            shape,
-            generator=self._generator,
-            dtype=self._like.dtype,
-            device=self._like.device,
-        )
-        return list(normals.unbind())
+        return list(self._draws.normals((draws, *self._shape), self._like).unbind())
 
     def row_norm_squared(self, step: int) -> float:
         """Return 1: every coordinate has unit variance at every step."""
@@ -66,7 +57,7 @@ class IndependentNoise:
 
     def get_state(self) -> dict[str, torch.Tensor]:
         """Return the position in the stream, for a checkpoint; a cryptographic source has none."""
-        return {} if self._generator is None else {"generator": self._generator.get_state()}
+        return self._draws.get_state()
 
     def set_state(self, state: dict[str, torch.Tensor]) -> None:
         """Go to a saved position; the noise that follows is the same bit for bit.
@@ -74,6 +65,4 @@ class IndependentNoise:
         Raises:
             ValueError: the noise comes from a cryptographic source, which has no positions.
         """
-        if self._generator is None:
-            raise ValueError("noise from a cryptographic source cannot be resumed")
-        self._generator.set_state(state["generator"])
+        self._draws.set_state(state)

@@ -32,7 +32,7 @@ def secure_normals(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     Returns:
         The normals, of that shape, dtype and device.
     """
-    stream = Cipher(ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor()
+    stream = _stream()
     numbers = torch.empty(math.prod(shape), dtype=like.dtype)
     for start in range(0, len(numbers), 2 * PAIRS):
         piece = numbers[start : start + 2 * PAIRS]
@@ -42,14 +42,32 @@ def secure_normals(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 
 def _box_muller(stream: CipherContext, pairs: int) -> torch.Tensor:
     """Return 2·pairs standard normals in float64."""
-    drawn = bytearray(stream.update(bytes(16 * pairs)))
-    bits = torch.frombuffer(drawn, dtype=torch.int64) & (2**DIGITS - 1)
-    uniform = (bits + 1).double() * 2.0**-DIGITS  # (0, 1]
+    uniform = 1 - _uniforms(stream, 2 * pairs)  # (0, 1], so that the logarithm is finite
     radius = uniform[:pairs].log_().mul_(-2).sqrt_()
     angle = uniform[pairs:].mul_(2 * math.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()])
 
 
-def secure_generator() -> torch.Generator:
-    """Return a CPU stream with a seed drawn by the operating system."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+def secure_uniforms(count: int) -> torch.Tensor:
+    """Draw independent uniforms from a cryptographic stream of its own, as `secure_normals` does.
+
+    Args:
+        count: how many.
+
+    Returns:
+        Multiples of 2^-53 in [0, 1), float64 of shape (count,).
+    """
+    return _uniforms(_stream(), count)
+
+
+def _stream() -> CipherContext:
+    return Cipher(ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor()
+
+
+def _uniforms(stream: CipherContext, count: int) -> torch.Tensor:
+    if count == 0:
+        return torch.empty(0, dtype=torch.float64)
+    drawn = bytearray(stream.update(bytes(8 * count)))
+    bits = torch.frombuffer(drawn, dtype=torch.int64) & (2**DIGITS - 1)
+    uniforms: torch.Tensor = bits.double() * 2.0**-DIGITS
+    return uniforms

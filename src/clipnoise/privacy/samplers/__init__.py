@@ -21,7 +21,7 @@ SAMPLERS: tuple[SamplerName, ...] = get_args(SamplerName)
 
 def start_sampler(
     name: SamplerName,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
     *,
     examples: int,
     batch_size: int,
@@ -33,7 +33,8 @@ def start_sampler(
 
     Args:
         name: which sampler.
-        generator: a CPU stream of random numbers, used by nothing else.
+        generator: a CPU stream of random numbers, used by nothing else; None draws from a
+            cryptographic source.
         examples: n.
         batch_size: B, for batches of a fixed size.
         sampling_rate: the probability that an example is drawn in its group's turn.

@@ -14,13 +14,14 @@ class FixedSizeSampler(Sampler):
     adding or removing one is nominal.
     """
 
-    def __init__(self, examples: int, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(self, examples: int, batch_size: int, generator: torch.Generator | None) -> None:
         """Start the stream.
 
         Args:
             examples: n.
             batch_size: B ≤ n.
-            generator: a CPU stream of random numbers, used by nothing else.
+            generator: a CPU stream of random numbers, used by nothing else; None draws from a
+                cryptographic source.
 
         Raises:
             ValueError: a value is out of range, or the generator is not on the CPU.
@@ -32,7 +33,7 @@ class FixedSizeSampler(Sampler):
 
     def sample(self) -> torch.Tensor:
         """Draw the next batch: sorted indices, int64, shape (B,)."""
-        order = torch.randperm(self.examples, generator=self._generator)
+        order = self._draws.permutation(self.examples)
         return order[: self.batch_size].sort().values
 
 
@@ -43,13 +44,14 @@ class ShuffledSampler(Sampler):
     `shuffled_epsilon_at_least`. The ε of an accountant for Poisson sampling is nominal.
     """
 
-    def __init__(self, examples: int, batch_size: int, generator: torch.Generator) -> None:
+    def __init__(self, examples: int, batch_size: int, generator: torch.Generator | None) -> None:
         """Start the stream.
 
         Args:
             examples: n.
             batch_size: B ≥ 1.
-            generator: a CPU stream of random numbers, used by nothing else.
+            generator: a CPU stream of random numbers, used by nothing else; None draws from a
+                cryptographic source.
 
         Raises:
             ValueError: a value is out of range, or the generator is not on the CPU.
@@ -63,7 +65,7 @@ class ShuffledSampler(Sampler):
     def sample(self) -> torch.Tensor:
         """Draw the next batch: sorted indices, int64, shape (b,) with b ≤ B."""
         if len(self._order) == 0:
-            self._order = torch.randperm(self.examples, generator=self._generator)
+            self._order = self._draws.permutation(self.examples)
         batch = self._order[: self.batch_size]
         self._order = self._order[self.batch_size :]
         return batch.sort().values
