@@ -12,28 +12,43 @@ if TYPE_CHECKING:
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64's counter
 
 Purpose = Literal[
-    "split", "initialisation", "sampling", "micro-batches", "noise", "public", "dropout"
+    "split",
+    "initialisation",
+    "sampling",
+    "micro-batches",
+    "noise",
+    "dropout",
+    "public",
+    "public dropout",
+    "warm start",
 ]
 
 
-def derive(purpose: Purpose, seed: int) -> int:
-    """Derive the seed of one purpose: the first 63 bits of SHA-256("purpose:seed").
+def derive(purpose: Purpose, seed: int, *step: int) -> int:
+    """Derive the seed of one purpose: the first 63 bits of SHA-256("purpose:seed[:step]").
 
     Unlike Python's hash(), it is the same in every process and on every machine.
 
     Args:
         purpose: what the stream is for.
         seed: the run's seed.
+        step: t, for a purpose whose seed is another one in each step.
 
     Returns:
         A non-negative integer below 2^63.
     """
-    digest = hashlib.sha256(f"{purpose}:{seed}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+    return int.from_bytes(_digest(purpose, seed, *step)[:8], "big") >> 1
+
+
+def _digest(purpose: Purpose, seed: int, *step: int) -> bytes:
+    return hashlib.sha256(":".join([purpose, *map(str, (seed, *step))]).encode()).digest()
 
 
 def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generator:
     """Return the random stream of one purpose.
+
+    On the CPU it is a Mersenne Twister (MT19937) whose state of 19,937 bits NumPy's SeedSequence
+    fills from all 256 bits of SHA-256("purpose:seed"); on a GPU it is Philox with 63 of them.
 
     The streams are for repeatable research: anyone who knows the seed knows the noise. A model that
     protects real people needs noise from a cryptographic source: `privacy.secure_noise`.
@@ -46,9 +61,20 @@ def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generat
     Returns:
         A new generator, at its start.
     """
+    import numpy as np
     import torch
 
-    return torch.Generator(device).manual_seed(derive(purpose, seed))
+    started = torch.Generator(device)
+    if started.device.type != "cpu":
+        return started.manual_seed(derive(purpose, seed))
+    # `manual_seed` would keep 32 bits on the CPU: fill all 624 words of the state instead. They
+    # follow 24 bytes that hold the seed and the position, in 8 bytes each.
+    entropy = int.from_bytes(_digest(purpose, seed), "big")
+    words = np.random.SeedSequence(entropy).generate_state(624).astype("<u8")
+    words[0] |= 1 << 31  # any state but the one of only zeros is valid
+    state = bytearray(started.manual_seed(0).get_state().numpy().tobytes())
+    state[24 : 24 + words.nbytes] = words.tobytes()
+    return started.set_state(torch.frombuffer(state, dtype=torch.uint8))
 
 
 def mix64(values: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
 from clipnoise.errors import UserError
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine, logical_sum
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.calibration import calibrate
@@ -74,9 +75,9 @@ def test_the_passes_that_are_counted_are_those_of_local_training(
     taken: list[int] = []
     real = plain.mean_gradient
 
-    def counted(inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def counted(inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks) -> Tensor:
         taken.append(len(inputs))
-        return real(inputs, targets, theta)
+        return real(inputs, targets, theta, masks)
 
     monkeypatch.setattr(plain, "mean_gradient", counted)
     users.update_of(2, plain.flat.theta.clone())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from clipnoise.data.base import Dataset, DenseExamples, Splits
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -90,10 +91,15 @@ class CanaryEngine(GradientEngine):
         self.flat, self.losses, self.piece = inner.flat, inner.losses, inner.piece
         self.known = torch.zeros_like(inner.flat.theta)
 
-    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         real, rows = targets >= 0, theta.new_zeros(len(inputs), len(theta))
         if real.any():
-            rows[real] = self.inner.per_example_gradients(inputs[real], targets[real], theta)
+            theirs = (masks or Masks.first(len(inputs))).reordered(real.nonzero().squeeze(1))
+            rows[real] = self.inner.per_example_gradients(
+                inputs[real], targets[real], theta, theirs
+            )
         canary = -1 - targets[~real]
         sign = torch.where(self.included[canary], SIZE, -SIZE).to(theta.dtype)
         rows[(~real).nonzero().squeeze(1), canary] = sign
@@ -104,6 +110,12 @@ class CanaryEngine(GradientEngine):
     ) -> Tensor:
         real = targets >= 0
         there = ~real & (self.included[-1 - targets.clamp(max=-1)] | self.replaced)
-        known = self.inner.clipped_sum(inputs[real], targets[real], iterates, clipping)
+        examples = Masks.of(clipping, len(inputs)).examples
+
+        def added_by(chosen: Tensor, form: Callable[..., Tensor]) -> Tensor:
+            own = replace(clipping, examples=examples[chosen])
+            return form(inputs[chosen], targets[chosen], iterates, own)
+
+        known = added_by(real, self.inner.clipped_sum)
         self.known += known
-        return known + super().clipped_sum(inputs[there], targets[there], iterates, clipping)
+        return known + added_by(there, super().clipped_sum)

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from clipnoise.errors import UserError
+from clipnoise.gradients.dropout import Masks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,9 +31,11 @@ def check_model(network: nn.Module, inputs: Tensor) -> None:
         inputs: one or more examples; only their shape, dtype and device are used.
 
     Raises:
-        UserError: names the smallest module that mixes examples, and what to use instead.
+        UserError: names the smallest module that mixes examples or draws random numbers that they
+            share, and what to use instead.
     """
     _reject_batch_statistics(network)
+    _reject_global_randomness(network, made_up(inputs, 2))
     _reject_mixing(network, inputs)
 
 
@@ -45,6 +48,47 @@ def _reject_batch_statistics(network: nn.Module) -> None:
                 f"model: {path or 'the network'} is a {type(module).__name__}: its statistics mix "
                 f"the examples of a batch, so per-example gradients do not exist. {INSTEAD}"
             )
+
+
+def _reject_global_randomness(network: nn.Module, inputs: Tensor) -> None:
+    """Reject a network that draws random numbers from torch's global stream as it trains."""
+    with torch.no_grad(), _mode(network, True), Masks.first(len(inputs)).active():
+        drawn = _layers_that_draw(network, inputs)
+    if drawn:
+        raise UserError(
+            f"model: {drawn[0] or 'the network'} draws random numbers from torch's global stream, "
+            "so what one example adds would depend on the others in its batch. Use "
+            "torch.nn.functional.dropout, whose masks are drawn for each example by itself here."
+        )
+
+
+def _layers_that_draw(network: nn.Module, inputs: Tensor) -> list[str]:
+    """Return the modules whose forward pass moves torch's global stream, the innermost first."""
+    drawn: list[str] = []
+    before: dict[str, Tensor] = {}
+    handles = []
+
+    def position() -> Tensor:
+        return torch.cuda.get_rng_state(inputs.device) if inputs.is_cuda else torch.get_rng_state()
+
+    for path, module in network.named_modules():
+
+        def enter(_: nn.Module, __: object, path: str = path) -> None:
+            before[path] = position()
+
+        def leave(_: nn.Module, __: object, ___: object, path: str = path) -> None:
+            if not torch.equal(before[path], position()):
+                drawn.append(path)
+
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
+            buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+            functional_call(network, buffers, (inputs,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return drawn
 
 
 def _reject_mixing(network: nn.Module, inputs: Tensor) -> None:
@@ -88,8 +132,7 @@ class _Probe:
     def run(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Run the network on copies of its state; return its outputs and its buffers afterwards."""
         buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
-        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-            torch.manual_seed(0)
+        with Masks.first(len(inputs)).active():
             outputs = functional_call(self.network, {**self.state, **buffers}, (inputs,))
         return outputs, buffers
 

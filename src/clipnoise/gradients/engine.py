@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, vmap
 
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.errors import UserError
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.per_example import clipped_sum
 
 if TYPE_CHECKING:
@@ -138,13 +139,17 @@ class GradientEngine(ABC):
             return network(*arguments).to(theta.dtype)
 
     @abstractmethod
-    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """Return the gradient of each example's loss.
 
         Args:
             inputs: shape (b, …), b ≥ 1.
             targets: shape (b, …).
             theta: the parameters at which the gradients are taken, shape (d,).
+            masks: the key and the indices that decide dropout masks; None stands for key 0 and the
+                indices 0 … b−1.
 
         Returns:
             Shape (b, d); zero for parameters that the loss does not use.
@@ -169,10 +174,9 @@ class GradientEngine(ABC):
             return self._linear_sum(inputs, targets, iterates, clipping)
         total = torch.zeros_like(iterates[0])
         for chosen, part in parts(clipping, len(inputs), self.piece or max(1, len(inputs))):
-            gradients = [
-                self.per_example_gradients(inputs[chosen], targets[chosen], theta)
-                for theta in iterates
-            ]
+            x, y = inputs[chosen], targets[chosen]
+            masks = Masks.of(part, len(x))
+            gradients = [self.per_example_gradients(x, y, theta, masks) for theta in iterates]
             total += clipped_sum(gradients, part)
         return total
 
@@ -180,37 +184,42 @@ class GradientEngine(ABC):
         self, inputs: Tensor, targets: Tensor, iterates: Sequence[Tensor], clipping: Clipping
     ) -> Tensor:
         """Return Σ v_i without clipping: linear in the gradients, so plain autograd suffices."""
-        total = torch.zeros_like(iterates[0])
+        total, masks = torch.zeros_like(iterates[0]), Masks.of(clipping, len(inputs))
         for weight, theta in zip(clipping.weights, iterates, strict=True):
-            total += weight * self.summed_gradient(inputs, targets, theta)
+            total += weight * self.summed_gradient(inputs, targets, theta, masks)
         if clipping.offset is not None:
             total += len(inputs) * clipping.offset
         if clipping.scale is not None:
             total *= clipping.scale
         return total / clipping.group_size
 
-    def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def summed_gradient(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """Return the gradient of the summed loss by plain autograd, shape (d,)."""
         if len(inputs) == 0:
             return torch.zeros_like(theta)
         self.flat.load(theta)
-        with torch.enable_grad():
+        with torch.enable_grad(), (masks or Masks.first(len(inputs))).active():
             loss = self.losses(self.outputs(self.network, inputs), targets).sum()
         gradients = torch.autograd.grad(loss, self.flat.parameters, materialize_grads=True)
         return self.flat.join(gradients)
 
-    def mean_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def mean_gradient(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """Return the mean gradient of public examples by plain autograd.
 
         Args:
             inputs: shape (b, …).
             targets: shape (b, …).
             theta: the parameters at which it is taken, shape (d,).
+            masks: as in `per_example_gradients`.
 
         Returns:
             Shape (d,); zero for an empty batch.
         """
-        return self.summed_gradient(inputs, targets, theta) / max(1, len(inputs))
+        return self.summed_gradient(inputs, targets, theta, masks) / max(1, len(inputs))
 
 
 class VmapEngine(GradientEngine):
@@ -224,14 +233,21 @@ class VmapEngine(GradientEngine):
         # 32 examples at a time suit large networks, and as many as fit in 4 MB suit small ones.
         self.piece = max(32, 2**20 // self.flat.theta.numel())
 
-        def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-            outputs = self.outputs(functional_call, network, parameters, (example.unsqueeze(0),))
-            return losses(outputs, target.unsqueeze(0)).squeeze(0)
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
+        masks = masks or Masks.first(len(inputs))
+        key = masks.key
 
-        self._gradients = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        def loss(views: dict[str, Tensor], input: Tensor, target: Tensor, index: Tensor) -> Tensor:
+            with Masks(key, index.unsqueeze(0)).active():
+                outputs = self.outputs(functional_call, self.network, views, (input.unsqueeze(0),))
+            return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
 
-    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
-        gradients = self._gradients(self.flat.views(theta.detach()), inputs, targets)
+        # Nothing may be drawn from torch's global stream, where one example would shift the others.
+        gradient_of_each = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="error")
+        views = self.flat.views(theta.detach())
+        gradients = gradient_of_each(views, inputs, targets, masks.examples.to(inputs.device))
         return self.flat.join_rows([gradients[name] for name in self.flat.names])
 
 
@@ -272,11 +288,16 @@ def parts(clipping: Clipping, count: int, size: int) -> Iterator[tuple[slice, Cl
         count: examples in the batch.
         size: most examples in a piece, unless a micro-batch has more.
     """
-    if clipping.groups is None:
-        yield from ((chosen, clipping) for chosen in pieces(count, size))
-    else:
-        for chosen in whole_groups(clipping.groups, size):
-            yield chosen, replace(clipping, groups=clipping.groups[chosen])
+    groups, examples = clipping.groups, clipping.examples
+    for chosen in pieces(count, size) if groups is None else whole_groups(groups, size):
+        yield (
+            chosen,
+            replace(
+                clipping,
+                groups=None if groups is None else groups[chosen],
+                examples=None if examples is None else examples[chosen],
+            ),
+        )
 
 
 def logical_sum(
@@ -301,7 +322,7 @@ def logical_sum(
         Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
     total = torch.zeros_like(iterates[0])
-    for chosen, part in parts(clipping, len(batch), size):
+    for chosen, part in parts(replace(clipping, examples=batch), len(batch), size):
         inputs, targets = examples.take(batch[chosen])
         total += engine.clipped_sum(inputs, targets, iterates, part)
     return total

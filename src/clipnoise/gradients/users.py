@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from clipnoise.data.base import Examples
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, pieces
 
 if TYPE_CHECKING:
@@ -61,31 +61,42 @@ class UserEngine(GradientEngine):
         """Return how many per-example gradients a round with these users computes."""
         return self._training.epochs * sum(len(self._rows[user]) for user in batch.tolist())
 
-    def update_of(self, user: int, theta: Tensor) -> Tensor:
-        """Return Δ_u, the change that local SGD makes from θ; shape (d,)."""
+    def update_of(self, user: int, theta: Tensor, dropout_key: int = 0) -> Tensor:
+        """Return Δ_u, the change that local SGD makes from θ; shape (d,).
+
+        An example's dropout masks are the same in every local epoch of a round.
+        """
         local, rows = theta.clone(), self._rows[user]
         for _ in range(self._training.epochs):
             for chosen in pieces(len(rows), self._training.batch_size):
                 inputs, targets = self._examples.take(rows[chosen])
-                gradient = self._engine.mean_gradient(inputs, targets, local)
+                masks = Masks(dropout_key, rows[chosen])
+                gradient = self._engine.mean_gradient(inputs, targets, local, masks)
                 scaled = gradient if self._scale is None else self._scale * gradient
                 local = local - self._training.learning_rate * scaled
         return local - theta
 
-    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """Return Δ_u of each user.
 
         Args:
             inputs: the numbers of users, shape (b,), b ≥ 1.
             targets: not used.
             theta: the global parameters, shape (d,).
+            masks: their key decides the dropout masks of the users' examples.
 
         Returns:
             Shape (b, d).
         """
-        return torch.stack([self.update_of(user, theta) for user in inputs.tolist()])
+        key = 0 if masks is None else masks.key
+        return torch.stack([self.update_of(user, theta, key) for user in inputs.tolist()])
 
-    def summed_gradient(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def summed_gradient(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         """Return Σ Δ_u over users, shape (d,)."""
-        updates: Sequence[Tensor] = [self.update_of(user, theta) for user in inputs.tolist()]
+        key = 0 if masks is None else masks.key
+        updates = [self.update_of(user, theta, key) for user in inputs.tolist()]
         return torch.stack([torch.zeros_like(theta), *updates]).sum(dim=0)

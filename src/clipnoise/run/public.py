@@ -13,8 +13,9 @@ from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, pieces
-from clipnoise.seeds import generator
+from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,7 @@ class PublicData:
         method: the run's method.
         batch_size: public examples per gradient.
         draws: the random stream that picks them.
+        seed: the run's, from which their dropout masks follow.
     """
 
     examples: Examples
@@ -42,11 +44,12 @@ class PublicData:
     method: Method
     batch_size: int
     draws: torch.Generator
+    seed: int
 
-    def gradient(self, theta: Tensor) -> Tensor:
-        """Return ĝ: the mean gradient of a mini-batch drawn with replacement, shape (d,)."""
+    def gradient(self, theta: Tensor, step: int) -> Tensor:
+        """Return ĝ of step t: the mean gradient of a mini-batch drawn with replacement, (d,)."""
         chosen = torch.randint(len(self.examples), (self.batch_size,), generator=self.draws)
-        return self._mean(chosen, theta)
+        return self._mean(theta, Masks(derive("public dropout", self.seed, step), chosen))
 
     def get_state(self) -> dict[str, Tensor]:
         """Return the position in the stream of public mini-batches, for a checkpoint."""
@@ -59,9 +62,12 @@ class PublicData:
     def side_information(self, theta: Tensor) -> Tensor:
         """Return how large each coordinate's gradient is on public examples, shape (d,)."""
         squares = torch.zeros_like(theta)
+        every = torch.arange(len(self.examples))
         for chosen in pieces(len(self.examples), PIECE):
+            masks = Masks(derive("public dropout", self.seed, 0), every[chosen])
             inputs, targets = self.examples.take(chosen)
-            squares += self.engine.per_example_gradients(inputs, targets, theta).square().sum(0)
+            gradients = self.engine.per_example_gradients(inputs, targets, theta, masks)
+            squares += gradients.square().sum(0)
         return (squares / len(self.examples)).sqrt()
 
     def warm(self, theta: Tensor) -> Tensor:
@@ -78,12 +84,13 @@ class PublicData:
         for _ in range(start.epochs):
             order = torch.randperm(len(self.examples), generator=self.draws)
             for chosen in order[: batches * size].view(batches, size):
-                gradient = self._mean(chosen, theta)
+                key = derive("warm start", self.seed, state.step)
+                gradient = self._mean(theta, Masks(key, chosen))
                 theta = warm_step(theta, start.method, state, public, gradient)
         return theta
 
-    def _mean(self, chosen: Tensor, theta: Tensor) -> Tensor:
-        return self.engine.mean_gradient(*self.examples.take(chosen), theta)
+    def _mean(self, theta: Tensor, masks: Masks) -> Tensor:
+        return self.engine.mean_gradient(*self.examples.take(masks.examples), theta, masks)
 
 
 def warm_step(
@@ -124,4 +131,5 @@ def public_data(
             "aside. Give it some, e.g. public_examples: 100, or name another dataset as public."
         )
     size = min(spec.training.expected_batch_size, len(examples))
-    return PublicData(examples, engine, method, size, generator("public", spec.seed))
+    draws = generator("public", spec.seed)
+    return PublicData(examples, engine, method, size, draws, spec.seed)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.independent import NoiseSource
-from clipnoise.privacy.noise.secure import secure_generator
 from clipnoise.privacy.samplers import start_sampler
 from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.seeds import derive, generator
@@ -57,7 +55,7 @@ def sampler(spec: RunSpec) -> Sampler:
     With secure noise it has no seed: amplification by sampling requires that batch membership stays
     secret.
     """
-    stream = secure_generator() if spec.secure_noise else generator("sampling", spec.seed)
+    stream = None if spec.secure_noise else generator("sampling", spec.seed)
     return start_sampler(
         "poisson" if spec.privacy is None else spec.privacy.sampler,
         stream,
@@ -72,20 +70,17 @@ def sampler(spec: RunSpec) -> Sampler:
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
     """Build the run's network with initial values that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator("initialisation", spec.seed).initial_seed())
+        torch.set_rng_state(generator("initialisation", spec.seed).get_state())
         return spec.model.build(spec.dataset.signature, weights)
 
 
-@contextmanager
-def dropout_stream(spec: RunSpec, step: int, device: str) -> Iterator[None]:
-    """Seed torch's global stream, from which dropout layers draw, for one step.
+def dropout_key(spec: RunSpec, step: int) -> int:
+    """Return the key of the dropout masks of a step on private examples.
 
-    A resumed run then draws the same masks as one that was never stopped. Afterwards the global
-    stream is where it was before.
+    It follows from the seed and the step, so that a resumed run draws the same masks; with secure
+    noise it is fresh and secret.
     """
-    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):
-        torch.manual_seed(derive("dropout", spec.seed) + step)
-        yield
+    return secrets.randbits(64) if spec.secure_noise else derive("dropout", spec.seed, step)
 
 
 def on_device(splits: Splits, device: str) -> Splits:
@@ -142,7 +137,7 @@ def private_units(
     assignment = None
     if groups.size > 1:
         count = round(groups.count(spec.training.expected_batch_size))
-        draws = generator("micro-batches", spec.seed)
+        draws = None if spec.secure_noise else generator("micro-batches", spec.seed)
         assignment = MicroBatchAssignment(spec.examples, count, draws)
     local = spec.method.local_training()
     if local is None:

@@ -28,7 +28,7 @@ from clipnoise.run.setup import (
     WEIGHTS,
     Units,
     build_network,
-    dropout_stream,
+    dropout_key,
     load_data,
     noise_source,
     on_device,
@@ -207,10 +207,9 @@ class Run:
         public = public_data(spec, splits.public, choice.engine)
         side_information = None
         if public is not None:
-            with dropout_stream(spec, 0, device):
-                if spec.method.uses_side_information:
-                    side_information = public.side_information(theta)
-                theta = public.warm(theta)
+            if spec.method.uses_side_information:
+                side_information = public.side_information(theta)
+            theta = public.warm(theta)
         known = Public(
             noise_multiplier=noise_multiplier,
             expected_batch_size=spec.microbatches.count(spec.training.expected_batch_size),
@@ -253,11 +252,13 @@ class Run:
             batch: the drawn examples (or users), indices of shape (b,); b may be 0.
         """
         t, method = self.state.step + 1, self.spec.method
+        key = dropout_key(self.spec, t)
         batch, groups = self.units.arrange(batch)
         self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
             iterates = list(self.past)[: len(clipping.weights)]
+            clipping = replace(clipping, dropout_key=key)
             if groups is not None:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population
@@ -265,28 +266,27 @@ class Run:
                 lambda size: self.sums(engine, population, batch, iterates, clipping, size)
             )
 
-        with dropout_stream(self.spec, t, str(self.theta.device)):
-            public = replace(
-                self.known,
-                noise_row_norm_squared=self.noise.row_norm_squared(t),
-                gradient=self._public_gradient(),
-            )
-            self.theta = step(
-                self.theta,
-                method,
-                self.state,
-                public,
-                clipped_sum=clipped_sum,
-                noise=self.noise.next(method.query.draws) if method.query.draws else (),
-                available=len(self.past),
-                cross=self.cross,
-                observe=None if self.diagnostics is None else self.diagnostics.observe,
-            )
+        public = replace(
+            self.known,
+            noise_row_norm_squared=self.noise.row_norm_squared(t),
+            gradient=self._public_gradient(t),
+        )
+        self.theta = step(
+            self.theta,
+            method,
+            self.state,
+            public,
+            clipped_sum=clipped_sum,
+            noise=self.noise.next(method.query.draws) if method.query.draws else (),
+            available=len(self.past),
+            cross=self.cross,
+            observe=None if self.diagnostics is None else self.diagnostics.observe,
+        )
 
-    def _public_gradient(self) -> Tensor | None:
+    def _public_gradient(self, t: int) -> Tensor | None:
         if self.public is None or not self.spec.method.uses_public_gradient:
             return None
-        return self.public.gradient(self.theta)
+        return self.public.gradient(self.theta, t)
 
     def _parts(self) -> dict[str, Resumable]:
         parts: dict[str, Resumable | None] = {

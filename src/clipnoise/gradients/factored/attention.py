@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import dropout, scaled_dot_product_attention
@@ -11,7 +15,14 @@ from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 
 
 def record_attention(
-    recording: Recording,
+    recording: Recording, *arguments: Any, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Run `multi_head_attention_forward` and record its linear layers."""
+    return write_out_attention(partial(record_linear, recording), *arguments, **options)
+
+
+def write_out_attention(
+    linear: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -39,7 +50,7 @@ def record_attention(
     would not belong to the examples in order.
 
     Args:
-        recording: of this pass.
+        linear: runs a linear layer on rows, weight and bias.
         query, key, value: shape (T, b, width).
 
     Returns:
@@ -53,7 +64,7 @@ def record_attention(
     for rows in (query, key, value):
         if id(rows) not in projected:
             first = rows.transpose(0, 1)
-            projected[id(rows)] = record_linear(recording, first, in_proj_weight, in_proj_bias)
+            projected[id(rows)] = linear(first, in_proj_weight, in_proj_bias)
     thirds = [projected[id(rows)].chunk(3, dim=2) for rows in (query, key, value)]
     q, k, v = (
         third[i].reshape(*third[i].shape[:2], num_heads, -1).transpose(1, 2)
@@ -70,7 +81,7 @@ def record_attention(
     else:
         mixed = scaled_dot_product_attention(q, k, v, mask, rate)
     joined = mixed.transpose(1, 2).flatten(2)
-    output = record_linear(recording, joined, out_proj_weight, out_proj_bias)
+    output = linear(joined, out_proj_weight, out_proj_bias)
     return output.transpose(0, 1), weights
 
 

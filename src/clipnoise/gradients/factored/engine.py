@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.checks import made_up
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.factored import elementwise
 from clipnoise.gradients.factored.attention import record_attention
@@ -65,11 +66,14 @@ class FactoredEngine(GradientEngine):
         self._rules = rules()
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
-    def per_example_gradients(self, inputs: Tensor, targets: Tensor, theta: Tensor) -> Tensor:
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
         whole = Groups.single(len(inputs))
         (piece,) = whole.pieces(0)
         rows = []
-        uses_by_parameter = self._uses(inputs, targets, theta, 1.0)
+        masks = masks or Masks.first(len(inputs))
+        uses_by_parameter = self._uses(inputs, targets, theta, masks, 1.0)
         for uses, shape in zip(uses_by_parameter, self.flat.shapes, strict=True):
             zeros = theta.new_zeros(len(inputs), *shape)
             rows.append(ParameterGradient(uses, whole).instantiate(piece) if uses else zeros)
@@ -83,10 +87,11 @@ class FactoredEngine(GradientEngine):
         total = torch.zeros_like(iterates[0])
         if len(inputs) == 0:
             return total
+        masks = Masks.of(clipping, len(inputs))
         groups, order = Groups.of(clipping, len(inputs))
         if order is not None:
-            inputs, targets = inputs[order], targets[order]
-        gradients = self._gradients(inputs, targets, iterates, clipping, groups)
+            inputs, targets, masks = inputs[order], targets[order], masks.reordered(order)
+        gradients = self._gradients(inputs, targets, iterates, clipping, groups, masks)
         scales = (
             [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
         )
@@ -105,11 +110,13 @@ class FactoredEngine(GradientEngine):
         iterates: Sequence[Tensor],
         clipping: Clipping,
         groups: Groups,
+        masks: Masks,
     ) -> list[ParameterGradient]:
         """Run the passes and collect the uses of each parameter over all iterates."""
         collected: list[list[Use]] = [[] for _ in self.flat.parameters]
         for weight, theta in zip(clipping.weights, iterates, strict=True):
-            uses_by_parameter = self._uses(inputs, targets, theta, weight / clipping.group_size)
+            share = weight / clipping.group_size
+            uses_by_parameter = self._uses(inputs, targets, theta, masks, share)
             for known, uses in zip(collected, uses_by_parameter, strict=True):
                 known += uses
         if clipping.offset is not None:
@@ -118,13 +125,13 @@ class FactoredEngine(GradientEngine):
         return [ParameterGradient(uses, groups) for uses in collected]
 
     def _uses(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, weight: float
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks, weight: float
     ) -> list[list[Use]]:
         """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)
         recording = self._recording(len(inputs), self._layout(inputs))
         with torch.enable_grad():
-            with recording:
+            with masks.active(), recording:
                 outputs = self.outputs(self.network, inputs)
             losses = self.losses(outputs, targets)
         return recording.uses(losses, weight)
@@ -143,8 +150,7 @@ class FactoredEngine(GradientEngine):
 
     def _leading(self, inputs: Tensor) -> list[int]:
         recording = self._recording(len(inputs), None)
-        devices = [inputs.device] if inputs.is_cuda else []
-        with torch.random.fork_rng(devices=devices), torch.no_grad(), recording:
+        with Masks.first(len(inputs)).active(), torch.no_grad(), recording:
             self.network(inputs)
         return recording.leading
 
