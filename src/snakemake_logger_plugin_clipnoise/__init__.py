@@ -122,10 +122,7 @@ class Progress:
 
         Each job that is left is taken to need the mean time of the finished ones of its rule, or
         of all rules where none of its rule is finished. The sum is divided by the mean number of
-        jobs that ran at the same time so far.
-
-        Args:
-            now: on the clock of `start` and `finish`.
+        jobs that ran at the same time so far. `now` is on the clock of `start` and `finish`.
         """
         if not self.done:
             return None

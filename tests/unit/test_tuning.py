@@ -12,9 +12,11 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
+from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
-from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, write_choice
+from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study, load_study, memberships
@@ -229,7 +231,7 @@ def test_a_metric_that_the_runs_do_not_have_is_an_error() -> None:
 
 def test_a_choice_survives_its_file(tmp_path: Path) -> None:
     found = choose([summary(0.1, 0.5), summary(1.0, 0.9)], ["learning_rate"], "validation_accuracy")
-    write_choice(tmp_path / "choice.json", found)
+    write_json(tmp_path / "choice.json", to_plain(found))
     assert read_choice(tmp_path / "choice.json") == found
     assert found.spent[0].runs == 2
     with pytest.raises(UserError, match="no such file"):

@@ -71,9 +71,14 @@ def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
     Yields:
         The checks; a missing thing is a failed check, never an error.
     """
+    import psutil
+
     yield Check("python", True, platform.python_version())
-    yield cores()
-    yield memory()
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check("cores", True, f"{count} usable")
+    ram = psutil.virtual_memory()
+    size = f"{ram.available / 1e9:.1f} of {ram.total / 1e9:.1f} GB available"
+    yield Check("memory", True, size)
     yield disk(results)
     yield _program("git", ["git", "--version"], "Install git so that runs record their commit.")
     yield _program(
@@ -86,20 +91,6 @@ def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
     yield from pretrained(weights)
     yield store(results)
     yield from torch_and_device()
-
-
-def cores() -> Check:
-    """Count the processor cores that this process may use."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Check("cores", True, f"{count} usable")
-
-
-def memory() -> Check:
-    """Report how much memory there is, and how much of it is available."""
-    import psutil
-
-    ram = psutil.virtual_memory()
-    return Check("memory", True, f"{ram.available / 1e9:.1f} of {ram.total / 1e9:.1f} GB available")
 
 
 def disk(results: Path) -> Check:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import write_json
-
-if TYPE_CHECKING:
-    from clipnoise.studies.study import Study
+from clipnoise.studies.study import Study, descriptions, find_study, load_study, memberships
+from clipnoise.tracking import StoreError, init_store, read_stamp, sync
 
 
 @options.command()
@@ -36,8 +35,6 @@ def mlflow_init(
     command changes nothing. A store that does not answer is a warning, not a failure: training
     continues, and `clipnoise mlflow-sync` adds the runs later.
     """
-    from clipnoise.studies.study import descriptions, find_study, memberships
-    from clipnoise.tracking import init_store
 
     found = [find_study(n, studies_folder, scale, secure_noise=secure_noise) for n in studies]
     wanted = tracking != "off"
@@ -69,8 +66,6 @@ def mlflow_sync(
     store does not answer or a result file is damaged. With --out, the outcome is written there
     and the exit code is 0, so that a workflow finishes without its tracking server.
     """
-    from clipnoise.studies.study import load_study
-    from clipnoise.tracking import StoreError
 
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     outcome: dict[str, Any] = {"error": None}
@@ -91,8 +86,6 @@ def mlflow_sync(
 
 
 def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
-    from clipnoise.studies.study import descriptions, memberships
-    from clipnoise.tracking import read_stamp, sync
 
     stamp = read_stamp(results)
     planned = set(memberships(studies))
@@ -133,7 +126,7 @@ def mlflow_ui(
 
     Prints, for every study, the address of the page that compares its methods.
     """
-    from clipnoise.tracking.store import StoreError, redacted, tracking_uri
+    from clipnoise.tracking.store import redacted, tracking_uri
     from clipnoise.tracking.ui import serve, study_pages
 
     uri = tracking_uri(results)

@@ -92,9 +92,7 @@ class Command(click.Command):
 def _repeat_names(words: list[str], most: Mapping[str, float]) -> Iterator[str]:
     """Turn `--runs a b` into `--runs a --runs b`, and `--runs` without a value into nothing.
 
-    Args:
-        words: the command line.
-        most: how many values an option may take, by its name.
+    `most` says how many values an option may take, by its name.
     """
     name, left = "", 0.0
     for word in words:
@@ -182,13 +180,7 @@ def _parameters(
 
 
 def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
-    """Return one option or argument.
-
-    Args:
-        name: the parameter's name.
-        hint: its annotated type.
-        default: its default, or `inspect.Parameter.empty`.
-    """
+    """Return one option or argument; a required one has the default `inspect.Parameter.empty`."""
     kind, *markers = get_args(hint) if get_origin(hint) is Annotated else [hint]
     plain = _plain(kind)
     several = get_origin(plain) is Sequence

@@ -9,7 +9,11 @@ from typing import Annotated
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.files import write_atomically, write_json
-from clipnoise.studies.study import PUBLISHED
+from clipnoise.papers.base import Results, experiment_class, load, read_published, write
+from clipnoise.run.provenance import Provenance
+from clipnoise.studies.collect import collect
+from clipnoise.studies.scale import read_scale
+from clipnoise.studies.study import PUBLISHED, comparisons, load_study
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
@@ -34,7 +38,6 @@ def table(
     from clipnoise.report.export import to_csv, to_latex, to_markdown
     from clipnoise.report.records import read_runs
     from clipnoise.report.tables import build_table
-    from clipnoise.studies.study import load_study
 
     plan = load_study(study, scale)
     if panel not in plan.panels:
@@ -69,7 +72,6 @@ def figure(
     """
     from clipnoise.report.figures import draw_figure
     from clipnoise.report.records import read_curves, read_runs
-    from clipnoise.studies.study import load_study
 
     plan = load_study(study, scale)
     figures = [number for number, shown in enumerate(plan.report) if shown.drawn]
@@ -100,7 +102,6 @@ def compare(
     from clipnoise.report.published import compare as compare_runs
     from clipnoise.report.published import to_csv
     from clipnoise.report.records import read_runs
-    from clipnoise.studies.study import comparisons, load_study
 
     plan, rows = load_study(study, scale), read_runs(runs)
     tables = comparisons(plan, published)
@@ -133,7 +134,6 @@ def report(
     """
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_runs
-    from clipnoise.studies.study import load_study
 
     plan = load_study(study, scale)
     write_atomically(out, build_report(plan, read_runs(runs), figures, template, published))
@@ -160,8 +160,6 @@ def partial_report(
     from clipnoise.report.figures import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
-    from clipnoise.studies.collect import collect
-    from clipnoise.studies.study import load_study
 
     plan = load_study(study, scale, secure_noise=secure_noise)
     with tempfile.TemporaryDirectory() as name:
@@ -188,10 +186,7 @@ def bundle(
     scale: options.Scale = None,
 ) -> None:
     """Join the reports of artefacts, e.g. dp-pmlf/table1, into one PDF with a table of contents."""
-    from clipnoise.papers.base import experiment_class
     from clipnoise.report.pdf import bundle as join
-    from clipnoise.studies.scale import read_scale
-    from clipnoise.studies.study import load_study
 
     paths = {name: reports / f"{name}.pdf" for name in artefacts}
     files = {name: studies / f"{name}.yaml" for name in artefacts}
@@ -219,10 +214,6 @@ def reproduce(
     options.limit_threads(threads)
     import yaml
 
-    from clipnoise.papers.base import load, read_published, write
-    from clipnoise.run.provenance import Provenance
-    from clipnoise.studies.scale import read_scale
-
     provenance, changed = Provenance("cpu"), read_scale(scale)
     changes = changed.reproductions.get(experiment, {})
     result = load(experiment, settings, changes).run()
@@ -248,7 +239,6 @@ def reproduction_report(
     template: options.Template = options.TEMPLATES / "reproduction.typ",
 ) -> None:
     """Make the PDF of an exact experiment from its CSV files, and copy its comparison beside it."""
-    from clipnoise.papers.base import Results, experiment_class
     from clipnoise.papers.report import build
 
     results = Results(data)

@@ -7,16 +7,19 @@ import io
 from collections.abc import Iterable, Sequence
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.fields import Natural
-from clipnoise.files import read_yaml, write_atomically
+from clipnoise.fields import Natural, to_plain
+from clipnoise.files import read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
-
-if TYPE_CHECKING:
-    from clipnoise.studies.status import RunStatus, StudyStatus
+from clipnoise.run.results import read_run, set_aside
+from clipnoise.studies.collect import collect as collect_results
+from clipnoise.studies.plan import Plan
+from clipnoise.studies.status import StudyStatus, failed_steps, study_status
+from clipnoise.studies.study import load_study
+from clipnoise.studies.tuning import choose
 
 STATES = ("done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started")
 LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
@@ -37,8 +40,6 @@ def status(
     that sees the folder. It does not check whether a number in a result file has changed on disk:
     that happens when results are collected.
     """
-    from clipnoise.studies.plan import Plan
-    from clipnoise.studies.status import failed_steps, study_status
 
     values = read_yaml(config)
     chosen = {"studies": list(study)} if study else {}
@@ -115,26 +116,26 @@ def span(seconds: float) -> str:
 
 
 def _study_mapping(study: StudyStatus) -> dict[str, Any]:
+    runs = [
+        {
+            "hash": run.spec.hash,
+            "folder": run.spec.folder,
+            "state": run.state,
+            "reason": run.reason or None,
+            "log": None if run.log is None else str(run.log),
+            "seconds_since_last_sign": run.age,
+            "seconds": run.seconds,
+            "seconds_left": run.left,
+        }
+        for run in study.runs
+    ]
     return {
         "study": study.name,
-        "runs": len(study.runs),
+        "runs": len(runs),
         "counts": {state: study.counts[state] for state in STATES},
         "seconds_of_work_left": study.work_left,
         "seconds_left": study.time_left,
-        "each": [_run_mapping(run) for run in study.runs],
-    }
-
-
-def _run_mapping(run: RunStatus) -> dict[str, Any]:
-    return {
-        "hash": run.spec.hash,
-        "folder": run.spec.folder,
-        "state": run.state,
-        "reason": run.reason or None,
-        "log": None if run.log is None else str(run.log),
-        "seconds_since_last_sign": run.age,
-        "seconds": run.seconds,
-        "seconds_left": run.left,
+        "each": runs,
     }
 
 
@@ -152,9 +153,6 @@ def collect(
     damaged result is set aside, and the exit code is 1: Snakemake then has no table that looks up
     to date, and its next call repeats the run.
     """
-    from clipnoise.run.results import set_aside
-    from clipnoise.studies.collect import collect as collect_results
-    from clipnoise.studies.study import load_study
 
     runs, curves = collect_results(load_study(study, scale, secure_noise=secure_noise), results)
     write_atomically(out / "runs.csv", runs)
@@ -180,9 +178,6 @@ def select(
     The choice is a JSON file with every configuration that was tried; `clipnoise train --choice`
     reads it. A configuration with a run that diverged cannot win.
     """
-    from clipnoise.run.choice import write_choice
-    from clipnoise.run.results import read_run, set_aside
-    from clipnoise.studies.tuning import choose
 
     summaries = []
     for name in runs:
@@ -197,7 +192,7 @@ def select(
             raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
         summaries.append(files.summary)
     choice = choose(summaries, parameters, metric)
-    write_choice(out, choice)
+    write_json(out, to_plain(choice))
     values = ", ".join(f"{name} {value}" for name, value in choice.choice.items())
     print(f"{out}: {values}, the best of {len(choice.tried)}. {choice.remark}".rstrip())
 

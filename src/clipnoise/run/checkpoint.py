@@ -39,11 +39,7 @@ class InterruptedRunError(Exception):
 
 @dataclass
 class StopRequest:
-    """Whether the process was told to stop.
-
-    Attributes:
-        signal: the name of the signal; None if there was none.
-    """
+    """Whether the process was told to stop: the name of the signal, or None."""
 
     signal: str | None = None
 
@@ -118,7 +114,12 @@ class Checkpoint:
             return None
         try:
             made_by, saved = _unpack(content)
-            refusal = _difference(made_by, self.identity)
+            differences = (
+                f"its {name} is {made_by.get(name)}, this run's is {value}"
+                for name, value in self.identity.items()
+                if made_by.get(name) != value
+            )
+            refusal = next(differences, None)
         except Exception as error:  # whatever is wrong with a damaged file, it is not used
             refusal = f"it is damaged ({error})"
         if refusal is None:
@@ -166,9 +167,7 @@ def identity(
     """Return all that decides how a run continues, in words.
 
     Args:
-        spec: the run.
-        calibration: its σ; None for a non-private run.
-        device: the torch device name.
+        spec: the run, and so are calibration and device as in `run_job`.
         data: the digests of the prepared data.
     """
     import torch
@@ -219,10 +218,3 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _difference(made_by: Mapping[str, str], here: Mapping[str, str]) -> str | None:
-    for name, value in here.items():
-        if made_by.get(name) != value:
-            return f"its {name} is {made_by.get(name)}, this run's is {value}"
-    return None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
-from clipnoise.files import write_json
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -93,11 +92,6 @@ def read_choice(path: Path) -> Choice:
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     return parse(Choice, values, file=str(path))
-
-
-def write_choice(path: Path, choice: Choice) -> None:
-    """Write a choice, whole or not at all."""
-    write_json(path, to_plain(choice))
 
 
 def resolve(spec: RunSpec, choice: Choice) -> RunSpec:

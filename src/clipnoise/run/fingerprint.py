@@ -31,11 +31,7 @@ def fingerprint(spec: RunSpec) -> str:
 
 
 def fingerprint_of(modules: Iterable[str]) -> str:
-    """Return the fingerprint of some modules and of what they import: 12 hex digits.
-
-    Args:
-        modules: dotted names.
-    """
+    """Return the fingerprint of modules, by dotted name, and what they import: 12 hex digits."""
     return _fingerprint(tuple(sorted(set(modules))))
 
 
@@ -119,11 +115,7 @@ def _fingerprint(roots: tuple[str, ...]) -> str:
 
 
 def closure(roots: tuple[str, ...]) -> set[str]:
-    """Return the modules of the package that some modules import, directly or indirectly.
-
-    Args:
-        roots: dotted module names; the result includes them.
-    """
+    """Return the roots and the modules of the package that they import, however indirectly."""
     seen: set[str] = set()
     waiting = list(roots)
     while waiting:

@@ -39,11 +39,7 @@ class MetricsView(Protocol):
 
 
 def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
-    """Return the digests of the prepared files of a run, as a result records them.
-
-    Args:
-        spec: the run.
-        cache: the folder of prepared datasets.
+    """Return the digests of a run's prepared files in the cache, as a result records them.
 
     Raises:
         UserError: a dataset is not prepared.
@@ -60,11 +56,7 @@ def is_finished(
 ) -> bool:
     """Return whether a run has a sound result that present code, data and calibration would give.
 
-    Args:
-        results: the results folder.
-        cache: the folder of prepared datasets.
-        spec: the run, with its tuned hyper-parameters.
-        calibration: its σ; None for a non-private run.
+    The arguments are those of `run_job`, with the run's tuned hyper-parameters in its spec.
     """
     try:
         files, data = read_run(run_folder(results, spec)), data_digests(spec, cache)

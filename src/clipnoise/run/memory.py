@@ -32,11 +32,7 @@ class PeakMemory:
 
 
 class PhysicalBatch:
-    """How many examples are in memory at once; halved permanently when that many do not fit.
-
-    Attributes:
-        size: number of examples.
-    """
+    """How many examples are in memory at once; halved permanently when that many do not fit."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -63,12 +63,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
 
 
 def audit_of(results: Path, method: str) -> str | None:
-    """Return what the empirical audit of a method found, in words; None if there was no audit.
-
-    Args:
-        results: the results folder.
-        method: its id.
-    """
+    """Return what the audit of a method, by id, found, in words; None if there was no audit."""
     path = results / "audit" / "empirical" / f"{method}.json"
     if not path.is_file():
         return None

@@ -42,12 +42,10 @@ PAPER_FILE = "paper.yaml"  # beside the studies of a paper
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportItem:
-    """One table or figure of a report.
+class Shown:
+    """What a study file and an item of a report both say of a table or figure.
 
     Attributes:
-        kind: how it is drawn.
-        panel: the panel of the study that it shows.
         title: heading; empty takes the panel's name.
         caption: what the reader should see.
         published: the published table of an item of that kind: its name, or a path that ends in
@@ -59,14 +57,25 @@ class ReportItem:
 
     __pydantic_config__: ClassVar = STRICT
 
-    kind: Kind
-    panel: str
     title: str = ""
     caption: str = ""
     published: str = ""
     over: str = ""
     metric: CurveMetric | None = None
     costs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportItem(Shown):
+    """One table or figure of a report.
+
+    Attributes:
+        kind: how it is drawn.
+        panel: the panel of the study that it shows.
+    """
+
+    kind: Kind
+    panel: str
 
     def __post_init__(self) -> None:
         if bool(self.over) != (self.kind in SWEEPS):
@@ -83,33 +92,25 @@ class ReportItem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportEntry:
+class ReportEntry(Shown):
     """What a study file says of its report: one item, or the same item for several panels.
 
     Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
     option that a panel has on an axis.
 
     Attributes:
-        kind: as in ReportItem, and so are title, caption, published, over, metric and costs.
+        kind: as in ReportItem; None with `each`.
         panel: the panel; one with axes gives an item for each of its options.
         panels: several panels; without `panel` and `panels`, every panel of the study.
         only: axis → the label of the option that is shown; of other axes all are.
         each: entries that are repeated for every panel in turn, instead of a kind.
     """
 
-    __pydantic_config__: ClassVar = STRICT
-
     kind: Kind | None = None
     panel: str = ""
     panels: tuple[str, ...] = ()
     only: dict[str, str] = field(default_factory=dict)
     each: tuple[ReportEntry, ...] = ()
-    title: str = ""
-    caption: str = ""
-    published: str = ""
-    over: str = ""
-    metric: CurveMetric | None = None
-    costs: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.each) == (self.kind is not None):

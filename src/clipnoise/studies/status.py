@@ -158,12 +158,7 @@ def file_clock(folder: Path) -> float:
 
 
 def failed_steps(results: Path, cache: Path) -> dict[str, str]:
-    """Return the failed steps that runs wait for: `rule name` → reason.
-
-    Args:
-        results: the results folder, where the logs are.
-        cache: the folder of prepared datasets.
-    """
+    """Return the failed steps that runs wait for, from their logs: `rule name` → reason."""
     found = {}
     for rule, pattern in MADE_BY.items():
         for log in sorted((results / "logs" / rule).glob("*.log")):
