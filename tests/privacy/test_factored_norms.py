@@ -15,8 +15,7 @@ from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.parameter import ParameterGradient
-from clipnoise.gradients.factored.uses import Groups, Use
+from clipnoise.gradients.factored.uses import Groups, ParameterGradient, Use
 from clipnoise.models.dense import Logistic
 
 C = 0.1

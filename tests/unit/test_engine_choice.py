@@ -16,7 +16,7 @@ from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import VmapEngine
-from clipnoise.gradients.factored.parameter import ParameterGradient
+from clipnoise.gradients.factored.uses import ParameterGradient
 
 
 class Sorted(nn.Module):

@@ -17,8 +17,7 @@ from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.parameter import ParameterGradient
-from clipnoise.gradients.factored.uses import Groups
+from clipnoise.gradients.factored.uses import Groups, ParameterGradient
 
 VOCABULARY = 11
 

@@ -113,16 +113,7 @@ class State:
         return self[name].mul_(beta).add_(value, alpha=1 - beta)
 
     def average(self, name: str, value: Tensor, beta: float) -> Tensor:
-        """Update the running average as `decay` does and return it bias-corrected, x/(1−β^t).
-
-        Args:
-            name: the buffer that holds x.
-            value: the new value, shape (d,).
-            beta: β in [0, 1).
-
-        Returns:
-            x/(1−β^t), shape (d,); a new tensor.
-        """
+        """Update x as `decay` does and return it bias-corrected: x/(1−β^t), shape (d,), new."""
         return self.decay(name, value, beta) / (1 - beta**self.step)
 
     def moments(self, g: Tensor, betas: tuple[float, float]) -> tuple[Tensor, Tensor]:

@@ -23,10 +23,9 @@ from clipnoise.gradients.factored.normalisation import (
     record_layer_norm,
     record_rms_norm,
 )
-from clipnoise.gradients.factored.parameter import ParameterGradient
 from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
-from clipnoise.gradients.factored.uses import Constant, Groups, Use
+from clipnoise.gradients.factored.uses import Constant, Groups, ParameterGradient, Use
 from clipnoise.gradients.per_example import clip_factors
 
 if TYPE_CHECKING:
