@@ -18,11 +18,10 @@ COLUMNS = 3
 def draw(data: canvas.FigureData) -> Figure:
     """Draw one subplot per dataset, model and budget, the variants down the left side."""
     every = canvas.series(data.runs)
-    subplots = canvas.by_budget(data.runs)
     height = 0.9 + 0.3 * len(every)
-    figure, axes = canvas.grid(len(subplots), COLUMNS, height=height, sharey=True)
-    for ax, (title, runs) in zip(axes, subplots, strict=True):
-        ax.set_title(title)
+    titled = canvas.by_budget(data.runs)
+    figure, subplots = canvas.grid(titled, COLUMNS, height=height, sharey=True)
+    for ax, runs in subplots:
         dots(ax, runs, every, data.metric)
     return figure
 

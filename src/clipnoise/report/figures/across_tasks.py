@@ -27,14 +27,13 @@ THRESHOLDS = 101
 
 def draw_means(data: canvas.FigureData) -> Figure:
     """Draw the interquartile mean over the runs of all tasks with its interval, per budget."""
-    every, subplots = _subplots(data.runs)
+    every, titled = _subplots(data.runs)
     metric = data.metric
     tall = 0.9 + 0.22 * len(every)
-    figure, axes = canvas.grid(len(subplots), COLUMNS, height=tall, sharey=True)
-    for ax, (title, runs) in zip(axes, subplots, strict=True):
+    figure, subplots = canvas.grid(titled, COLUMNS, height=tall, sharey=True)
+    for ax, runs in subplots:
         for height, series in enumerate(every):
             _mean(ax, height, series, _scores(series.of(runs), metric), metric)
-        ax.set_title(title)
         ax.set_xlabel(f"IQM of {metric.heading[0].lower()}{metric.heading[1:]}")
         canvas.label_rows(ax, [series.title for series in every])
     return figure
@@ -59,14 +58,15 @@ def _mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: 
 
 def draw_profiles(data: canvas.FigureData) -> Figure:
     """Draw the share of runs, over all tasks, that reach each score, with its interval."""
-    every, subplots = _subplots(data.runs)
+    every, titled = _subplots(data.runs)
     metric = data.metric
-    figure, axes = canvas.grid(len(subplots), 2, height=2.6, sharey=True)
-    for ax, (title, runs) in zip(axes, subplots, strict=True):
+    figure, subplots = canvas.grid(titled, 2, height=2.6, sharey=True)
+    for ax, runs in subplots:
         scored = {series: _scores(series.of(runs), metric) for series in every}
         values = [task for scores in scored.values() for task in scores]
         finite = [score for task in values for score in task[np.isfinite(task)]]
         if not finite:
+            ax.set_title("")
             canvas.say(ax, "no completed run")
             continue
         at = np.linspace(min(finite), max(finite), THRESHOLDS)
@@ -74,7 +74,7 @@ def draw_profiles(data: canvas.FigureData) -> Figure:
             if scores:
                 _profile(ax, series, scores, at, metric)
         better = "at least" if metric.higher_is_better else "at most"
-        ax.set(title=title, ylim=(-0.02, 1.02))
+        ax.set(ylim=(-0.02, 1.02))
         ax.set(xlabel=f"{metric.heading}: {better}", ylabel="Share of runs")
     canvas.legend(figure, every)
     return figure
@@ -86,17 +86,9 @@ def _profile(
     share = profile(at)
     low, high = bootstrap(scores, share, resamples=500)
     x = at * metric.factor * (1 if metric.higher_is_better else -1)
-    colour, line = series.style.colour, series.style.line
-    ax.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
-    ax.plot(
-        x,
-        share(np.concatenate(scores)),
-        color=colour,
-        linestyle=line,
-        marker=series.style.marker,
-        markevery=20,
-        markersize=4,
-    )
+    ax.fill_between(x, low, high, color=series.style.colour, alpha=0.10, linewidth=0)
+    y = share(np.concatenate(scores))
+    ax.plot(x, y, markevery=20, markersize=4, **series.style.options)
 
 
 def draw_differences(data: canvas.FigureData) -> Figure:
@@ -146,7 +138,7 @@ def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, 
     private = runs[is_private(runs)]
     private = private if len(private) else runs
     subplots = [
-        (f"{budget(str(text))}, {count(len(canvas.groups(rows)), 'task')}", rows)
+        (f"{budget(str(text))}, {count(len(canvas.tasks(rows)), 'task')}", rows)
         for text, rows in private.groupby("budget", sort=False)
     ]
     return canvas.series(private), subplots

@@ -17,10 +17,8 @@ DODGE = 0.03  # decades between the error bars of neighbouring methods at the sa
 def draw(data: canvas.FigureData) -> Figure:
     """Draw one subplot per dataset and model."""
     every = canvas.series(data.runs)
-    subplots = canvas.groups(data.runs)
-    figure, axes = canvas.grid(len(subplots), 2, height=2.4)
-    for ax, ((dataset, model), runs) in zip(axes, subplots, strict=True):
-        ax.set_title(f"{dataset}, {model}")
+    figure, subplots = canvas.grid(canvas.tasks(data.runs), 2, height=2.4)
+    for ax, runs in subplots:
         _subplot(ax, runs, every, data.metric)
     canvas.legend(figure, every)
     return figure

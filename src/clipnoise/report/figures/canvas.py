@@ -30,22 +30,14 @@ LOOK: dict[str, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has powers of ten
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
+    **dict.fromkeys(("axes.titlesize", "axes.labelsize"), 9),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8),
     "legend.fontsize": 8.5,
     "axes.linewidth": 0.6,
-    "axes.edgecolor": INK,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 3),
     "lines.linewidth": 1.3,
     "lines.markersize": 5,
     "axes.grid": True,
@@ -109,21 +101,28 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
 
 
 def grid(
-    subplots: int, columns: int, *, height: float, **options: Any
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its subplots row by row; the rest of the last row stays empty.
+    subplots: Sequence[tuple[str, pd.DataFrame]],
+    columns: int,
+    *,
+    height: float,
+    **options: Any,
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure and, row by row, its subplots with the data that each shows.
 
     Args:
-        subplots: number of subplots.
-        columns: at most.
-        height: of one row, inches.
-        options: for `Figure.subplots`.
+        subplots: the title and the data of each.
+        columns: at most; the rest of the last row stays empty.
+        height, options: as in `sheet`.
     """
-    columns = min(columns, subplots)
-    figure, axes = sheet(-(-subplots // columns), columns, height=height, **options)
-    for ax in axes.flat[subplots:]:
+    columns = min(columns, len(subplots))
+    figure, axes = sheet(-(-len(subplots) // columns), columns, height=height, **options)
+    for ax in axes.flat[len(subplots) :]:
         ax.set_axis_off()
-    return figure, list(axes.flat[:subplots])
+    filled = []
+    for ax, (title, rows) in zip(axes.flat, subplots, strict=False):
+        ax.set_title(title)
+        filled.append((ax, rows))
+    return figure, filled
 
 
 def to_svg(figure: Figure, watermark: str = "") -> bytes:
@@ -208,19 +207,20 @@ def _remark(runs: pd.DataFrame, private: bool) -> str:
     return ", ".join([*nominal, *(f"{name} adjacency" for name in others)])
 
 
-def groups(runs: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
-    """Split a study table by dataset and model, in the order of the study."""
-    by_pair = runs.groupby(["dataset", "model"], sort=False)
-    return [((str(dataset), str(model)), subset) for (dataset, model), subset in by_pair]
+def groups(runs: pd.DataFrame, *columns: str) -> list[tuple[str, pd.DataFrame]]:
+    """Split a study table by some columns, in the order of the study; each with its title."""
+    by_key = runs.groupby(list(columns), sort=False)
+    return [(", ".join(budget(str(text)) for text in key), subset) for key, subset in by_key]
+
+
+def tasks(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split a study table by dataset and model."""
+    return groups(runs, "dataset", "model")
 
 
 def by_budget(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split a study table by dataset, model and budget, each with its title."""
-    return [
-        (f"{dataset}, {model}, {budget(str(text))}", subset)
-        for (dataset, model), pair in groups(runs)
-        for text, subset in pair.groupby("budget", sort=False)
-    ]
+    """Split a study table by dataset, model and budget, the budgets of one pair together."""
+    return [part for _, task in tasks(runs) for part in groups(task, "dataset", "model", "budget")]
 
 
 def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -254,11 +254,7 @@ def line_with_deviations(
 ) -> None:
     """Draw a line through means with their standard deviations; nothing where nothing completed.
 
-    Args:
-        ax: where.
-        points: places on the horizontal axis and the runs there.
-        look: the line's colour, dashes and marker.
-        metric: what the vertical axis shows.
+    `points` are places on the horizontal axis and the runs there.
     """
     shown = [(x, values) for x, values in points if values.n]
     if not shown:
@@ -267,12 +263,10 @@ def line_with_deviations(
         [x for x, _ in shown],
         [values.mean * metric.factor for _, values in shown],
         yerr=[values.deviation * metric.factor for _, values in shown],
-        color=look.colour,
-        linestyle=look.line,
-        marker=look.marker,
         elinewidth=0.8,
         capsize=2,
         capthick=0.8,
+        **look.options,
     )
 
 

@@ -5,6 +5,8 @@ Mean over seeds with a band of one standard deviation.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -31,7 +33,8 @@ def draw(data: canvas.FigureData, along: str = "step") -> Figure:
     shown = data.shown or metric
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
-    pairs = [(pair, _budgets(subset)) for pair, subset in canvas.groups(runs)]
+    by_pair = runs.groupby(["dataset", "model"], sort=False)
+    pairs = [(pair, _budgets(subset)) for pair, subset in by_pair]
     columns = min(COLUMNS, max(len(texts) for _, texts in pairs))
     lines = [
         (pair, texts[start : start + columns])
@@ -70,7 +73,7 @@ def _budgets(runs: pd.DataFrame) -> list[str]:
     return list((private if len(private) else runs)["budget"].drop_duplicates())
 
 
-def _of(frame: pd.DataFrame, pair: tuple[str, str]) -> pd.DataFrame:
+def _of(frame: pd.DataFrame, pair: tuple[Hashable, ...]) -> pd.DataFrame:
     return frame[(frame["dataset"] == pair[0]) & (frame["model"] == pair[1])]
 
 

@@ -136,13 +136,7 @@ def _response(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
         if math.isinf(noise_gain(a, b)):
             continue
         amplitude = np.maximum(frequency_response(a, b, frequencies), 10 ** (FLOOR / 20))
-        ax.plot(
-            frequencies,
-            20 * np.log10(amplitude),
-            color=series.style.colour,
-            linestyle=series.style.line,
-            marker=series.style.marker,
-            markevery=(50, 100),
-        )
+        decibels = 20 * np.log10(amplitude)
+        ax.plot(frequencies, decibels, markevery=(50, 100), **series.style.options)
     ax.set(xlim=(0, 0.5), title="Frequency response")
     ax.set(xlabel="Frequency (cycles per step)", ylabel="Amplitude (dB)")

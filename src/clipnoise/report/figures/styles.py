@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 # Okabe and Ito, Color Universal Design, 2008, without yellow, and wine from Tol's muted scheme.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
@@ -91,6 +92,11 @@ class Style:
     def line(self) -> str | tuple[float, Dash]:
         """The line style as matplotlib takes it."""
         return (0.0, self.dash) if self.dash else "-"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Colour, line style and marker, as options for `Axes.plot`."""
+        return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 
 
 def style(method: str, variant: int = 0) -> Style:

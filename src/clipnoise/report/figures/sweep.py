@@ -47,13 +47,14 @@ def draw(data: canvas.FigureData, beside: Beside | None = None) -> Figure:
     texts = [json.dumps(options[over]) if over in options else "" for options in values]
     swept = data.runs.assign(value=texts)
     swept = swept[swept["value"] != ""]
-    subplots = list(swept.groupby(["dataset", "model", "method"], sort=False))
-    figure, axes = canvas.grid(len(subplots) + (beside is not None), COLUMNS, height=2.4)
+    titled = canvas.groups(swept, "dataset", "model", "method")
+    if beside is not None:
+        titled.append(("", swept))
+    figure, subplots = canvas.grid(titled, COLUMNS, height=2.4)
     every = _series(swept)
     if beside is not None:
-        beside(axes[-1], swept, over)
-    for ax, (key, runs) in zip(axes, subplots, strict=False):
-        ax.set_title(", ".join(map(str, key)))
+        beside(*subplots.pop(), over)
+    for ax, runs in subplots:
         _subplot(ax, runs, every, data.metric)
         ax.set(xlabel=over, ylabel=data.metric.heading)
     canvas.legend(figure, every)
@@ -153,7 +154,7 @@ def draw_momentum(ax: Axes, runs: pd.DataFrame, over: str) -> None:
         points = sorted((at[value], reduction) for value, reduction in reductions.items())
         look = style(str(runs["method"].iloc[0]), rank)
         x, y = zip(*points, strict=True)
-        ax.plot(x, y, color=look.colour, linestyle=look.line, marker=look.marker)
+        ax.plot(x, y, **look.options)
         ax.annotate(
             f"{SYMBOLS[other]} = {fixed:g}",
             points[-1],
