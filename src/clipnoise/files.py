@@ -136,7 +136,7 @@ def locked(path: Path, *, seconds: float = -1) -> Iterator[None]:
     try:
         held.acquire()
     except Timeout:
-        raise LockedError(str(path)) from None
+        raise LockedError(f"{path} is locked by another process") from None
     except NotImplementedError as error:
         raise OSError(str(error)) from None
     try:

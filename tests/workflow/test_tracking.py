@@ -10,9 +10,9 @@ from recorded_runs import record, rows, spec
 from tracked import STUDY, counts, shown, train, wait_for_a_run
 
 from clipnoise.tracking import (
+    LiveRun,
     Membership,
     init_store,
-    open_run,
     sync,
 )
 from clipnoise.tracking.store import open_store, stamp_path
@@ -139,7 +139,7 @@ def test_running_a_spec_again_updates_its_run(results: Path, mode: str) -> None:
 def test_metrics_appear_while_the_run_lasts(results: Path) -> None:
     run = spec()
     table = rows(run)
-    with open_run(results, run, mode="live", patience=60.0) as live:
+    with LiveRun(results, run, mode="live", patience=60.0) as live:
         live.log(table[0])
         deadline = time.monotonic() + 60
         while not (found := shown(results)) or "test_loss" not in found[0].data.metrics:
@@ -154,7 +154,7 @@ def test_metrics_appear_while_the_run_lasts(results: Path) -> None:
 
 def test_an_interrupted_job_is_shown_as_killed(results: Path) -> None:
     def interrupted() -> None:
-        with open_run(results, spec(), mode="live", patience=60.0):
+        with LiveRun(results, spec(), mode="live", patience=60.0):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -166,7 +166,7 @@ def test_an_interrupted_job_is_shown_as_killed(results: Path) -> None:
 def test_sync_leaves_a_run_to_the_job_that_is_writing_it(results: Path) -> None:
     run = spec()
     record(results, run)
-    with open_run(results, run, mode="live", patience=60.0):
+    with LiveRun(results, run, mode="live", patience=60.0):
         wait_for_a_run(results)
         assert counts(sync(results)) == {"busy": 1}
     assert counts(sync(results)) == {"unchanged": 1}

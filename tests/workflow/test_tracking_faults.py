@@ -23,10 +23,10 @@ from tracked import STUDY, counts, shown, train, wait_for_a_run
 from clipnoise.cli import main
 from clipnoise.files import write_json
 from clipnoise.tracking import (
+    LiveRun,
     Membership,
     StoreError,
     init_store,
-    open_run,
     read_stamp,
     sync,
 )
@@ -116,7 +116,7 @@ def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> No
     """Run two specs, as a job does."""
     for seed in (2 * writer, 2 * writer + 1):
         run = spec(seed=seed)
-        with open_run(results, run, **options) as live:
+        with LiveRun(results, run, **options) as live:
             for row in rows(run):
                 live.log(row)
             record(results, run)
@@ -180,11 +180,16 @@ def _pretend_available(results: Path, uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["live", "after"])
 def test_a_dead_server_costs_a_job_only_its_view(
-    results: Path, mode: str, caplog: pytest.LogCaptureFixture
+    results: Path,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
     _pretend_available(results, uri)
-    assert not train(results, spec(), mode=mode, uri=uri, patience=60.0)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert not train(results, spec(), mode=mode, patience=60.0)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert "mlflow-sync" in caplog.text
     assert "s3cret" not in caplog.text
     assert counts(sync(results)) == {"added": 1}
@@ -211,13 +216,17 @@ def slow_server() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_slow_server_does_not_hold_a_job(results: Path, slow_server: str) -> None:
+def test_a_slow_server_does_not_hold_a_job(
+    results: Path, slow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _pretend_available(results, slow_server)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", slow_server)
     begin = time.monotonic()
-    process = _spawn(results, 0, mode="live", uri=slow_server, patience=0.5)
+    process = _spawn(results, 0, mode="live", patience=0.5)
     process.join(DELAY)
     assert process.exitcode == 0
     assert time.monotonic() - begin < DELAY  # two runs, not one answer
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert counts(sync(results)) == {"added": 2}
 
 
@@ -231,11 +240,12 @@ def test_a_dead_server_at_the_start_is_stamped_and_leaves_jobs_alone(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
-    stamp = init_store(tmp_path, {STUDY: ""}, uri=uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    stamp = init_store(tmp_path, {STUDY: ""})
     assert not stamp.available
     assert "127.0.0.1" in str(stamp.reason)
     assert "s3cret" not in stamp_path(tmp_path).read_text()
-    assert not train(tmp_path, spec(), mode="live", uri=uri)
+    assert not train(tmp_path, spec(), mode="live")
 
 
 def test_sync_names_a_dead_store_without_its_credentials(

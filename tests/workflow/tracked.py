@@ -8,7 +8,7 @@ from typing import Any
 
 from recorded_runs import record, rows
 
-from clipnoise.tracking import open_run, write
+from clipnoise.tracking import LiveRun, write
 from clipnoise.tracking.store import known_experiments, open_store
 
 STUDY = "study"
@@ -34,7 +34,7 @@ def counts(report: Any) -> dict[str, int]:
 
 def train(results: Path, run: Any, *, offset: float = 0.0, **options: Any) -> bool:
     """Do what a training job does around its LiveRun."""
-    with open_run(results, run, **options) as live:
+    with LiveRun(results, run, **options) as live:
         for row in rows(run, offset=offset):
             live.log(row)
         record(results, run, offset=offset)

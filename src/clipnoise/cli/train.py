@@ -76,7 +76,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.scheduler import hold_gpus
-    from clipnoise.tracking import open_run
+    from clipnoise.tracking import LiveRun
 
     if spec.privacy is not None and len(calibration) != 1:
         raise UserError("--calibration: a private run reads exactly one calibration file.")
@@ -94,7 +94,7 @@ def train_run(spec: RunSpec, calibration: Sequence[Path], given: Circumstances) 
                 cache=given.cache,
                 weights=given.weights,
                 device=given.device,
-                open_view=partial(open_run, given.results, spec, mode=given.tracking),
+                open_view=partial(LiveRun, given.results, spec, mode=given.tracking),
                 checkpoint_seconds=60 * given.checkpoint_minutes,
             )
     except InterruptedRunError as reason:

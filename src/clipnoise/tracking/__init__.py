@@ -10,7 +10,7 @@ Belongs here: everything that talks to MLflow. Does not: training, which knows n
 Nothing here imports mlflow before it is used.
 """
 
-from clipnoise.tracking.live import LiveRun, Mode, open_run
+from clipnoise.tracking.live import LiveRun, Mode
 from clipnoise.tracking.store import Stamp, StoreError, init_store, read_stamp
 from clipnoise.tracking.view import Membership
 from clipnoise.tracking.write import SyncReport, sync
@@ -23,7 +23,6 @@ __all__ = [
     "StoreError",
     "SyncReport",
     "init_store",
-    "open_run",
     "read_stamp",
     "sync",
 ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from clipnoise.files import LockedError, locked, write_json
+from clipnoise.files import locked, write_json
 from clipnoise.tracking.view import Membership, description, saved_views
 
 OURS = "clipnoise"  # tag of the experiments that this suite created
@@ -26,16 +26,9 @@ class StoreError(Exception):
     """The MLflow store does not answer, or refuses. The message never holds credentials."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How long one HTTP call to a tracking server may take, and how often it is retried."""
-
-    timeout_seconds: int
-    retries: int
-
-
-IN_JOB = Patience(timeout_seconds=4, retries=0)
-IN_SYNC = Patience(timeout_seconds=30, retries=2)
+# Seconds that one HTTP call to a tracking server may take, and how often it is retried.
+IN_JOB = (4, 0)
+IN_SYNC = (30, 2)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,6 @@ def init_store(
     experiments: Mapping[str, str],
     *,
     runs: Mapping[str, Membership] | None = None,
-    uri: str | None = None,
     tracking: bool = True,
 ) -> Stamp:
     """Create the database and the experiments, once, before any job opens the store.
@@ -76,13 +68,12 @@ def init_store(
         results: the results folder.
         experiments: experiment name → description.
         runs: the studies that plan each run, by spec hash.
-        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
         tracking: False writes a stamp that keeps every job away from MLflow.
 
     Returns:
         The stamp, as written to `mlflow.json` in the results folder.
     """
-    address = tracking_uri(results, uri)
+    address = tracking_uri(results)
     stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
     before = read_stamp(results)
     if before is not None and (before.uri, before.runs) == (stamp.uri, stamp.runs):
@@ -91,10 +82,10 @@ def init_store(
             return before
     if tracking:
         try:
-            _, ids = open_store(results, experiments, uri=address)
-            stamp = Stamp(stamp.uri, available=True, experiments=ids, runs=stamp.runs)
+            _, ids = open_store(results, experiments)
+            stamp = replace(stamp, available=True, reason=None, experiments=ids)
         except StoreError as error:
-            stamp = Stamp(stamp.uri, available=False, reason=str(error), runs=stamp.runs)
+            stamp = replace(stamp, reason=str(error))
     write_json(stamp_path(results), asdict(stamp))
     return stamp
 
@@ -124,15 +115,12 @@ def stamp_path(results: Path) -> Path:
     return results / "mlflow.json"
 
 
-def open_store(
-    results: Path, experiments: Mapping[str, str], *, uri: str | None = None
-) -> tuple[Any, dict[str, str]]:
+def open_store(results: Path, experiments: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
     """Connect to the store, patiently, creating what is missing, one process at a time.
 
     Args:
         results: the results folder.
         experiments: experiment name → description.
-        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
 
     Returns:
         The MLflow client, and experiment name → id.
@@ -140,25 +128,22 @@ def open_store(
     Raises:
         StoreError: the store does not answer or refuses.
     """
-    address = tracking_uri(results, uri)
+    address = tracking_uri(results)
     with lock(results, "store"), store_errors(address):
-        client = connect(address, IN_SYNC)
-        ids = {
-            name: experiment(client, name, results, address, text)
-            for name, text in experiments.items()
-        }
+        client = connect(address, *IN_SYNC)
+        ids = {name: experiment(client, name, results, note) for name, note in experiments.items()}
         known_experiments(client)  # with nothing to create, the first call to the store
     return client, ids
 
 
-def connect(uri: str, patience: Patience) -> Any:
+def connect(uri: str, seconds: int, retries: int) -> Any:
     """Import MLflow and return a client. Settings apply to this process; the user's own prevail."""
     settings = {
         **QUIET,
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(patience.timeout_seconds),
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(patience.retries),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds),
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-        "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": str(patience.timeout_seconds),
+        "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": str(seconds),
     }
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -167,11 +152,11 @@ def connect(uri: str, patience: Patience) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def experiment(client: Any, name: str, results: Path, uri: str, text: str = "") -> str:
+def experiment(client: Any, name: str, results: Path, text: str = "") -> str:
     """Return the id of an experiment, creating it, or restoring it if it was deleted."""
     existing = client.get_experiment_by_name(name)
     if existing is None:
-        existing = _create(client, name, results, uri)
+        existing = _create(client, name, results)
     if existing.lifecycle_stage == "deleted":
         client.restore_experiment(existing.experiment_id)
     wanted = saved_views()
@@ -183,11 +168,12 @@ def experiment(client: Any, name: str, results: Path, uri: str, text: str = "") 
     return str(existing.experiment_id)
 
 
-def _create(client: Any, name: str, results: Path, uri: str) -> Any:
+def _create(client: Any, name: str, results: Path) -> Any:
     from mlflow.exceptions import MlflowException
 
     # A server has its own place for artefacts; a database needs a folder beside it.
-    database = urlsplit(uri).scheme.split("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
+    scheme = urlsplit(tracking_uri(results)).scheme
+    database = scheme.split("+")[0] in ("sqlite", "postgresql", "mysql", "mssql")
     folder = (results.resolve() / "mlflow-artifacts" / name).as_uri() if database else None
     tags = {
         OURS: "yes",
@@ -207,10 +193,9 @@ def known_experiments(client: Any) -> list[str]:
     return [item.experiment_id for item in experiments]
 
 
-def tracking_uri(results: Path, uri: str | None = None) -> str:
-    """Return the store's address: as given, from MLFLOW_TRACKING_URI, or the local database."""
-    default = f"sqlite:///{results.resolve() / 'mlflow.db'}"
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+def tracking_uri(results: Path) -> str:
+    """Return the store's address: MLFLOW_TRACKING_URI, or the database in the results folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results.resolve() / 'mlflow.db'}"
 
 
 def redacted(uri: str) -> str:
@@ -235,8 +220,6 @@ def store_errors(uri: str) -> Iterator[None]:
     """Turn any error in the `with` block into a StoreError without credentials."""
     try:
         yield
-    except StoreError:
-        raise
     except Exception as error:
         raise StoreError(f"MLflow store {redacted(uri)}: {explain(error, uri)}") from None
 
@@ -259,20 +242,12 @@ def _secrets(uri: str) -> Iterable[str]:
     return sorted(secrets, key=len, reverse=True)
 
 
-@contextmanager
-def lock(results: Path, name: str, *, seconds: float = -1) -> Iterator[None]:
-    """Hold a lock that the operating system frees when its process dies.
+def lock(results: Path, name: str, *, seconds: float = -1) -> AbstractContextManager[None]:
+    """Return a lock between the processes that share a results folder, as in `files.locked`.
 
     Args:
-        results: the results folder; the lock is between the processes that share it.
+        results: the results folder.
         name: what is locked: a run's hash, or `store`.
         seconds: how long to wait; negative waits forever.
-
-    Raises:
-        TimeoutError: another process holds it.
     """
-    try:
-        with locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds):
-            yield
-    except LockedError:
-        raise TimeoutError(f"{name} is being written by another process") from None
+    return locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from clipnoise.errors import UserError
+from clipnoise.files import LockedError
 from clipnoise.tracking.store import (
     experiment,
     known_experiments,
@@ -153,7 +154,6 @@ def sync(
     runs: Mapping[str, Membership] | None = None,
     only: Collection[str] | None = None,
     descriptions: Mapping[str, str] | None = None,
-    uri: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncReport:
     """Make the store show every finished run once, as in its result files.
@@ -163,7 +163,6 @@ def sync(
         runs: the studies that plan each run, by spec hash; None takes them from the stamp.
         only: spec hashes to look at; None takes every run in the results folder.
         descriptions: experiment name → description, of the experiments that must exist.
-        uri: the store; None takes MLFLOW_TRACKING_URI or the database in the results folder.
         progress: called with the number of runs done and the number of runs in all.
 
     Returns:
@@ -176,8 +175,8 @@ def sync(
     memberships = {**(stamp.runs if stamp else {}), **(runs or {})}
     folders = [path.parent for path in sorted((results / "runs").rglob("summary.json"))]
     folders = [folder for folder in folders if only is None or folder.name in only]
-    address = tracking_uri(results, uri)
-    client, ids = open_store(results, descriptions or {}, uri=address)
+    address = tracking_uri(results)
+    client, ids = open_store(results, descriptions or {})
     report = SyncReport(store=redacted(address))
     with store_errors(address):
         shown: dict[str, list[Any]] = {}
@@ -192,7 +191,7 @@ def sync(
                 report.damaged.append(_damage(folder, error))
             else:
                 if view.experiment not in ids:
-                    ids[view.experiment] = experiment(client, view.experiment, results, address)
+                    ids[view.experiment] = experiment(client, view.experiment, results)
                 change = _update(results, client, ids[view.experiment], view, present)
                 setattr(report, change, getattr(report, change) + 1)
             if progress is not None:
@@ -225,7 +224,7 @@ def _update(
     try:
         with lock(results, view.tags["hash"], seconds=0):
             RunWriter(client, experiment_id).write(view)
-    except TimeoutError:
+    except LockedError:
         return "busy"
     return "replaced" if present else "added"
 
