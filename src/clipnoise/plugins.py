@@ -20,20 +20,25 @@ from clipnoise.errors import unknown
 P = TypeVar("P")
 
 
-def discover(package: str, base: type[P]) -> dict[str, type[P]]:
-    """Find every concrete plug-in class below a package.
+def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
+    """Find every concrete plug-in class below a package, once per process.
 
     Args:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
         base: the contract class; subclasses that define an `id` are plug-ins.
 
     Returns:
-        Plug-in classes by id, sorted by id.
+        Plug-in classes by id, sorted by id, read-only.
 
     Raises:
         RuntimeError: two classes claim the same id.
     """
-    classes: dict[str, type[P]] = {}
+    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base)))
+
+
+@cache
+def _plugins(package: str, base: Any) -> Mapping[str, Any]:
+    classes: dict[str, Any] = {}
     root = importlib.import_module(package)
     for module_info in pkgutil.walk_packages(root.__path__, package + "."):
         module = importlib.import_module(module_info.name)
@@ -46,17 +51,7 @@ def discover(package: str, base: type[P]) -> dict[str, type[P]]:
             if identifier in classes:
                 raise RuntimeError(f"{value} and {classes[identifier]} share the id {identifier!r}")
             classes[identifier] = value
-    return dict(sorted(classes.items()))
-
-
-def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
-    """Return `discover(package, base)`, read-only, computed once per process."""
-    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base)))
-
-
-@cache
-def _plugins(package: str, base: Any) -> Mapping[str, Any]:
-    return MappingProxyType(discover(package, base))
+    return MappingProxyType(dict(sorted(classes.items())))
 
 
 def lookup(

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.remote import RawFiles, RemoteFile
+from clipnoise.data.rows import Rows
+from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.plugins import lookup, plugins
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import numpy as np
     import torch
     from torch import Tensor
-
-    from clipnoise.data.rows import Rows
-    from clipnoise.data.signature import Signature
 else:
     from clipnoise.lazy import torch
 

@@ -40,22 +40,18 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
             staging = Path(staged)
-            files = {
-                f"{name}.npy": asdict(_write(staging / f"{name}.npy", array))
-                for name, array in arrays.items()
-            }
+            files = {}
+            for name, array in arrays.items():
+                path = staging / f"{name}.npy"
+                np.save(path, array, allow_pickle=False)
+                entry = ArrayFile(_sha256(path), array.shape, str(array.dtype))
+                files[path.name] = asdict(entry)
             write_json(staging / MANIFEST, {**facts, "files": files})
             folder.mkdir(exist_ok=True)
             for name in (*files, MANIFEST):
                 (staging / name).replace(folder / name)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
-
-
-def _write(path: Path, array: np.ndarray) -> ArrayFile:
-    """Write an array and return its entry in the manifest."""
-    np.save(path, array, allow_pickle=False)
-    return ArrayFile(_sha256(path), array.shape, str(array.dtype))
 
 
 def _sha256(path: Path) -> str:

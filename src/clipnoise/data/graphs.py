@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -30,8 +31,6 @@ from clipnoise.fields import Count, Fraction, Natural
 from clipnoise.seeds import GAMMA, derive, generator, mix64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import torch
     from torch import Tensor

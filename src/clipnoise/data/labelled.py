@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
-from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
+from clipnoise.data.rows import RaggedRows, RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.text import (
     FIRST,
@@ -20,6 +20,7 @@ from clipnoise.data.text import (
     Tokenizer,
     TokenizerName,
     Vocabulary,
+    ranks_and_counts,
     words_in,
 )
 from clipnoise.errors import UserError, unknown
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
-
-    from clipnoise.data.rows import Rows
 else:
     from clipnoise.lazy import np, torch
 
@@ -54,7 +53,9 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
     Raises:
         UserError: the file is truncated or damaged, lacks a column, or has a missing value.
     """
-    file = _guarded(path, lambda: _open(path))
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
+
+    file = _guarded(path, lambda: ParquetFile(path))
     for column in columns:
         if column not in file.schema_arrow.names:
             raise unknown("column", column, file.schema_arrow.names, file=str(path))
@@ -67,12 +68,6 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
                 raise UserError(f"{path}: {column}: a missing value in rows {done} to {end}.")
         yield from zip(*(held.to_pylist() for held in values), strict=True)
         done += len(piece)
-
-
-def _open(path: Path) -> Any:
-    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
-
-    return ParquetFile(path)
 
 
 def _guarded(path: Path, read: Callable[[], Any]) -> Any:
@@ -537,7 +532,7 @@ class BagOfWords(CountedWords):
             labels = array("b")
             for (text,) in self.labelled(folder, part, labels):
                 words = words_in(text)
-                ranks, counts = vocabulary.counts(words)
+                ranks, counts = ranks_and_counts(words, vocabulary.rank)
                 columns.append(ranks)
                 values.append(counts / max(len(words), 1) * idf[ranks])
             arrays[f"{part}_starts"], arrays[f"{part}_columns"] = columns.arrays()

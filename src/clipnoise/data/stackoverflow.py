@@ -20,7 +20,7 @@ from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature, TaskName
-from clipnoise.data.text import MOST_IDS
+from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.seeds import generator
@@ -176,14 +176,13 @@ class StackOverflow(Partitioned):
         return self._kept("words", words, self.words), self._kept("tags", tags, self.tags)
 
     def _kept(self, kind: str, counts: Mapping[str, int], size: int) -> dict[str, int]:
-        """Return the rank of the most frequent entries; ties are in alphabetical order."""
+        """Return the rank of the most frequent entries; too few raise UserError."""
         if len(counts) < size:
             raise UserError(
                 f"dataset.{kind}: {size} are asked for, but the {self.counted} counts of "
                 f"{self.id} have only {len(counts)}."
             )
-        order = sorted(counts, key=lambda entry: (-counts[entry], entry))
-        return {entry: rank for rank, entry in enumerate(order[:size])}
+        return most_frequent(counts, size)
 
     def load(self, cache: Path) -> Splits:
         arrays, provenance = self.read(cache)
@@ -247,10 +246,8 @@ def _encoded(
     sentence: Sentence, word: Mapping[str, int], tag: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ranks of a sentence's words, their relative frequencies, and its tags' ranks."""
-    known = [word[text] for text in sentence.words if text in word]
-    ranks, counts = np.unique(np.array(known, "int64"), return_counts=True)
-    tags = np.unique(np.array([tag[text] for text in sentence.tags if text in tag], "int64"))
-    return ranks, counts / max(len(sentence.words), 1), tags
+    ranks, counts = ranks_and_counts(sentence.words, word)
+    return ranks, counts / max(len(sentence.words), 1), ranks_and_counts(sentence.tags, tag)[0]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -152,17 +151,32 @@ def words_in(text: str) -> list[str]:
     return WORD.findall(MARKUP.sub(" ", text.lower()))
 
 
+def most_frequent(counts: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return the rank of the most frequent entries from 0; ties are in alphabetical order."""
+    order = sorted(counts, key=lambda entry: (-counts[entry], entry))
+    return {entry: rank for rank, entry in enumerate(order[:size])}
+
+
+def ranks_and_counts(
+    words: Iterable[str], rank: Mapping[str, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ranks of the known words that occur, ascending, and how often each does."""
+    known = [rank[word] for word in words if word in rank]
+    ranks, counts = np.unique(np.array(known, dtype="int64"), return_counts=True)
+    return ranks, counts
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """The most frequent words of some texts.
 
     Attributes:
-        words: the most frequent first; ties in alphabetical order.
+        rank: of each word from 0, the most frequent first; ties are in alphabetical order.
         documents: in how many texts each occurs.
         texts: the number of texts.
     """
 
-    words: tuple[str, ...]
+    rank: dict[str, int]
     documents: tuple[int, ...]
     texts: int
 
@@ -190,24 +204,13 @@ class Vocabulary:
             raise UserError(
                 f"words: {size} are asked for, but {source} has only {len(counts)} different ones."
             )
-        kept = sorted(counts, key=lambda word: (-counts[word], word))[:size]
-        return cls(tuple(kept), tuple(documents[word] for word in kept), number)
+        rank = most_frequent(counts, size)
+        return cls(rank, tuple(documents[word] for word in rank), number)
 
-    @cached_property
-    def rank(self) -> dict[str, int]:
-        """The rank of each word, from 0."""
-        return {word: rank for rank, word in enumerate(self.words)}
-
-    @cached_property
+    @property
     def inverse_frequency(self) -> np.ndarray:
         """Return ln(texts / texts with the word) of each word, float64 of shape (size,)."""
         return np.log(self.texts / np.array(self.documents))
-
-    def counts(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ranks of the words that occur, ascending, and how often each does."""
-        ranks = [self.rank[word] for word in words if word in self.rank]
-        columns, counts = np.unique(np.array(ranks, dtype="int64"), return_counts=True)
-        return columns, counts
 
     def encode(self, texts: Iterable[Sequence[str]], length: int) -> Iterator[np.ndarray]:
         """Turn texts into ids: 1 for an unknown word, then the words from 2 on.

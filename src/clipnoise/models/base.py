@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
 from clipnoise.plugins import lookup, plugins
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from clipnoise.data.remote import RemoteFile
-    from clipnoise.data.signature import Signature
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
 from clipnoise.models.base import Model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
-
-    from clipnoise.data.signature import Signature
 else:
     from clipnoise.lazy import nn
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
 from clipnoise.models.base import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from torch import Tensor, nn
-
-    from clipnoise.data.signature import Signature
 else:
     from clipnoise.lazy import nn
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
 from clipnoise.models.base import Model
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
-
-    from clipnoise.data.signature import Signature
 else:
     from clipnoise.lazy import nn
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.models.pretrained import Weights, hub
@@ -13,8 +14,6 @@ from clipnoise.models.pretrained import Weights, hub
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-    from clipnoise.data.signature import Signature
 else:
     from clipnoise.lazy import nn, torch
 
