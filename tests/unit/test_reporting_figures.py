@@ -17,9 +17,9 @@ from clipnoise.errors import UserError
 from clipnoise.methods.registry import example, methods
 from clipnoise.report.figures import draw_figure
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
-from clipnoise.report.figures.filters import frequency_response, noise_gain
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.figures.sweep import momentum_reduction
+from clipnoise.report.figures.variants import frequency_response, noise_gain
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.file import ReportItem

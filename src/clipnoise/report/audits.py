@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from clipnoise.errors import UserError
 from clipnoise.report.formats import DASH, decimal, significant
@@ -29,6 +30,7 @@ COLUMNS = (
     "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
 )
 EXCEEDED = "the empirical lower bound exceeds the claimed ε"
+WORDS = ("paper", "result", "noise_source", "steps_source", "released_code")
 READING = (
     "Published: ε as printed. Text: what the algorithm in the text costs at the δ beside it, under "
     "the accountant that the paper names (RDP). Code: the same for the released code.",
@@ -85,10 +87,11 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
         UserError: the table is missing, or the template does not compile.
     """
     try:
-        with table.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
+        words = dict.fromkeys(WORDS, str)
+        cells = pd.read_csv(table, dtype=words, keep_default_na=False, na_values=[""])
     except OSError as error:
         raise UserError(f"{table}: cannot be read: {error.strerror}.") from None
+    rows = cells.fillna(dict.fromkeys(WORDS, "")).to_dict("records")
     heads = "paper, result, published, δ, text, tight, code, tight"
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
     blocks = [
@@ -179,29 +182,16 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
     return paragraphs
 
 
-def _costs(row: dict[str, str]) -> list[str]:
-    numbers = [_number(row[name], 4) for name in ("published", "delta")]
-    costs = [
-        decimal(_float(row[name]), 2)
-        for name in ("text", "text_tight", "released", "released_tight")
-    ]
-    return [row["paper"], row["result"], *numbers, *costs]
+def _costs(row: dict[Any, Any]) -> list[str]:
+    numbers = [significant(row[name]) for name in ("published", "delta")]
+    names = ("text", "text_tight", "released", "released_tight")
+    return [row["paper"], row["result"], *numbers, *(decimal(row[name], 2) for name in names)]
 
 
-def _assumptions(row: dict[str, str]) -> list[str]:
-    numbers = [
-        _number(row[name], 6) for name in ("examples", "batch_size", "steps", "noise_multiplier")
-    ]
+def _assumptions(row: dict[Any, Any]) -> list[str]:
+    names = ("examples", "batch_size", "steps", "noise_multiplier")
     words = [row[name] for name in ("noise_source", "steps_source", "released_code")]
-    return [row["result"], *numbers, *words]
-
-
-def _float(text: str) -> float:
-    return float(text) if text else math.nan
-
-
-def _number(text: str, digits: int) -> str:
-    return significant(_float(text), digits)
+    return [row["result"], *(significant(row[name], 6) for name in names), *words]
 
 
 def _infinite(value: float | None, digits: int) -> str:

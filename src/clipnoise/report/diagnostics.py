@@ -38,7 +38,6 @@ class Diagnosed:
 
     Attributes:
         method: its id.
-        label: its label.
         title: the configuration in words.
         values: the diagnostics of the first seed that has some.
         seed: that seed.
@@ -46,7 +45,6 @@ class Diagnosed:
     """
 
     method: str
-    label: str
     title: str
     values: dict[str, Any]
     seed: int
@@ -67,7 +65,7 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
         place = [dataset, model] if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
         seed = int(subset["seed"].iloc[0])
-        configurations.append(Diagnosed(method, label, title, values, seed, subset))
+        configurations.append(Diagnosed(method, title, values, seed, subset))
     return configurations
 
 

@@ -42,15 +42,9 @@ def document(
     """Return the whole content of a report.
 
     Args:
-        study: title, description and the items to show.
-        runs: runs.csv.
+        study, runs, published: as in `build_report`, and so are the errors.
         figures: path of the image of a report item, by its number; a missing one is reported as
             not drawn.
-        published: the folder of published tables.
-
-    Raises:
-        UserError: two configurations of a table share a label, or a published table is missing
-            or wrong.
     """
     distinct = runs.drop_duplicates("hash")
     tables = comparisons(study, published)
@@ -192,21 +186,22 @@ def _provenance(runs: pd.DataFrame) -> list[list[str]]:
     done = runs[runs["status"].isin(["completed", "diverged"])]
     if done.empty:
         return []
-    rows = [
-        ("Runs with a result", f"{len(done):,} of {len(runs):,}"),
-        ("Commit", _counted(done["git_commit"], "unknown")),
-        ("torch", _counted(done["torch"], "unknown")),
-        ("Gradient engine", _counted(done["engine"], "unknown")),
-        ("Host", _counted(done["host"], "unknown")),
-        ("CPU", _counted(done["cpu"], "unknown")),
-        ("GPU", _counted(done["gpu"], "none")),
-        ("First start", min(done["started"]) or "unknown"),
-        ("Last finish", max(done["finished"]) or "unknown"),
-        ("Wall time, all runs", duration(float(done["seconds"].sum()))),
-        ("Wall time, longest run", duration(float(done["seconds"].max()))),
-        ("Peak memory, largest run", f"{significant(float(done['peak_memory_mb'].max()))} MB"),
+    columns = {
+        **{"Commit": "git_commit", "torch": "torch", "Gradient engine": "engine"},
+        **{"Host": "host", "CPU": "cpu", "GPU": "gpu"},
+    }
+    return [
+        ["Runs with a result", f"{len(done):,} of {len(runs):,}"],
+        *(
+            [name, _counted(done[column], "none" if column == "gpu" else "unknown")]
+            for name, column in columns.items()
+        ),
+        ["First start", min(done["started"]) or "unknown"],
+        ["Last finish", max(done["finished"]) or "unknown"],
+        ["Wall time, all runs", duration(float(done["seconds"].sum()))],
+        ["Wall time, longest run", duration(float(done["seconds"].max()))],
+        ["Peak memory, largest run", f"{significant(float(done['peak_memory_mb'].max()))} MB"],
     ]
-    return [list(row) for row in rows]
 
 
 def _counted(column: Iterable[str], empty: str) -> str:

@@ -13,25 +13,23 @@ from matplotlib.figure import Figure
 
 from clipnoise.errors import unknown
 from clipnoise.report.figures import (
-    ablation,
     across_tasks,
-    against_epsilon,
     canvas,
     curves,
-    filters,
     moments,
     sweep,
+    variants,
 )
 from clipnoise.report.formats import METRICS
 from clipnoise.report.tables import choose_metric
 from clipnoise.studies.file import ReportItem
 
 KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
-    "accuracy-vs-epsilon": against_epsilon.draw,
+    "accuracy-vs-epsilon": curves.draw_final,
     "accuracy-along-epsilon": partial(curves.draw, along="epsilon_spent"),
     "curves": curves.draw,
-    "ablation": ablation.draw,
-    "filter-sweep": filters.draw,
+    "ablation": variants.draw_ablation,
+    "filter-sweep": variants.draw_filters,
     "moments": moments.draw,
     "noise-bias": moments.draw_noise_bias,
     "sweep": sweep.draw,

@@ -1,6 +1,6 @@
-"""Accuracy or loss along training, against the step or the ε spent so far.
+"""Accuracy or loss: of the final model against ε, or along training against the step or ε spent.
 
-Mean over seeds with a band of one standard deviation.
+Mean ± standard deviation over seeds: error bars for final models, a band along training.
 """
 
 from __future__ import annotations
@@ -11,14 +11,67 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from clipnoise.report.figures import canvas
-from clipnoise.report.formats import Metric, budget
+from clipnoise.report.formats import Metric, budget, significant
 from clipnoise.report.records import NON_PRIVATE, is_private
+from clipnoise.report.statistics import sample
 
 COLUMNS = 4
+DODGE = 0.03  # decades between the error bars of neighbouring methods at the same ε
 SETTLED = 0.2  # the first share of training, which does not set the vertical axis
 AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
+
+
+def draw_final(data: canvas.FigureData) -> Figure:
+    """Draw one subplot per dataset and model; non-private references are lines."""
+    every = canvas.series(data.runs)
+    figure, subplots = canvas.grid(canvas.tasks(data.runs), 2, height=2.4)
+    for ax, runs in subplots:
+        _at_the_end(ax, runs, every, data.metric)
+    canvas.legend(figure, every)
+    return figure
+
+
+def _at_the_end(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: Metric) -> None:
+    runs = runs.assign(at=runs["epsilon"].fillna(runs["epsilon_achieved"]))
+    ax.set(xscale="log", xlabel="Privacy budget ε", ylabel=metric.heading)
+    private = [series for series in every if series.private]
+    for rank, series in enumerate(private):
+        shift = 10 ** (DODGE * (rank - (len(private) - 1) / 2))
+        points = [
+            (float(str(at)) * shift, sample(subset, metric))
+            for at, subset in series.of(runs).groupby("at")
+        ]
+        canvas.line_with_deviations(ax, points, series.style, metric)
+    for series in every:
+        if not series.private:
+            _reference(ax, series.of(runs), series, metric)
+    ticks = sorted(runs["at"].dropna().unique())
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(ticks, [significant(tick) for tick in ticks])
+    ax.grid(visible=False, axis="x")
+    if ticks:
+        ax.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+    if canvas.completed(runs, metric).empty:
+        canvas.say(ax, "no completed run")
+    canvas.remark(ax, canvas.incomplete(runs, every, metric))
+
+
+def _reference(ax: Axes, runs: pd.DataFrame, series: canvas.Series, metric: Metric) -> None:
+    values = sample(runs, metric)
+    if not values.n:
+        return
+    mean, deviation = values.mean * metric.factor, values.deviation * metric.factor
+    ax.axhline(mean, color=series.style.colour, linestyle=series.style.line, zorder=1)
+    if values.n > 1:
+        band = (mean - deviation, mean + deviation)
+        ax.axhspan(*band, color=series.style.colour, alpha=0.12, linewidth=0, zorder=0)
+
+
+# ---- Along training
 
 
 def draw(data: canvas.FigureData, along: str = "step") -> Figure:

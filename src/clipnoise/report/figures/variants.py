@@ -1,4 +1,7 @@
-"""Filter sweep: accuracy per filter, its noise gain beside it, and its frequency response."""
+"""Ablation and filter sweep: a row per variant, with its mean ± standard deviation and its seeds.
+
+A filter sweep adds each filter's noise gain and its frequency response.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,77 @@ from matplotlib.ticker import FuncFormatter
 from scipy import linalg
 
 from clipnoise.report.figures import canvas
-from clipnoise.report.figures.ablation import dots
-from clipnoise.report.formats import significant
+from clipnoise.report.formats import Metric, significant
+from clipnoise.report.statistics import sample
 
+ABREAST = 3  # subplots of an ablation
 Coefficients = Sequence[float]
 Taps = tuple[list[float], list[float]]
 FLOOR = -60.0  # dB: what lies below, such as the zeros of a filter, is not drawn
+
+
+def draw_ablation(data: canvas.FigureData) -> Figure:
+    """Draw one subplot per dataset, model and budget, the variants down the left side."""
+    every = canvas.series(data.runs)
+    height = 0.9 + 0.3 * len(every)
+    titled = canvas.by_budget(data.runs)
+    figure, subplots = canvas.grid(titled, ABREAST, height=height, sharey=True)
+    for ax, runs in subplots:
+        dots(ax, runs, every, data.metric)
+    return figure
+
+
+def dots(ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> None:
+    """Draw the mean ± standard deviation of each series on a row of its own, seeds below it.
+
+    Args:
+        ax: the axes to draw into.
+        runs: rows of runs.csv of one dataset, model and budget.
+        every: the series, from top to bottom.
+        metric: what the horizontal axis shows.
+    """
+    for height, series in enumerate(every):
+        _dot(ax, series.of(runs), series, height, metric)
+    canvas.label_rows(ax, [series.title for series in every])
+    ax.set_xlabel(metric.heading)
+    ax.spines["left"].set_visible(False)
+    ax.margins(x=0.08)
+    if canvas.completed(runs, metric).empty:
+        ax.set_xticks([])
+        canvas.say(ax, "no completed run")
+
+
+def _dot(ax: Axes, runs: pd.DataFrame, series: canvas.Series, height: int, metric: Metric) -> None:
+    values = sample(runs, metric)
+    if values.runs:
+        ax.text(
+            1.01,
+            height,
+            f"{values.runs} runs",
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            fontsize=7,
+            color=canvas.PALE,
+        )
+    if not values.n:
+        return
+    seeds = [value * metric.factor for value in values.values.values()]
+    mean, deviation = values.mean * metric.factor, values.deviation * metric.factor
+    ax.plot(seeds, [height + 0.25] * len(seeds), "|", color=canvas.PALE, markersize=4, zorder=2)
+    ax.errorbar(
+        [mean],
+        [height],
+        xerr=[deviation],
+        color=series.style.colour,
+        marker=series.style.marker,
+        markersize=6,
+        elinewidth=1.2,
+        capsize=3,
+        zorder=3,
+    )
+
+
+# ---- Filter sweep
 
 
 def noise_gain(a: Coefficients, b: Coefficients) -> float:
@@ -78,7 +146,7 @@ def frequency_response(
     return normalised
 
 
-def draw(data: canvas.FigureData) -> Figure:
+def draw_filters(data: canvas.FigureData) -> Figure:
     """Draw one row per dataset, model and budget; methods without a filter have a gain of 1."""
     every = canvas.series(data.runs)
     taps = [_taps(series.of(data.runs)) for series in every]
