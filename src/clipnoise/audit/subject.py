@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.method import Method
     from clipnoise.core.query import Query, Released
-    from clipnoise.core.state import Public
+    from clipnoise.core.state import StepConstants
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
 
@@ -134,7 +134,7 @@ class Recorder:
         query: Query,
         clipping: Clipping,
         noise: Sequence[Tensor],
-        constants: Public,
+        constants: StepConstants,
     ) -> tuple[Released, ...]:
         """Release as the crossing does, and keep the values."""
         values = self._cross(total, query, clipping, noise, constants)

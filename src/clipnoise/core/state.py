@@ -9,9 +9,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+PublicVector = Literal["gradient", "side_information"]
+
+
 @dataclass(frozen=True)
-class Public:
-    """All that an update may know besides released values, fixed without private data.
+class StepConstants:
+    """The constants of a step, fixed without private data.
 
     Attributes:
         noise_multiplier: σ, the standard deviation of the noise relative to the sensitivity.
@@ -22,9 +25,6 @@ class Public:
             at the same σ; 1 unless noise is correlated across steps.
         sensitivity_factor: how far one example can move the clipped sum, in units of C for adding
             or removing it: 1, or 2 for micro-batches. The noise is scaled by it.
-        gradient: mean gradient on a public mini-batch for this step, shape (d,), or None.
-        side_information: how large or frequent each coordinate is known to be, shape (d,), from
-            public sources and fixed before training, or None. Never from the private examples.
     """
 
     noise_multiplier: float
@@ -32,8 +32,6 @@ class Public:
     total_steps: int
     noise_row_norm_squared: float = 1.0
     sensitivity_factor: float = 1.0
-    gradient: Tensor | None = None
-    side_information: Tensor | None = None
 
     def noise_variance(self, clip_norm: float) -> float:
         """Return Φ, the variance of independent noise on a coordinate of the mean.
@@ -43,7 +41,21 @@ class Public:
         sensitivity = self.sensitivity_factor * clip_norm / self.expected_batch_size
         return (self.noise_multiplier * sensitivity) ** 2
 
-    def require(self, name: Literal["gradient", "side_information"]) -> Tensor:
+
+@dataclass(frozen=True)
+class PublicKnowledge:
+    """What is known from public data.
+
+    Attributes:
+        gradient: mean gradient on a public mini-batch for this step, shape (d,), or None.
+        side_information: how large or frequent each coordinate is known to be, shape (d,), from
+            public sources and fixed before training, or None. Never from the private examples.
+    """
+
+    gradient: Tensor | None = None
+    side_information: Tensor | None = None
+
+    def require(self, name: PublicVector) -> Tensor:
         """Return one of the vectors that not every run has.
 
         Raises:
@@ -53,6 +65,11 @@ class Public:
         if value is None:
             raise ValueError(f"the method reads public.{name}, but this run has none")
         return value
+
+
+@dataclass(frozen=True)
+class Public(PublicKnowledge, StepConstants):
+    """All that an update may know besides released values: step constants, public knowledge."""
 
 
 @dataclass
@@ -120,7 +137,7 @@ class State:
         """Update Adam's two moments with g and return them bias-corrected, (m̂, v̂)."""
         return self.average("m", g, betas[0]), self.average("v", g.square(), betas[1])
 
-    def noise_bias(self, constants: Public, clip_norm: float, beta: float) -> float:
+    def noise_bias(self, constants: StepConstants, clip_norm: float, beta: float) -> float:
         """Return the bias that noise leaves in a bias-corrected running average of squares.
 
         Call it once per step. Under independent noise it is Φ at every step.

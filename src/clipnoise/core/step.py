@@ -13,14 +13,14 @@ from clipnoise.core.query import Query, Released, composition_cost
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.core.state import Public, State
+    from clipnoise.core.state import Public, State, StepConstants
 
 
 ROUNDING = 1e-9
 
 # The signature of `privatize`; an audit may pass something else in its place.
 Crossing = Callable[
-    ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "Public"], tuple[Released, ...]
+    ["ClippedSum", "Query", "Clipping", "Sequence[Tensor]", "StepConstants"], tuple[Released, ...]
 ]
 # Called with (released, the same without noise, clipping, public), in non-private runs only.
 Observer = Callable[["Tensor", "Tensor", "Clipping", "Public"], None]
@@ -31,7 +31,7 @@ def privatize(
     query: Query,
     clipping: Clipping,
     noise: Sequence[Tensor],
-    constants: Public,
+    constants: StepConstants,
 ) -> tuple[Released, ...]:
     """Cross the privacy boundary: divide by the constant B, add calibrated noise.
 
@@ -111,13 +111,13 @@ def step(
     return theta + change
 
 
-def _clean_mean(total: ClippedSum, constants: Public) -> Tensor:
+def _clean_mean(total: ClippedSum, constants: StepConstants) -> Tensor:
     """Return Σ v_i / B. Nothing else opens a sum."""
     return _SEALED[total] / constants.expected_batch_size
 
 
 def _clean_values(
-    total: ClippedSum, query: Query, clipping: Clipping, constants: Public
+    total: ClippedSum, query: Query, clipping: Clipping, constants: StepConstants
 ) -> tuple[Tensor, ...]:
     """Return what would be released without noise."""
     return query.values(_clean_mean(total, constants), clipping.bound)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
-from clipnoise.core.state import Public, State
+from clipnoise.core.state import State, StepConstants
 from clipnoise.resumable import gather, restore
 
 BETAS = (0.9, 0.999)  # of methods that have none
@@ -56,7 +56,7 @@ class Diagnostics:
         self._rows: list[list[float]] = []  # SERIES, one row a step
 
     def observe(
-        self, released: Tensor, clean: Tensor, clipping: Clipping, constants: Public
+        self, released: Tensor, clean: Tensor, clipping: Clipping, constants: StepConstants
     ) -> None:
         """Take in one step.
 

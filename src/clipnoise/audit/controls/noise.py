@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from clipnoise.core.clipping import ClippedSum, Clipping
     from clipnoise.core.query import Query, Released
-    from clipnoise.core.state import Public
+    from clipnoise.core.state import StepConstants
 
 
 def half_noise(
@@ -21,7 +21,7 @@ def half_noise(
     query: Query,
     clipping: Clipping,
     noise: Sequence[Tensor],
-    constants: Public,
+    constants: StepConstants,
 ) -> tuple[Released, ...]:
     """Cross the boundary with noise at σ/2, accounted at σ."""
     half = replace(constants, noise_multiplier=constants.noise_multiplier / 2)
