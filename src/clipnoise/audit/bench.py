@@ -12,15 +12,20 @@ from torch import nn
 from clipnoise.data.base import DenseExamples
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.users import UserEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from clipnoise.core.method import LocalTraining
     from clipnoise.data.base import Dataset
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.models.base import Model
+
+TOKENS, USERS = 7, 40
+FAR = 1e4
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,14 @@ class Bench:
     theta: Tensor
     pool: DenseExamples
 
+    @property
+    def engine(self) -> GradientEngine:
+        """The engine that works with per-example gradients."""
+        return list(self.engines.values())[-1]
+
     def gradients(self, examples: DenseExamples, iterates: list[Tensor]) -> Tensor:
         """Return per-example gradients at some iterates, shape (k, b, d)."""
-        engine = self.engines["vmap"]
+        engine = self.engine
         if len(examples) == 0:
             return self.theta.new_zeros(len(iterates), 0, len(self.theta))
         rows = [
@@ -130,6 +140,44 @@ def real_data(dataset: Dataset, model: Model, inputs: DenseExamples, seed: int =
     pool = DenseExamples(inputs.inputs.double(), inputs.targets)
     name = f"{dataset.id}, {model.id}"
     return Bench(name, _engines(build, dataset.signature.task.losses, theta), theta, pool)
+
+
+def layers(seed: int = 0) -> Bench:
+    """Return a bench of a network with an embedding, a convolution and dropout, on four tokens.
+
+    Args:
+        seed: of the initial parameters and the pool.
+    """
+
+    def build() -> nn.Module:
+        tokens = (nn.Embedding(TOKENS, 6), nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 2, 3), nn.Tanh())
+        return nn.Sequential(*tokens, nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 1))
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.squeeze(1) - targets).square() / 2
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        theta = torch.cat([p.detach().reshape(-1) for p in build().parameters()]).double()
+        pool = DenseExamples(torch.randint(TOKENS, (64, 4)), torch.randn(64).double())
+    name = "tokens, embedding and convolution with dropout"
+    return Bench(name, _engines(build, losses, theta), theta, pool)
+
+
+def users(training: LocalTraining, seed: int = 0) -> Bench:
+    """Return a bench of users, some with gradients far out of range; its examples are users.
+
+    Args:
+        training: what a user does in a round.
+        seed: of the parameters and the users' examples.
+    """
+    bench = least_squares(6, seed)
+    far = DenseExamples(bench.pool.inputs * FAR, bench.pool.targets * FAR)
+    examples = join(bench.pool, far)
+    owners = torch.arange(len(examples)) % USERS
+    scale = None if training.gamma is None else 1 / (bench.theta.abs() + training.gamma)
+    engine = UserEngine(bench.engine, examples, owners, USERS, training, scale)
+    return Bench("users", {engine.name: engine}, bench.theta, engine.units.dense())
 
 
 def join(*parts: DenseExamples | None) -> DenseExamples:

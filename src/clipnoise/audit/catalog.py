@@ -25,6 +25,22 @@ MISTAKES: Mapping[str, str] = {
     ),
     "private-preconditioner": "The preconditioner is computed from the private examples.",
     "shuffled-as-poisson": "Batches are shuffled, but the accountant assumes Poisson sampling.",
+    "clean-mean-in-update": "The query keeps the clean mean, and the update uses it.",
+    "last-run-in-update": "The query keeps the clean mean, and the next run's update uses it.",
+    "batch-size-in-update": "The update reads the size of the drawn batch from calling frames.",
+    "scale-from-private-mean": "The scale is computed from the clean mean of the last step.",
+    "clip-norm-from-private-mean": "The clip norm is computed from the last clean mean.",
+    "half-sensitivity": "The query declares half of its sensitivity.",
+    "tenth-noise-for-some-batches": "Where 8 < B < 600, there is a tenth of the noise.",
+    "release-over-its-norm": "The released mean is divided by its own norm.",
+    "noise-left-out": "No noise is added after step 12.",
+    "noise-reused": "The noise of the first step is added at every step.",
+    "noise-one-sided": "The noise is never negative.",
+    "denominator-from-n": "Sum and noise are divided by qn, n being private (Opacus issue 571).",
+    "denominator-from-n-rounded-down": (
+        "Sum and noise are divided by ⌊qn⌋, n being private (Opacus issue 819)."
+    ),
+    "nothing-trained": "No step changes a parameter (Opacus issue 820).",
 }
 
 

@@ -45,7 +45,7 @@ def check_denominator(subject: Subject, moment: Moment, bench: Bench) -> Finding
     """
     theta = moment.iterates[0]
     example = realise(torch.ones(1, len(theta), dtype=theta.dtype), theta)
-    engine = bench.engines["vmap"]
+    engine = bench.engine
 
     def size(count: int) -> float:
         copies = join(*[example] * count)

@@ -6,15 +6,22 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.audit.bench import Bench, least_squares
+from clipnoise.audit.bench import Bench, layers, least_squares, real_data, users
 from clipnoise.audit.constants import Finding, check_denominator
 from clipnoise.audit.moments import life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
+from clipnoise.audit.nodes import check_nodes
 from clipnoise.audit.noise import check_noise
+from clipnoise.audit.runs import check_sampler, check_steps
 from clipnoise.audit.sensitivity import joint_change, largest_changes
-from clipnoise.audit.subject import in_microbatches
+from clipnoise.audit.subject import at_clip_norm, in_microbatches
+from clipnoise.audit.updates import check_updates
+from clipnoise.data.digits import Digits
+from clipnoise.models.dense import Logistic
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.neighbours import Pair
     from clipnoise.audit.subject import Subject
@@ -25,6 +32,14 @@ EXPECTED_BATCH_SIZE = 4.0
 SIZES = (1, 3, 10**6)  # of physical batches
 ROUNDING = 1e-6
 MADE, REAL = (1, 2, 3, 4, 8), (1, 4)  # the steps that are attacked
+# B, the factor on the clip norm, σ, T and the steps that are attacked: the first, a middle and the
+# last one where the run is as long as a study's.
+GRID = (
+    (1.0, 0.03, 8.0, 6, (6,)),
+    (40.0, 5.0, 0.3, 500, (1, 250, 500)),
+    (300.0, 1.0, 2.0, 6, (6,)),
+    (2000.0, 0.5, 1.0, 6, (6,)),
+)
 WORST = 3  # pairs of a step that go through every path
 
 
@@ -58,45 +73,76 @@ class Largest:
 
 def check_contract(
     subject: Subject,
-    real: Bench | None = None,
+    cache: Path | None = None,
     *,
-    findings: tuple[Finding, ...] = (),
     attacked: tuple[int, ...] = MADE,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Attack the releases of a method and compare them with what it declares.
+    """Attack a method and compare what it does with what it declares.
 
     Args:
         subject: the method.
-        real: a bench of real data to attack as well.
+        cache: the folder of prepared digits; None leaves out real data and all checks of whole
+            runs: updates, noise, steps and batches.
         attacked: which of the first eight steps are attacked with made data.
-        findings: of checks that need a whole run, see `clipnoise.audit.runs`.
         seed: of everything random.
 
     Returns:
-        Plain data: what is declared, what was measured, on which paths, the noise, and a verdict:
-        "kept", "broken" or "no claim".
+        Plain data: what is declared, what was measured, on which paths, the noise, the other
+        checks, and a verdict: "kept", "broken" or "no claim".
     """
+    checks: list[Finding] = []
+    if cache is not None:
+        checks += [check_steps(subject, cache), *check_updates(subject, cache)]
+        checks += [check_sampler(subject), check_nodes(subject)]
+    if subject.method.clip_norm_at(1) is None:
+        return _verdict(subject, None, None, checks)
+    noise = None
+    if cache is not None and subject.method.query.draws:
+        noise = check_noise(subject, cache, seed)
     if subject.microbatches.size > 1:
         subject = in_microbatches(subject, EXPECTED_BATCH_SIZE)
-    query = subject.method.query
-    if subject.method.clip_norm_at(1) is None:
-        return _verdict(subject, None, None, [])
-    largest, checks = Largest(), list(findings)
+    largest = Largest()
     bench = least_squares(DIMENSION, seed)
     for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
         if moment.state.step + 1 in attacked:
             _attack(subject, moment, bench, largest, seed)
             checks.append(check_denominator(subject, moment, bench))
-    if real is not None:
-        _attack_real(subject, real, largest, seed)
-    noise = check_noise(subject, seed=seed) if query.draws else None
+    if cache is not None:
+        _attack_grid(subject, bench, largest, checks, seed)
+        train = Digits().load(cache).train.dense()
+        for real in (real_data(Digits(), Logistic(), train), layers(), *_users(subject)):
+            _attack_real(subject, real, largest, seed)
     return _verdict(subject, largest, noise, checks)
+
+
+def _users(subject: Subject) -> list[Bench]:
+    training = subject.method.local_training()
+    return [] if training is None else [users(training)]
+
+
+def _attack_grid(
+    subject: Subject, bench: Bench, largest: Largest, checks: list[Finding], seed: int
+) -> None:
+    """Attack steps at other B, C, σ and T with made pairs; q, which is B/n, is not seen by a step.
+
+    Micro-batches are assigned for one B, so they are left out.
+    """
+    for size, factor, sigma, steps, attacked in GRID if subject.microbatches.size == 1 else ():
+        here = at_clip_norm(subject, factor)
+        moments = life(here, bench, expected_batch_size=size, steps=steps, sigma=sigma, seed=seed)
+        for moment in moments:
+            if moment.state.step + 1 not in attacked:
+                continue
+            checks.append(check_denominator(here, moment, bench))
+            for pair in made_pairs(here, moment, bench, seed + moment.state.step):
+                components, joint = _compare(here, moment, bench.engine, pair)
+                largest.note(pair.kind, "vmap, other B, C, σ and T", components, joint)
 
 
 def _attack(subject: Subject, moment: Moment, bench: Bench, largest: Largest, seed: int) -> None:
     """Try every pair on one path, make the worst worse, and take the worst through all paths."""
-    engine = bench.engines["vmap"]
+    engine = bench.engine
 
     def harm(pair: Pair) -> float:
         return _compare(subject, moment, engine, pair)[1]
@@ -172,13 +218,13 @@ def _verdict(
 ) -> dict[str, Any]:
     """Put the result together: any broken promise breaks the contract."""
     method = subject.method
-    broken = list(dict.fromkeys(finding.said for finding in checks if not finding.holds))
+    failed = {finding.name: finding.said for finding in checks if not finding.holds}
     if largest is not None and largest.joint > 1 + ROUNDING:
         many = f"{largest.joint:.3g}" if math.isfinite(largest.joint) else "infinitely many"
-        broken.insert(0, f"one example moves the release {many} times as far as declared")
+        failed["sensitivity"] = f"one example moves the release {many} times as far as declared"
     if noise is not None and not noise["holds"]:
-        broken.append(noise["said"])
-    verdict = "broken" if broken else "kept"
+        failed["noise"] = noise["said"]
+    verdict = "broken" if failed else "kept"
     clip_norm = method.clip_norm_at(1)
     denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
     components = () if clip_norm is None else method.query.components(clip_norm, denominator)
@@ -198,7 +244,8 @@ def _verdict(
         "declared_at": {"clip_norm": clip_norm, "expected_batch_size": EXPECTED_BATCH_SIZE},
         "measured": None if largest is None else vars(largest),
         "noise": noise,
-        "checks": [vars(finding) for finding in checks],
-        "broken": broken,
+        "checks": [vars(finding) for finding in dict.fromkeys(checks)],
+        "broken": list(failed.values()),
+        "broken_checks": list(failed),
         "verdict": verdict if method.private else "no claim",
     }

@@ -93,14 +93,22 @@ class Moment:
 
 
 def life(
-    subject: Subject, bench: Bench, *, expected_batch_size: float, seed: int = 0
+    subject: Subject,
+    bench: Bench,
+    *,
+    expected_batch_size: float,
+    steps: int = STEPS,
+    sigma: float = SIGMA,
+    seed: int = 0,
 ) -> Iterator[Moment]:
-    """Yield the moments before each of the first steps of a run with real steps and noise.
+    """Yield the moments before each step of a run with real steps and noise.
 
     Args:
         subject: the method.
         bench: network and data.
         expected_batch_size: B.
+        steps: T.
+        sigma: σ of the noise that makes the history.
         seed: of the batches, the noise and the public gradients.
     """
     draw = torch.Generator().manual_seed(seed)
@@ -111,12 +119,12 @@ def life(
     def normal() -> Tensor:
         return torch.randn(theta.shape, generator=draw, dtype=theta.dtype)
 
-    for t in range(1, STEPS + 1):
+    for t in range(1, steps + 1):
         public = Public(
-            noise_multiplier=SIGMA,
+            noise_multiplier=sigma,
             expected_batch_size=subject.microbatches.count(expected_batch_size),
             sensitivity_factor=subject.sensitivity_factor,
-            total_steps=STEPS,
+            total_steps=steps,
             gradient=normal() * 10.0 ** (t % 3 - 1) if method.uses_public_gradient else None,
             side_information=side,
         )
@@ -126,7 +134,7 @@ def life(
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
         def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
-            engine, chosen = bench.engines["vmap"], take(bench.pool, rows)
+            engine, chosen = bench.engine, take(bench.pool, rows)
             iterates = list(past)[: len(clipping.weights)]
             everyone = torch.arange(len(chosen))
             return subject.form(engine, chosen, everyone, iterates, clipping, 10**6)

@@ -97,15 +97,19 @@ def real_pairs(subject: Subject, bench: Bench, seed: int) -> Iterator[Pair]:
 
     Args:
         subject: the method.
-        bench: from `bench.real_data`.
+        bench: of real data, or of a network with several kinds of layers.
         seed: of the choice of examples.
     """
     draw = torch.Generator().manual_seed(seed)
     rows = torch.randperm(len(bench.pool), generator=draw)
     replaced = subject.method.query.adjacency == "replace"
     rest, one, two = (take(bench.pool, rows[a:b]) for a, b in ((0, 12), (12, 13), (13, 14)))
-    wild = DenseExamples(one.inputs * EXCESS, one.targets)
-    against = DenseExamples(-wild.inputs, one.targets)
+    if one.inputs.is_floating_point():
+        wild = DenseExamples(one.inputs * EXCESS, one.targets)
+        against = DenseExamples(-wild.inputs, one.targets)
+    else:  # tokens
+        wild = DenseExamples(one.inputs, one.targets * EXCESS)
+        against = DenseExamples(one.inputs, -wild.targets)
     empty = take(bench.pool, slice(0, 0))
     same = join(*[wild] * 40)
     yield Pair("real example", rest, one, _same(replaced, two))

@@ -111,7 +111,7 @@ def _changes(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Itera
             gone, turned = graph.without(node).examples(), graph.turned(node).examples()
             for after, rest in ((gone, others), (turned, everyone)):
                 sides = (before, everyone), (after, rest)
-                yield _change(subject, moment, bench.engines["vmap"], sides, WHOLE)
+                yield _change(subject, moment, bench.engine, sides, WHOLE)
                 for engine in bench.engines.values() if node == 0 else ():
                     yield _change(subject, moment, engine, sides, PHYSICAL)
 

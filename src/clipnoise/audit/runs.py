@@ -49,17 +49,25 @@ def run_spec(
     dataset: Dataset | None = None,
     seed: int = 0,
 ) -> RunSpec:
-    """Return the spec of a run of logistic regression on digits with an audited method."""
+    """Return the spec of a run of logistic regression on digits with an audited method.
+
+    The expected batch size is in micro-batches and at most the number of private units.
+    """
     privacy = Privacy(
         noise_multiplier=noise_multiplier,
         delta=delta,
         accountant=accountant,
         sampler=subject.sampler,  # type: ignore[arg-type]
         noise=subject.noise,
+        microbatch_size=subject.microbatches.size,
+        microbatch_accounting=subject.microbatches.accounting,
     )
-    training = Training(expected_batch_size=expected_batch_size, steps=steps, evaluations=1)
+    chosen = dataset or digits_for(subject)
+    units = chosen.user_count() or chosen.sizes()["train"]
+    size = min(expected_batch_size * subject.microbatches.size, units)
+    training = Training(expected_batch_size=size, steps=steps, evaluations=1)
     return RunSpec(
-        dataset=dataset or digits_for(subject),
+        dataset=chosen,
         model=Logistic(),
         method=subject.method,
         privacy=privacy if subject.method.query.draws else None,

@@ -79,6 +79,16 @@ def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any
     return Subject(parse(kind, {**example_settings(kind), **(options or {})}, key=name), **settings)
 
 
+def at_clip_norm(subject: Subject, factor: float) -> Subject:
+    """Return a subject whose clip norms are multiplied by a factor."""
+    method, changed = subject.method, {}
+    if hasattr(method, "clip_norm"):
+        changed["clip_norm"] = method.clip_norm * factor
+    if hasattr(method, "clip_norms"):
+        changed["clip_norms"] = tuple(norm * factor for norm in method.clip_norms)
+    return replace(subject, method=replace(method, **changed))
+
+
 def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
     """Return a subject whose sums are formed in micro-batches, as the training loop forms them.
 
@@ -113,7 +123,12 @@ class Release:
 
     values: tuple[Released, ...]
     clip_norm: float
-    expected_batch_size: float
+    constants: StepConstants
+
+    @property
+    def expected_batch_size(self) -> float:
+        """B, the declared denominator."""
+        return self.constants.expected_batch_size
 
 
 class Recorder:
@@ -138,5 +153,5 @@ class Recorder:
     ) -> tuple[Released, ...]:
         """Release as the crossing does, and keep the values."""
         values = self._cross(total, query, clipping, noise, constants)
-        self.releases.append(Release(values, clipping.bound, constants.expected_batch_size))
+        self.releases.append(Release(values, clipping.bound, constants))
         return values

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.audit.contract import EXPECTED_BATCH_SIZE
-from clipnoise.audit.controls import forms
+from clipnoise.audit.controls import forms, leaks, noise
 from clipnoise.audit.controls.claims import Claim, delta_of_batches, shuffled_as_poisson
-from clipnoise.audit.controls.noise import half_noise
 from clipnoise.audit.subject import Subject, subject
 
 if TYPE_CHECKING:
     from clipnoise.audit.subject import Form
+    from clipnoise.privacy.queries import ClippedMean
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,21 @@ def _formed(method: str, form: Form, **options: float) -> Callable[[], Subject]:
     return lambda: subject(method, options, form=form)
 
 
+def _leak(method: type[leaks.LeakySGD]) -> Control:
+    return Control(build=lambda: Subject(method()))
+
+
+def _queried(query: type[ClippedMean]) -> Control:
+    return Control(build=lambda: Subject(leaks.LeakySGD(query=query())))
+
+
+def _crossed(**changes: Any) -> Control:
+    return Control(build=lambda: subject("dp-sgd", cross=noise.crossing(**changes)))
+
+
 CONTROLS: Mapping[str, Control] = {
     "half-noise": Control(
-        build=lambda: subject("dp-sgd", cross=half_noise),
+        build=lambda: subject("dp-sgd", cross=noise.crossing(constants=noise.half)),
         empirical=True,
     ),
     "each-pass-clipped": Control(
@@ -64,4 +76,21 @@ CONTROLS: Mapping[str, Control] = {
     "delta-of-batches": Control(
         claim=delta_of_batches,
     ),
+    "clean-mean-in-update": Control(
+        build=lambda: Subject(leaks.CleanUpdate()),
+        empirical=True,
+    ),
+    "last-run-in-update": _leak(leaks.UpdateFromLastRun),
+    "batch-size-in-update": _leak(leaks.UpdateByBatchSize),
+    "scale-from-private-mean": _leak(leaks.ScaleFromMean),
+    "clip-norm-from-private-mean": _leak(leaks.ClipNormFromMean),
+    "half-sensitivity": _queried(leaks.HalfTheSensitivity),
+    "tenth-noise-for-some-batches": _queried(leaks.TenthForSomeBatches),
+    "release-over-its-norm": _queried(leaks.DividesByNorm),
+    "noise-left-out": _crossed(constants=noise.quiet),
+    "noise-reused": _crossed(normals=noise.reused),
+    "noise-one-sided": _crossed(normals=noise.one_sided),
+    "denominator-from-n": _crossed(constants=noise.share_of_n),
+    "denominator-from-n-rounded-down": _crossed(constants=noise.floored_share_of_n),
+    "nothing-trained": _leak(leaks.TrainsNothing),
 }

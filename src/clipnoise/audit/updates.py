@@ -1,0 +1,119 @@
+"""The update check: whether parameters depend on released values and public knowledge alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from clipnoise.audit.constants import Finding
+from clipnoise.audit.runs import batches, run_spec
+from clipnoise.core.method import OracleMethod
+from clipnoise.run.setup import noise_source
+from clipnoise.run.train import Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from clipnoise.audit.subject import Subject
+    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.query import Query, Released
+    from clipnoise.core.state import StepConstants
+    from clipnoise.data.base import Examples
+    from clipnoise.run.spec import RunSpec
+
+READS, TRAINS = "update reads released values only", "released values train the parameters"
+RUNS = ((4, 500), (64, 20), (720, 10))  # B and T; the first is as long as a study's run
+WORLDS = (0, 1, 0)  # the private data, batches and noise of each run; 0 again finds a leak of 1
+MOVED = 0.9  # the share of parameters that must move; one can land on the same number by chance
+FAR = 1e3  # how far out of range the examples of another world are
+
+
+def check_updates(subject: Subject, cache: Path) -> tuple[Finding, ...]:
+    """Train with released values that are fixed constants while everything private changes.
+
+    Private examples, batches, their sizes and the noise differ between runs; public examples and
+    the released values do not. After every step the parameters, and at every step the clipping,
+    must be the same bit for bit. With other released values, the
+    parameters must differ.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+    """
+    if isinstance(subject.method, OracleMethod):
+        return (Finding(READS, True, "an oracle reads clean values and makes no claim"),)
+    found, count = None, 0
+    for size, steps in RUNS:
+        spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=size, steps=steps)
+        first, *others = (list(_steps(subject, spec, cache, world)) for world in WORLDS)
+        differing = (t for other in others for t in range(steps) if not _same(first[t], other[t]))
+        t = next(differing, None)
+        if t is not None and found is None:
+            found = f"at B = {size}, step {t + 1} depends on private data that were not released"
+        count += len(WORLDS) * steps
+    (_, before), *_, (_, after) = first
+    *_, (_, elsewhere) = _steps(subject, spec, cache, 0, answers=1)
+    moved = float(((after != before) & (after != elsewhere)).double().mean())
+    return (
+        Finding(READS, found is None, found or f"the same bit for bit in {count} steps"),
+        Finding(TRAINS, moved >= MOVED, f"released values move {moved:.1%} of the parameters"),
+    )
+
+
+def _steps(
+    subject: Subject, spec: RunSpec, cache: Path, world: int, answers: int = 0
+) -> Iterator[tuple[Clipping, Tensor]]:
+    """Yield the clipping and the parameters of each step of the real training loop.
+
+    Args:
+        subject: the method.
+        spec: of the run.
+        cache: the folder of prepared datasets.
+        world: decides all that is private.
+        answers: decides what the method is handed in place of released values.
+    """
+    run = Run.prepare(spec, cache, "cpu", noise_multiplier=1.0)
+    there, draw = replace(spec, seed=world), torch.Generator().manual_seed(answers)
+    if world:
+        _exchange(run.splits.train, world)
+    run.sampler = batches(subject, there)
+    run.noise = noise_source(there, run.theta, "cpu")
+    clippings = []
+
+    def cross(
+        total: ClippedSum,
+        query: Query,
+        clipping: Clipping,
+        noise: Sequence[Tensor],
+        constants: StepConstants,
+    ) -> tuple[Released, ...]:
+        clippings.append(clipping)
+        values = subject.cross(total, query, clipping, noise, constants)
+        fixed = tuple(torch.randn(value.shape, generator=draw) for value in values)
+        return cast("tuple[Released, ...]", fixed)
+
+    run.cross = cross
+    for batch in run.batches():
+        run.step(batch)
+        yield clippings[-1], run.theta
+
+
+def _exchange(examples: Examples, seed: int) -> None:
+    """Put other private examples, some far out of range, in the place of those of a run."""
+    data, draw = examples.dense(), torch.Generator().manual_seed(seed)
+    for tensor in (data.inputs, data.targets):
+        tensor.copy_(tensor[torch.randperm(len(tensor), generator=draw)])
+    data.inputs[::2] *= FAR
+
+
+def _same(one: tuple[Clipping, Tensor], other: tuple[Clipping, Tensor]) -> bool:
+    """Return whether two steps clipped alike and led to the same parameters, bit for bit."""
+    (here, theta), (there, other_theta) = one, other
+    pairs = ((here.scale, there.scale), (here.offset, there.offset), (theta, other_theta))
+    alike = (a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
+    return (here.clip_norm, here.weights) == (there.clip_norm, there.weights) and all(alike)
