@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from clipnoise.audit.bench import least_squares, real_data, realise
+from clipnoise.audit.bench import least_squares, realise
 from clipnoise.audit.catalog import audited_methods
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.moments import life
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps
 from clipnoise.audit.subject import subject
-from clipnoise.data.digits import Digits
-from clipnoise.models.dense import Logistic
+from clipnoise.audit.updates import READS, TRAINS
+from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 
@@ -25,6 +25,7 @@ from clipnoise.privacy.noise import NoiseCorrelation
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     Digits().prepare(folder)
+    DigitsUsers().prepare(folder)
     return folder
 
 
@@ -37,12 +38,11 @@ def test_an_example_can_have_any_gradient() -> None:
         torch.testing.assert_close(taken, wanted, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["stp-adam", "dp-pmlf", "jme-adam"])
+@pytest.mark.parametrize("name", ["stp-adam", "dp-pmlf", "jme-adam", "dp-fedavg"])
 def test_methods_keep_their_contract_on_real_and_hostile_data(name: str, cache: Path) -> None:
-    digits = Digits()
-    real = real_data(digits, Logistic(), digits.load(cache).train)
-    result = check_contract(subject(name), real, attacked=(2,))
+    result = check_contract(subject(name), cache, attacked=(2,))
     assert result["verdict"] == "kept", result["broken"]
+    assert {READS, TRAINS, "steps", "nodes"} <= {check["name"] for check in result["checks"]}
     measured = result["measured"]
     assert 0.7 < measured["joint"] <= 1 + 1e-6
     assert {"optimised to hurt", "empty batch", "outside the batch"} <= set(measured["kinds"])
@@ -90,12 +90,15 @@ def test_a_method_without_a_clip_claims_nothing() -> None:
 @pytest.mark.parametrize(
     "noise", [NoiseCorrelation(kind="banded", bands=3), NoiseCorrelation(kind="dense")]
 )
-def test_correlated_noise_is_as_declared_once_whitened(noise: NoiseCorrelation) -> None:
-    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"))["holds"]
+def test_correlated_noise_is_as_declared_once_whitened(
+    noise: NoiseCorrelation, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clipnoise.audit.noise.GRID", ((100, 1.0, 1.3, 60),))
+    assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache)["holds"]
 
 
 def test_correlated_noise_accounted_as_independent_is_detected(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     def correlated(
         self: NoiseCorrelation, steps: int, draw: torch.Generator, like: torch.Tensor
@@ -106,7 +109,7 @@ def test_correlated_noise_accounted_as_independent_is_detected(
         return CorrelatedNoise(draw, like, optimal_toeplitz(steps, 3))
 
     monkeypatch.setattr(NoiseCorrelation, "source", correlated)
-    assert not check_noise(subject("dp-sgd"))["holds"]
+    assert not check_noise(subject("dp-sgd"), cache)["holds"]
 
 
 def test_steps_and_batches_do_not_depend_on_the_data(cache: Path) -> None:

@@ -31,6 +31,7 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
     assert result["verdict"] == "not refuted"
     assert result["claim"] == "guarantee"
     assert 0 < result["bound"]["epsilon"] < result["claimed_epsilon"]
+    assert result["final_bound"]["epsilon"] < result["claimed_epsilon"]
     assert result["bound"]["canaries"] == 6400
 
 

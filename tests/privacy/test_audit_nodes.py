@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls.registry import CONTROLS
 from clipnoise.audit.nodes import DEGREE, check_nodes
 from clipnoise.audit.subject import subject
@@ -37,6 +36,6 @@ def test_a_smaller_sensitivity_is_refuted(said: float) -> None:
 def test_the_control_is_refuted_by_the_contract_check() -> None:
     build = CONTROLS["node-at-c"].build
     assert build is not None
-    result = check_contract(build(), attacked=(1,), findings=(check_nodes(build()),))
-    assert result["verdict"] == "broken"
-    assert any("one node of a graph" in words for words in result["broken"])
+    finding = check_nodes(build())
+    assert not finding.holds
+    assert "one node of a graph" in finding.said

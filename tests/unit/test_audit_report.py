@@ -28,6 +28,7 @@ def contract(name: str, **changes: Any) -> dict[str, Any]:
         "declared_at": {"clip_norm": 1.0, "expected_batch_size": 4.0},
         "measured": {"joint": 1.0, "pairs": 10},
         "noise": {"variance": 1.002},
+        "checks": [{"name": "steps", "holds": True, "said": "as many"}],
         "broken": [],
         "verdict": "kept",
         **changes,
@@ -39,6 +40,8 @@ def bound(verdict: str, epsilon: float) -> dict[str, Any]:
         "claim": "guarantee",
         "claimed_epsilon": 1.82,
         "bound": {"epsilon": epsilon},
+        "final_bound": {"epsilon": epsilon / 2},
+        "final_score": "change of parameters",
         "verdict": verdict,
         "score": "likelihood ratio",
         "settings": {
@@ -76,6 +79,8 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
     assert "not refuted" in lines["good"]
     assert "0.90" in lines["good"]
+    assert "0.45" in lines["good"]
+    assert "steps: holds for 3 of 3 methods" in text
     assert "refuted: the empirical lower bound exceeds the claimed ε" in lines["bad"]
     assert "no claim" in lines["plain"]
     assert "NOT REFUTED" in text
@@ -97,5 +102,5 @@ def test_the_command_rejects_an_unknown_control(
 
 def test_the_command_writes_json(tmp_path: Path) -> None:
     out = tmp_path / "x.json"
-    assert main(["audit", "control", "shuffled-as-poisson", "--out", str(out)]) == 0
+    assert main(["audit", "control", "delta-of-batches", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["refuted"]

@@ -40,6 +40,7 @@ MISTAKES: Mapping[str, str] = {
     "denominator-from-n-rounded-down": (
         "Sum and noise are divided by ⌊qn⌋, n being private (Opacus issue 819)."
     ),
+    "dropout-by-position": "Dropout masks depend on the place of an example in its batch.",
     "nothing-trained": "No step changes a parameter (Opacus issue 820).",
 }
 

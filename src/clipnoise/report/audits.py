@@ -27,6 +27,8 @@ COLUMNS = (
     "planted examples (canaries) took part. If it exceeds the claimed ε, the claim is false. It "
     "stays far below the claim even for the exact mechanism, because attacks on single runs are "
     "not optimal.",
+    "From final parameters: the same for an attacker who sees the parameters at the end, and no "
+    "other release.",
     "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
 )
 EXCEEDED = "the empirical lower bound exceeds the claimed ε"
@@ -61,10 +63,13 @@ def build_audit_report(folder: Path, template: Path) -> bytes:
     if not contracts and not controls:
         raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
     methods = [_method(contract, bounds.get(name)) for name, contract in contracts.items()]
-    heads = "method, adjacency, declared, measured, noise, claimed ε, lower bound on ε, verdict"
+    heads = (
+        "method, adjacency, declared, measured, noise, claimed ε, lower bound on ε, "
+        "from final parameters, verdict"
+    )
     blocks = [
         _text("What the columns mean", COLUMNS),
-        _table("Methods", heads.split(", "), "ll" + "r" * 5 + "l", methods),
+        _table("Methods", heads.split(", "), "ll" + "r" * 6 + "l", methods),
         _text("Setup", _setup(contracts.values(), bounds.values())),
         _table(
             "Controls: deliberate mistakes",
@@ -136,6 +141,7 @@ def _method(contract: dict[str, Any], bound: dict[str, Any] | None) -> list[str]
         DASH if noise is None else decimal(noise["variance"], 3),
         DASH if bound is None else decimal(bound["claimed_epsilon"], 2),
         DASH if bound is None else decimal(bound["bound"]["epsilon"], 2),
+        DASH if bound is None else decimal(bound["final_bound"]["epsilon"], 2),
         _verdict(contract, bound),
     ]
 
@@ -162,9 +168,18 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
     if pairs:
         paragraphs.append(
             f"Contract check: {sum(pairs):,} comparisons of neighbouring datasets, adversarial "
-            "ones and real digits, with empty and oversized batches, at several steps and "
-            "iterates, through both gradient engines with several physical batch sizes."
+            "ones and real digits, with empty and oversized batches, at several B, C, σ and T, "
+            "at the first, a middle and the last step, at several iterates, through both gradient "
+            "engines with several physical batch sizes, on networks with an embedding, a "
+            "convolution and dropout, for examples, users and nodes. Noise and updates are those "
+            "of the training loop, in runs as long as a study's."
         )
+    checks = [
+        check for row in contracts for check in {c["name"]: c for c in row["checks"]}.values()
+    ]
+    for name in dict.fromkeys(check["name"] for check in checks):
+        held = [check["holds"] for check in checks if check["name"] == name]
+        paragraphs.append(f"Contract check, {name}: holds for {sum(held)} of {len(held)} methods.")
     for text in sorted({json.dumps(row["settings"], sort_keys=True) for row in bounds}):
         values = json.loads(text)
         paragraphs.append(
@@ -175,7 +190,8 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
             f"confidence {values['confidence']:g}. Each canary belongs to a single run, so all "
             "runs together are one mechanism."
         )
-    paragraphs += [f"Score: {score}." for score in sorted({row["score"] for row in bounds})]
+    scores = {row[name] for row in bounds for name in ("score", "final_score")}
+    paragraphs += [f"Score: {score}." for score in sorted(scores)]
     paragraphs.append(
         "The bound is that of Steinke, Nasr and Jagielski 2023, Theorem 5.2, with abstentions."
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.audit.bench import take
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.gradients.engine import logical_sum, physical_batches
 
@@ -86,3 +87,16 @@ def scale_by_private_statistics(
         squares = rows.square().mean(dim=0)
     private = replace(clipping, scale=1 / (squares.sqrt() + GAMMA))
     return physical_batches(engine, examples, batch, iterates, private, size)
+
+
+def mask_by_position(
+    engine: GradientEngine,
+    examples: DenseExamples,
+    batch: Tensor,
+    iterates: Sequence[Tensor],
+    clipping: Clipping,
+    size: int,
+) -> ClippedSum:
+    """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
+    chosen, places = take(examples, batch.flip(0)), torch.arange(len(batch))
+    return physical_batches(engine, chosen, places, iterates, clipping, size)

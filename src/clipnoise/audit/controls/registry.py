@@ -92,5 +92,8 @@ CONTROLS: Mapping[str, Control] = {
     "noise-one-sided": _crossed(normals=noise.one_sided),
     "denominator-from-n": _crossed(constants=noise.share_of_n),
     "denominator-from-n-rounded-down": _crossed(constants=noise.floored_share_of_n),
+    "dropout-by-position": Control(
+        build=_formed("dp-sgd", forms.mask_by_position),
+    ),
     "nothing-trained": _leak(leaks.TrainsNothing),
 }
