@@ -76,7 +76,7 @@ def test_the_contract_check_exposes(name: str, cache: Path) -> None:
 def test_masks_that_depend_on_the_rest_of_the_batch_are_exposed() -> None:
     build, largest = CONTROLS["dropout-by-position"].build, Largest()
     assert build is not None
-    _attack_real(build(), layers(), largest, seed=0)
+    _attack_real(build(), layers(), largest, 0, (4,))
     assert largest.joint > 2
 
 

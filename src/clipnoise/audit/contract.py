@@ -111,8 +111,9 @@ def check_contract(
     if cache is not None:
         _attack_grid(subject, bench, largest, checks, seed)
         train = Digits().load(cache).train.dense()
-        for real in (real_data(Digits(), Logistic(), train), layers(), *_users(subject)):
-            _attack_real(subject, real, largest, seed)
+        _attack_real(subject, real_data(Digits(), Logistic(), train), largest, seed, REAL)
+        for other in (layers(), *_users(subject)):
+            _attack_real(subject, other, largest, seed, REAL[-1:])
     return _verdict(subject, largest, noise, checks)
 
 
@@ -161,9 +162,11 @@ def _attack(subject: Subject, moment: Moment, bench: Bench, largest: Largest, se
         _reference(subject, moment, bench, hurt, largest)
 
 
-def _attack_real(subject: Subject, bench: Bench, largest: Largest, seed: int) -> None:
+def _attack_real(
+    subject: Subject, bench: Bench, largest: Largest, seed: int, attacked: tuple[int, ...]
+) -> None:
     for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
-        if moment.state.step + 1 in REAL:
+        if moment.state.step + 1 in attacked:
             for pair in real_pairs(subject, bench, seed):
                 _on_every_path(subject, moment, bench, pair, largest)
 
