@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.subject import Release, Subject
     from clipnoise.core.query import Query
+    from clipnoise.core.state import Public
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
@@ -169,7 +170,8 @@ def _one_run(
         signals.append(_signal(release, engine.known, m))
         clean = method.query.values(engine.known / release.expected_batch_size, release.clip_norm)
         state.step += 1
-        expected = expected + method.update(cast("Any", clean), state, release.constants)
+        public = cast("Public", release.constants)  # the training loop passes on all of it
+        expected = expected + method.update(cast("Any", clean), state, public)
     deviation = sigma * _unit(method.query, recorder.releases[0])
     scores = _scores(spec, torch.stack(signals).double(), deviation, run.sampler)
     sign = 1 if users else -1  # users send changes of parameters, not gradients
