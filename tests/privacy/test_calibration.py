@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,58 @@ def test_a_wrong_value_names_file_and_key(
     path.write_text(json.dumps(whole))
     with pytest.raises(UserError, match=rf"file\.json: {key}"):
         read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wrong"),
+    [
+        ("noise_multiplier", 0.01, r"states ε [\d.]+, but .* 0\.01, costs ε [\d.e+]{5}"),
+        ("epsilon", 0.5, r"states ε 0\.5, but .* costs ε [\d.]+"),
+        ("spent", {"0": 0.0, "200": 0.5}, r"states ε 0\.5, but .* step 200, [\d.]+, costs ε"),
+        ("spent", {"0": 0.0, "77": 0.5}, r"states ε 0\.5, but .* step 77, .* costs ε nan"),
+        ("adjacency", "replace", "adjacency: must be add-remove, got replace"),
+    ],
+)
+def test_a_file_whose_noise_does_not_cost_the_epsilon_that_it_states_is_refused(
+    tmp_path: Path, key: str, value: Any, wrong: str
+) -> None:
+    path = tmp_path / "file.json"
+    whole = dict(to_plain(calibrate(target(evaluation_steps=(0, 200)))))
+    path.write_text(json.dumps(whole))
+    read_calibration(path)
+    path.write_text(json.dumps({**whole, key: value}))
+    with pytest.raises(UserError, match=rf"file\.json: calibration: {wrong}"):
+        read_calibration(path)
+
+
+def test_a_file_whose_noise_misses_the_target_is_refused_even_if_it_says_so(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file.json"
+    less = calibrate(target(epsilon=None, noise_multiplier=0.6))
+    whole = {**to_plain(less), "budget": to_plain(target())}
+    path.write_text(json.dumps(whole))
+    with pytest.raises(UserError, match=r"costs ε \d\S*, above the target 2\. "):
+        read_calibration(path)
+
+
+def test_a_calibration_that_was_changed_in_memory_is_refused_for_a_run() -> None:
+    found = calibrate(target())
+    with pytest.raises(UserError, match=r"calibration: states ε 1.*, but .* 0\.01, costs ε"):
+        replace(found, noise_multiplier=0.01).check(target())
+
+
+def test_reading_a_calibration_loads_neither_torch_nor_the_rest_of_opacus(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    calibrate(target()).write(path)
+    code = (
+        "import sys; from pathlib import Path;"
+        "from clipnoise.privacy.calibration import read_calibration;"
+        f"read_calibration(Path({str(path)!r}));"
+        "print([name for name in ('torch', 'opacus') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("text", ["", '{"epsilon_target": 1.0, "del', "\x00\xff"])

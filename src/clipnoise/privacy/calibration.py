@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,8 @@ from clipnoise.privacy.budget import Budget
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1
 LARGEST_SIGMA = 2.0**20
 SMALLEST_SIGMA = 2.0**-10
+ROUNDING = 1e-6  # how far ε may differ between machines
+AGAIN = "Delete the file, and calibrate again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,37 @@ class Calibration:
         """Write the file atomically, the inverse of `read_calibration`."""
         write_json(path, to_plain(self))
 
+    def verify(self) -> None:
+        """Compute ε from σ again, and refuse a calibration that states anything else.
+
+        Raises:
+            UserError: names σ, the ε that is stated and the ε that σ costs.
+        """
+        true = _accounted(self.budget, self.noise_multiplier)
+        stated = [("noise multiplier", self.epsilon, true.epsilon)]
+        stated += [
+            (f"noise multiplier at step {step}", value, true.spent.get(step, math.nan))
+            for step, value in self.spent.items()
+        ]
+        for what, value, correct in stated:
+            if not math.isclose(value, correct, rel_tol=ROUNDING, abs_tol=ROUNDING):
+                raise UserError(
+                    f"calibration: states ε {value:.6g}, but its {what}, "
+                    f"{self.noise_multiplier:.6g}, costs ε {correct:.6g}. {AGAIN}"
+                )
+        target = self.budget.epsilon
+        if target is not None and true.epsilon > target * (1 + ROUNDING):
+            raise UserError(
+                f"calibration: its noise multiplier, {self.noise_multiplier:.6g}, costs ε "
+                f"{true.epsilon:.6g}, above the target {target:.6g}. {AGAIN}"
+            )
+        if self.adjacency != true.adjacency:
+            raise UserError(
+                f"calibration: adjacency: must be {true.adjacency}, got {self.adjacency}. {AGAIN}"
+            )
+
     def check(self, budget: Budget) -> None:
-        """Refuse to be used for another budget: the ε here would not be that run's.
+        """Refuse to be used for another budget, whose ε is not this one's, or to state a wrong ε.
 
         Args:
             budget: that of the run which is to use the calibration.
@@ -62,6 +93,7 @@ class Calibration:
         Raises:
             UserError: names what differs, and how to calibrate for the budget.
         """
+        self.verify()
         asked = _values(budget)
         differences = [
             f"{name} {value}, not {asked[name]}"
@@ -88,7 +120,8 @@ def read_calibration(path: Path) -> Calibration:
     """Read a calibration file.
 
     Raises:
-        UserError: the file is missing, is not JSON, or a key is missing, unknown or out of range.
+        UserError: the file is missing, is not JSON, a key is missing, unknown or out of range, or
+            its σ costs another ε than it states.
     """
     try:
         values = json.loads(path.read_text())
@@ -96,7 +129,12 @@ def read_calibration(path: Path) -> Calibration:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise UserError(f"{path}: not a calibration file: {error}.") from None
-    return parse(Calibration, values, file=str(path))
+    calibration = parse(Calibration, values, file=str(path))
+    try:
+        calibration.verify()
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return calibration
 
 
 def calibrate(budget: Budget) -> Calibration:
@@ -113,24 +151,30 @@ def calibrate(budget: Budget) -> Calibration:
         UserError: the target cannot be met; the message says what can be.
     """
 
-    def spent(sigma: float, steps: int | None = None) -> float:
-        return budget.participation.epsilon(
-            budget.accountant, noise_multiplier=sigma, delta=budget.delta, steps=steps
-        )
-
     sigma = budget.noise_multiplier
-    if sigma is None:
-        sigma = _smallest_sigma(budget, spent)
+    return _accounted(budget, _smallest_sigma(budget) if sigma is None else sigma)
+
+
+@lru_cache(maxsize=64)
+def _accounted(budget: Budget, sigma: float) -> Calibration:
+    """Return what T steps at σ spend."""
+    spent = partial(_spent, budget, sigma)
     return Calibration(
         budget=budget,
         noise_multiplier=sigma,
-        epsilon=spent(sigma),
-        spent={step: spent(sigma, step) for step in sorted(set(budget.evaluation_steps))},
+        epsilon=spent(),
+        spent={step: spent(step) for step in sorted(set(budget.evaluation_steps))},
         adjacency=budget.adjacency,
     )
 
 
-def _smallest_sigma(budget: Budget, spent: Callable[[float], float]) -> float:
+def _spent(budget: Budget, sigma: float, steps: int | None = None) -> float:
+    return budget.participation.epsilon(
+        budget.accountant, noise_multiplier=sigma, delta=budget.delta, steps=steps
+    )
+
+
+def _smallest_sigma(budget: Budget) -> float:
     """Solve ε(σ) = target from below: bracket it, then Brent's method on log σ.
 
     ε falls as σ grows. The search aims at the middle of the window (target − tolerance, target] and
@@ -138,7 +182,7 @@ def _smallest_sigma(budget: Budget, spent: Callable[[float], float]) -> float:
     """
     from scipy.optimize import brentq
 
-    target = budget.epsilon
+    target, spent = budget.epsilon, partial(_spent, budget)
     assert target is not None
     window = TOLERANCE * min(1.0, target)
 

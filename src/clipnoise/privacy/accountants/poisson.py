@@ -7,11 +7,14 @@ raises.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
 from annotated_types import Gt, Le
@@ -135,6 +138,22 @@ def epsilon(
     return max(0.0, value)
 
 
+def _opacus(analysis: str) -> ModuleType:
+    """Load one of Opacus' analyses under another name, without torch and the rest of Opacus.
+
+    Importing the package itself takes seconds, and every run checks its calibration.
+    """
+    name = "clipnoise_opacus_accountants"
+    if name not in sys.modules:
+        found = find_spec("opacus")
+        assert found is not None
+        assert found.submodule_search_locations is not None
+        package = ModuleType(name)
+        package.__path__ = [f"{folder}/accountants" for folder in found.submodule_search_locations]
+        sys.modules[name] = package
+    return importlib.import_module(f"{name}.analysis.{analysis}")
+
+
 @lru_cache(maxsize=16)
 def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float64]:
     """Bound the Rényi divergence of one release at each of ORDERS, rounding errors included.
@@ -149,11 +168,10 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
     Source: Mironov, Talwar, Zhang 2019, Section 3.3.
     """
     import numpy as np
-    from opacus.accountants.analysis.rdp import compute_rdp
 
     with np.errstate(all="ignore"):
         curve = np.asarray(
-            compute_rdp(
+            _opacus("rdp").compute_rdp(
                 q=sampling_rate, noise_multiplier=noise_multiplier, steps=1, orders=list(ORDERS)
             ),
             dtype=np.float64,
@@ -173,12 +191,10 @@ def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
 
     Source: Balle et al. 2020, Theorem 21.
     """
-    from opacus.accountants.analysis.rdp import get_privacy_spent
-
     with warnings.catch_warnings():
         # If the best order is the first or the last, the bound still holds but is less tight.
         warnings.filterwarnings("ignore", message="Optimal order is the")
-        value, _ = get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
+        value, _ = _opacus("rdp").get_privacy_spent(orders=list(ORDERS), rdp=curve, delta=delta)
     return float(value)
 
 
@@ -189,14 +205,13 @@ def _rdp(releases: Releases) -> float:
 
 def _prv(releases: Releases) -> float:
     import numpy as np
-    from opacus.accountants.analysis.prv import compose_heterogeneous, discretize
 
-    delta_error = releases.delta / 1000
+    prv, delta_error = _opacus("prv"), releases.delta / 1000
     with np.errstate(all="ignore"):
         domain = _prv_domain(releases, delta_error)
         try:
-            single = discretize(_truncated_prv(releases, domain), domain)
-            composed = compose_heterogeneous([single], [releases.steps])
+            single = prv.discretize(_truncated_prv(releases, domain), domain)
+            composed = prv.compose_heterogeneous([single], [releases.steps])
             # Where the true density vanishes, the Fourier transform leaves only rounding errors.
             noise = max(-composed.pmf.min(), composed.pmf.max() * 2**-53)
             rounding = noise * len(composed.pmf)
@@ -212,7 +227,6 @@ def _prv(releases: Releases) -> float:
 
 def _prv_domain(releases: Releases, delta_error: float) -> Any:
     """Choose the grid of privacy losses, or raise if too large (Gopi et al. 2021, Remark 5.6)."""
-    from opacus.accountants.analysis.prv import Domain
 
     def tail(steps: int, delta: float) -> float:
         return _rdp(replace(releases, steps=steps, delta=delta))
@@ -229,7 +243,7 @@ def _prv_domain(releases: Releases, delta_error: float) -> Any:
         raise _beyond(
             "prv", releases, f"its grid would have {points:.2g} points, limit {PRV_POINTS:.2g}"
         )
-    return Domain.create_aligned(-reach, reach, mesh)
+    return _opacus("prv").Domain.create_aligned(-reach, reach, mesh)
 
 
 def _truncated_prv(releases: Releases, domain: Any) -> Any:
@@ -240,14 +254,12 @@ def _truncated_prv(releases: Releases, domain: Any) -> Any:
     smooth integral over the real line, which the trapezoidal rule computes up to rounding errors.
     """
     import numpy as np
-    from opacus.accountants.analysis.prv import (
-        PoissonSubsampledGaussianPRV,
-        TruncatedPrivacyRandomVariable,
-    )
 
     q, sigma = releases.sampling_rate, releases.noise_multiplier
+    prv = _opacus("prv")
+    base: Any = prv.TruncatedPrivacyRandomVariable
 
-    class Accurate(TruncatedPrivacyRandomVariable):  # type: ignore[misc]
+    class Accurate(base):  # type: ignore[misc]
         def mean(self) -> float:
             width = sigma / 100
             x = np.arange(-12 * sigma, 1 + 12 * sigma, width)
@@ -257,7 +269,7 @@ def _truncated_prv(releases: Releases, domain: Any) -> Any:
             )
             return float(np.sum(density * loss) * width / (sigma * math.sqrt(2 * math.pi)))
 
-    return Accurate(PoissonSubsampledGaussianPRV(q, sigma), domain.t_min, domain.t_max)
+    return Accurate(prv.PoissonSubsampledGaussianPRV(q, sigma), domain.t_min, domain.t_max)
 
 
 def _pld(releases: Releases) -> float:
@@ -280,7 +292,7 @@ def _pld(releases: Releases) -> float:
 
 
 def _has_dp_accounting() -> bool:
-    return importlib.util.find_spec("dp_accounting") is not None
+    return find_spec("dp_accounting") is not None
 
 
 def _beyond(accountant: str, releases: Releases, why: str) -> AccountantError:
