@@ -56,8 +56,18 @@ def test_truncated_batches_are_poisson_up_to_their_largest_size() -> None:
 
 
 def added_delta(epsilon: float, largest_batch: int, steps: int) -> float:
-    """Return (1 + e^ε)·T·P[Binomial(1000, 0.1) > K], what truncation adds to δ."""
+    """Return (1 + e^ε)·T·P[Binomial(1001, 0.1) > K], what truncation adds to δ."""
     return (1 + math.exp(epsilon)) * steps * truncation_probability(1000, 0.1, largest_batch)
+
+
+def test_the_larger_of_two_neighbouring_datasets_is_truncated_no_more_often_than_accounted() -> (
+    None
+):
+    from scipy.stats import binom
+
+    smaller, larger = (float(binom.sf(190, n, 130 / 1300)) for n in (1300, 1301))
+    assert larger == pytest.approx(1.056 * smaller, rel=1e-3)
+    assert truncation_probability(1300, 130 / 1300, 190) >= larger
 
 
 def test_truncation_that_never_happens_costs_nothing() -> None:

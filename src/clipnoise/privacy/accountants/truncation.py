@@ -11,14 +11,16 @@ from clipnoise.privacy.accountants.poisson import AccountantError
 def truncation_probability(examples: int, sampling_rate: float, largest_batch: int) -> float:
     """Return the probability that Poisson sampling draws more than K examples.
 
+    It is that of the larger of two neighbouring datasets, which bounds both.
+
     Args:
-        examples: n.
+        examples: n, of the smaller dataset or the larger one: n + 1 are counted.
         sampling_rate: q.
         largest_batch: K.
     """
     from scipy.stats import binom
 
-    return float(binom.sf(largest_batch, examples, sampling_rate))
+    return float(binom.sf(largest_batch, examples + 1, sampling_rate))
 
 
 def truncated_epsilon(
