@@ -14,12 +14,13 @@ from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import LocalTraining
-from clipnoise.data.base import Examples, dataset_class
+from clipnoise.data.base import Dataset, Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine, logical_sum
 from clipnoise.gradients.users import UserEngine
+from clipnoise.plugins import plugins
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
@@ -291,3 +292,53 @@ def test_adadps_without_public_examples_says_what_to_do(cache: Path) -> None:
     )
     with pytest.raises(UserError, match="public_examples"):
         Run.prepare(run, cache, "cpu")
+
+
+# Whose examples serve other purposes.
+
+PUBLIC_USERS = {"public_users": 4, "train_examples": 235_000, "public_examples": 1000}
+
+
+def stackoverflow(method: str = "adadps-fed", **options: Any) -> RunSpec:
+    private = method.startswith(("dp", "adadps"))
+    return from_mapping(
+        {
+            "dataset": {"id": "stackoverflow", **options},
+            "model": "logistic",
+            "method": {
+                "id": method,
+                "learning_rate": 1.0,
+                **({"clip_norm": 1.0} if private else {}),
+            },
+            "privacy": {"noise_multiplier": 1.0} if private else None,
+            "training": {"expected_batch_size": 20, "steps": 4},
+            "seed": 0,
+        }
+    )
+
+
+def test_public_examples_of_protected_users_are_refused() -> None:
+    with pytest.raises(UserError, match=r"dataset\.public_examples: .* Give public_users: 4"):
+        stackoverflow(public_examples=1000, validation_examples=0)
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedadam"])
+def test_validation_examples_of_protected_users_are_refused(method: str) -> None:
+    with pytest.raises(UserError, match=r"validation_examples: .* Give validation_examples: 0"):
+        stackoverflow(method)
+
+
+def test_users_whose_examples_serve_nothing_else_are_accepted() -> None:
+    assert stackoverflow(**PUBLIC_USERS, validation_examples=0).examples == 396
+    assert stackoverflow("dp-fedavg", validation_examples=0).examples == 400
+    assert stackoverflow("fedavg", public_examples=10).privacy is None
+
+
+@pytest.mark.parametrize("name", plugins("clipnoise.data", Dataset))
+def test_every_dataset_with_users_says_which_parts_are_theirs(name: str) -> None:
+    """A dataset that reads users from files must say it; those drawn here have others' examples."""
+    dataset = dataset_class(name)()
+    if dataset.user_count() is None or name in {"digits-users", "synthetic-sparse"}:
+        assert dataset.shared_users() == {}
+    else:
+        assert set(dataset.shared_users()) >= {"test", "validation"}

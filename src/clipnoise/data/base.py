@@ -170,6 +170,14 @@ class Dataset:
         """Return N, the number of users who own the private examples, or None: public."""
         return None
 
+    def shared_users(self) -> dict[str, str]:
+        """Return which other parts hold examples of the users who own private ones: public.
+
+        Returns:
+            For each such part, the option that avoids it, in words; empty where none does.
+        """
+        return {}
+
     def degree_bound(self) -> int | None:
         """Return K, how many other private examples can contain one, or None: public.
 

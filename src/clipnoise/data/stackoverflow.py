@@ -64,8 +64,8 @@ class StackOverflow(Partitioned):
             source's own counts over all its training users, as in AdaDPS; these include the private
             users, which no noise covers, and ε is nominal.
         public_users: this many of the first users are public, and own the public examples; 0 takes
-            public examples from all users. It needs train_examples, because the number of the other
-            users' sentences is not known beforehand.
+            public examples from all users, which is refused where users are protected. It needs
+            train_examples, as the number of the other users' sentences is not known beforehand.
 
     Source: AdaDPS, section 6 and released code, after TensorFlow Federated's tag prediction.
     """
@@ -125,6 +125,14 @@ class StackOverflow(Partitioned):
 
     def user_count(self) -> int:
         return self.users - self.public_users
+
+    def shared_users(self) -> dict[str, str]:
+        sizes, shared = self.sizes(), {"test": ""}
+        if sizes["validation"]:
+            shared["validation"] = "validation_examples: 0"
+        if sizes["public"] and not self.public_users:
+            shared["public"] = "public_users: 4 (with train_examples), or public_examples: 0"
+        return shared
 
     def caveat(self) -> str | None:
         if self.counted == "held-out":

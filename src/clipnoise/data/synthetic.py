@@ -363,7 +363,8 @@ class SyntheticSparse(Dataset):
         features: number of different words.
         tags: number of different tags.
         words: expected number of words per example.
-        users: number of users; 0 for examples without user ids.
+        users: number of users who own the private examples; 0 for examples without user ids. The
+            examples of other parts belong to others with the same favourite tags.
         target: "tags" predicts all tags of an example, "tag" the first.
     """
 

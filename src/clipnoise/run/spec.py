@@ -132,10 +132,21 @@ class RunSpec:
         self.microbatches.count(self.training.expected_batch_size)
         if self.public is not None:
             self._check_public(self.public)
+        if self.unit == "user" and self.privacy is not None:
+            self._check_users(self.dataset.shared_users())
         if self.unit == "node":
             nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
             _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_users(self, shared: Mapping[str, str]) -> None:
+        for part in ("public", "validation"):
+            if part in shared:
+                raise UserError(
+                    f"dataset.{part}_examples: {self.method.id} protects users, but "
+                    f"{self.dataset.id} takes its {part} examples from these users, whom ε would "
+                    f"not cover. Give {shared[part]} instead."
+                )
 
     def _check_public(self, public: Dataset) -> None:
         if not self.method.uses_public_data():
