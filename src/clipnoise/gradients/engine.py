@@ -160,6 +160,8 @@ class GradientEngine(ABC):
     ) -> Tensor:
         """Return Σ clip(v_i) over a physical batch.
 
+        A vector that is not finite, or whose norm is not, counts as zero.
+
         Args:
             inputs: shape (b, …); b may be 0.
             targets: shape (b, …).
@@ -288,16 +290,19 @@ def parts(clipping: Clipping, count: int, size: int) -> Iterator[tuple[slice, Cl
         count: examples in the batch.
         size: most examples in a piece, unless a micro-batch has more.
     """
-    groups, examples = clipping.groups, clipping.examples
+    groups = clipping.groups
     for chosen in pieces(count, size) if groups is None else whole_groups(groups, size):
-        yield (
-            chosen,
-            replace(
-                clipping,
-                groups=None if groups is None else groups[chosen],
-                examples=None if examples is None else examples[chosen],
-            ),
-        )
+        yield chosen, part_of(clipping, chosen)
+
+
+def part_of(clipping: Clipping, chosen: slice | Tensor) -> Clipping:
+    """Return the clipping of some examples of a batch."""
+    groups, examples = clipping.groups, clipping.examples
+    return replace(
+        clipping,
+        groups=None if groups is None else groups[chosen],
+        examples=None if examples is None else examples[chosen],
+    )
 
 
 def logical_sum(

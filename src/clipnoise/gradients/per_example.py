@@ -36,6 +36,11 @@ def row_norms(rows: Tensor) -> Tensor:
     return norms
 
 
+def is_finite(vector: Tensor) -> bool:
+    """Return whether every entry is finite: one pass, unless the sum itself is too large."""
+    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     """Return min(1, C/‖v‖) for each norm; 1 for a zero vector.
 
@@ -44,7 +49,7 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
         clip_norm: C > 0.
 
     Returns:
-        Factors of shape (b,) in (0, 1].
+        Factors of shape (b,) in [0, 1]: 0 for an infinite norm, nan for a norm that is nan.
     """
     return (clip_norm / norms).clamp(max=1.0)
 
@@ -84,6 +89,8 @@ def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
 def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     """Return Σ clip(v_i) over a physical batch.
 
+    A vector that is not finite, or whose norm is not, counts as zero, whoever else is in the batch.
+
     Args:
         gradients: one (b, d) tensor of per-example gradients per iterate, newest first.
         clipping: how the vectors are formed and bounded.
@@ -94,4 +101,9 @@ def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     vectors = form_vectors(gradients, clipping)
     if clipping.clip_norm is None:
         return vectors.sum(dim=0)
-    return clip_factors(row_norms(vectors), clipping.clip_norm) @ vectors
+    norms = row_norms(vectors)
+    total = clip_factors(norms, clipping.clip_norm) @ vectors
+    if is_finite(total):
+        return total
+    finite = norms.isfinite()  # leaving rows out: a factor of zero times infinity would be nan
+    return clip_factors(norms[finite], clipping.clip_norm) @ vectors[finite]

@@ -17,6 +17,7 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, physical_batches
+from clipnoise.gradients.per_example import is_finite
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.resumable import gather, restore
@@ -100,7 +101,7 @@ def train(
             with clock.training(run.units.examples_in(batch)):
                 run.step(batch)
             outcome.steps_done = t
-            if not _finite(run.theta):
+            if not is_finite(run.theta):
                 raise DivergenceError(f"a parameter is not finite after step {t}")
             if t in due:
                 evaluate_at(t)
@@ -134,11 +135,6 @@ def _resume(
     for metrics in outcome.metrics:
         on_metrics(metrics)
     return True
-
-
-def _finite(theta: Tensor) -> bool:
-    """Return whether every entry is finite: one pass, unless the sum itself is too large."""
-    return bool(torch.isfinite(theta.sum())) or bool(torch.isfinite(theta).all())
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.engine import GradientEngine
+from clipnoise.gradients.engine import GradientEngine, part_of
 from clipnoise.gradients.factored import elementwise
 from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
@@ -26,7 +27,7 @@ from clipnoise.gradients.factored.normalisation import (
 from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
 from clipnoise.gradients.factored.uses import Constant, Groups, ParameterGradient, Use
-from clipnoise.gradients.per_example import clip_factors
+from clipnoise.gradients.per_example import clip_factors, is_finite
 
 if TYPE_CHECKING:
     from clipnoise.gradients.engine import Losses
@@ -59,6 +60,7 @@ class FactoredEngine(GradientEngine):
     """
 
     name: ClassVar[str] = "factored"
+    piece = 1  # only where a product of finite factors is too large
 
     def __init__(self, network: nn.Module, losses: Losses) -> None:
         super().__init__(network, losses)
@@ -88,9 +90,10 @@ class FactoredEngine(GradientEngine):
             return total
         masks = Masks.of(clipping, len(inputs))
         groups, order = Groups.of(clipping, len(inputs))
+        x, y, ordered = inputs, targets, masks
         if order is not None:
-            inputs, targets, masks = inputs[order], targets[order], masks.reordered(order)
-        gradients = self._gradients(inputs, targets, iterates, clipping, groups, masks)
+            x, y, ordered = inputs[order], targets[order], masks.reordered(order)
+        gradients = self._gradients(x, y, iterates, clipping, groups, ordered)
         scales = (
             [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
         )
@@ -100,7 +103,16 @@ class FactoredEngine(GradientEngine):
         factors = clip_factors(squares.sqrt(), clipping.clip_norm).to(total.dtype)
         for gradient, scale, into in zip(gradients, scales, self.flat.split(total), strict=True):
             gradient.add_weighted(factors, scale, into)
-        return total
+        if is_finite(total):
+            return total
+        # Each vector whose norm is not finite counts as zero. Its examples are left out and not
+        # weighted by zero, because zero times infinity is nan.
+        rows = groups.to_examples(squares.isfinite()).nonzero().squeeze(1).cpu()
+        clipping = replace(clipping, examples=masks.examples)  # those left keep their masks
+        if len(rows) == len(inputs):  # a product of finite factors is too large
+            return super().clipped_sum(inputs, targets, iterates, clipping)
+        rows = rows if order is None else order[rows].sort().values
+        return self.clipped_sum(inputs[rows], targets[rows], iterates, part_of(clipping, rows))
 
     def _gradients(
         self,
