@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from budgets import budget
 from every_method import METHODS, build, required
 
+from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED
+from clipnoise.privacy.samplers import start_sampler
+from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 
@@ -54,3 +58,92 @@ def test_a_method_with_two_clip_norms_declares_the_largest_that_its_steps_use(
     statement = privacy_statement(run, budget(run))
     assert statement.clip_norm == largest
     assert statement.sensitivity == pytest.approx(largest / 50)
+
+
+def digits(dataset: dict[str, Any] | None = None, **privacy: Any) -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": dataset or {"id": "digits"},
+            "model": "logistic",
+            "method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
+            "privacy": {"noise_multiplier": 2.0, **privacy},
+            "training": {"expected_batch_size": 100, "steps": 30},
+            "seed": 0,
+        }
+    )
+
+
+BANDED = {"kind": "banded", "bands": 4}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "claim", "adjacency"),
+    [
+        ({"sampler": "poisson"}, "guarantee", "add-remove"),
+        ({"sampler": "truncated-poisson", "largest_batch": 200}, "guarantee", "add-remove"),
+        ({"sampler": "shuffled"}, "nominal", "add-remove"),
+        ({"sampler": "shuffled", "accountant": "per-epoch"}, "guarantee", "zero-out"),
+        ({"sampler": "cyclic", "accountant": "per-epoch"}, "guarantee", "zero-out"),
+        ({"sampler": "cyclic"}, "guarantee", "zero-out"),
+        ({"sampler": "cyclic-poisson", "noise": BANDED}, "guarantee", "zero-out"),
+        ({"sampler": "fixed-size", "accountant": "rdp-replace"}, "guarantee", "replace"),
+    ],
+)
+def test_the_statement_names_the_adjacency_that_was_proved(
+    privacy: dict[str, Any], claim: str, adjacency: str
+) -> None:
+    run = digits(**privacy)
+    calibration = budget(run)
+    statement = privacy_statement(run, calibration)
+    assert (statement.claim, statement.adjacency) == (claim, adjacency)
+    assert calibration is not None
+    assert calibration.adjacency == adjacency
+
+
+def test_a_split_that_depends_on_the_number_of_private_examples_holds_for_zero_out_only() -> None:
+    run = digits({"id": "stackoverflow"})
+    statement = privacy_statement(run, budget(run))
+    assert (statement.claim, statement.adjacency) == ("guarantee", "zero-out")
+
+
+@pytest.mark.parametrize("sampler", ["cyclic", "cyclic-poisson", "shuffled"])
+def test_without_an_example_others_are_in_other_batches_where_zero_out_is_claimed(
+    sampler: Any,
+) -> None:
+    """What makes one step move by 2C and another by C: the last example leaves, one fewer place."""
+
+    def batches(examples: int) -> list[set[int]]:
+        drawn: Sampler = start_sampler(
+            sampler,
+            torch.Generator().manual_seed(0),
+            examples=examples,
+            batch_size=10,
+            sampling_rate=1.0,
+            groups=4,
+        )
+        return [set(drawn.sample().tolist()) for _ in range(4)]
+
+    leaving = 39
+    with_it, without = batches(40), batches(39)
+    pairs = zip(with_it, without, strict=True)
+    assert sum(one - {leaving} != other for one, other in pairs) > 1
+
+
+def test_a_guarantee_says_what_it_covers_what_it_does_not_and_what_is_public() -> None:
+    run = digits()
+    statement = privacy_statement(run, budget(run))
+    assert statement.covers is not None
+    assert NEIGHBOURS["add-remove"] in statement.covers
+    assert "parameters after every step" in statement.covers
+    assert "n, the number of private examples, is public" in statement.covers
+    assert statement.does_not_cover == NOT_COVERED["full"]
+    for what in ("training examples", "validation", "speed", "digests", "stopped the run"):
+        assert what in statement.does_not_cover
+
+
+@pytest.mark.parametrize("sampler", ["shuffled", "fixed-size"])
+def test_a_nominal_epsilon_says_that_it_covers_nothing(sampler: str) -> None:
+    run = digits(sampler=sampler)
+    statement = privacy_statement(run, budget(run))
+    assert (statement.claim, statement.covers) == ("nominal", None)
+    assert statement.does_not_cover is None

@@ -171,7 +171,7 @@ def _print_calibration(calibration: Calibration, factor: float) -> None:
     print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
-    if calibration.adjacency != "add-remove":
+    if calibration.adjacency not in ("add-remove", "zero-out"):
         return  # the other accountants are for adding or removing one example
     print()
     _print_epsilons(

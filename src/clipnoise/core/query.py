@@ -28,7 +28,7 @@ else:
             raise TypeError("only privatize makes released values")
 
 
-Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace"]
+Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace", "zero-out"]
 
 
 @dataclass(frozen=True)

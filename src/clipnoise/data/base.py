@@ -116,6 +116,8 @@ class Dataset:
         manual: what to do by hand before the files can be had: a licence, a login.
         raw: the folder of raw files, where datasets share one; empty for the id.
         prepared_with: names of the options that decide what is prepared.
+        cut_by_position: whether removing a private example would choose others instead, because
+            their number, which is not public, decides the cut.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -129,6 +131,7 @@ class Dataset:
     manual: ClassVar[str] = ""
     raw: ClassVar[str] = ""
     prepared_with: ClassVar[tuple[str, ...]] = ()
+    cut_by_position: ClassVar[bool] = False
 
     split_seed: Natural = 0
 

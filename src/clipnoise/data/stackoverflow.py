@@ -101,6 +101,7 @@ class StackOverflow(Partitioned):
     training_file: ClassVar[int] = 246_092
     test_file: ClassVar[int] = 61_523  # the fewest that remain, at one in five
     prepared_with: ClassVar[tuple[str, ...]] = ("users", "words", "tags", "counted")
+    cut_by_position: ClassVar[bool] = True
 
     users: Count = 400
     words: Count = 10_000

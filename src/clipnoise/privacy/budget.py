@@ -10,6 +10,7 @@ from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
+from clipnoise.privacy.claim import Release
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.participation import Participation
@@ -32,6 +33,8 @@ class Privacy:
         microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
         secure_noise: whether noise and batches come from a cryptographic source instead of the
             seed. Such a run can be neither reproduced nor resumed.
+        release: "full" writes losses, accuracies and speeds beside the model, which no ε covers;
+            "strict" writes nothing that depends on private data and that ε does not cover.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -46,12 +49,18 @@ class Privacy:
     microbatch_size: Count = 1
     microbatch_accounting: Accounting = "corrected"
     secure_noise: bool = False
+    release: Release = "full"
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("give exactly one of epsilon and noise_multiplier")
         if not isinstance(self.delta, str) and self.delta >= 1:
             raise ValueError("delta must be below 1")
+        if self.release == "strict" and not self.secure_noise:
+            raise ValueError(
+                "release: strict needs secure_noise: true, because the seed, which is written, "
+                "gives seeded noise away"
+            )
         _ = self.microbatches  # checks its fields
 
     @property
@@ -117,7 +126,7 @@ class Budget:
         """
         if self.participation.affected_examples > 1:
             return "add-remove-node"
-        return ACCOUNTANTS[self.accountant].adjacency
+        return ACCOUNTANTS[self.accountant].adjacency(self.sampler)
 
     def options(self) -> str:
         """Return the options by which `clipnoise calibrate` computes this budget, for a shell."""

@@ -11,6 +11,32 @@ from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.samplers import SamplerName
 
 Claim = Literal["guarantee", "nominal", "non-private"]
+Release = Literal["full", "strict"]
+
+NEIGHBOURS: dict[Adjacency, str] = {
+    "add-remove": "one example is added or removed",
+    "add-remove-user": "one user is added or removed, with all their examples",
+    "add-remove-node": "one node of the graph is added or removed, with its out-edges",
+    "replace": "one example is replaced by another one",
+    "zero-out": "one example (or user) is replaced by nothing, its place staying empty, so that "
+    "the batches or splits of all others stay as they are",
+}
+NOT_COVERED: dict[Release, str] = {
+    "full": "Not covered: losses and accuracies on private training examples and on validation "
+    "examples; speed, time and memory, which depend on how many examples were drawn; digests of "
+    "the data; whether a loss that was not finite stopped the run.",
+    "strict": "Not covered: how long the run took, which anyone who watches it can see. No metric "
+    "on training or validation examples, realised batch size or digest of the data was written.",
+}
+
+
+def covered_by_epsilon(adjacency: Adjacency, unit: str) -> str:
+    """Return the sentence that says what a guarantee covers, and what is public."""
+    return (
+        f"Covered: the model's parameters after every step, where {NEIGHBOURS[adjacency]}. n, the "
+        f"number of private {unit}s, is public, and so are q, T and δ that follow from it, and "
+        "which rows of the data are private."
+    )
 
 
 def claim(
@@ -70,6 +96,9 @@ class PrivacyStatement:
         groups: how many groups of examples take turns.
         steps: T.
         examples: n, the number of private units.
+        release: what is written beside the model: "full" or "strict".
+        covers: for a guarantee, what it covers and what is public, in a sentence.
+        does_not_cover: for a guarantee, what it does not cover, in a sentence.
     """
 
     claim: Claim
@@ -91,8 +120,12 @@ class PrivacyStatement:
     groups: int | None = None
     steps: int | None = None
     examples: int | None = None
+    release: Release | None = None
+    covers: str | None = None
+    does_not_cover: str | None = None
 
 
+_LONG = ("noise", "covers", "does_not_cover")  # in summaries only, not in tables
 _TYPES = get_type_hints(PrivacyStatement)
 STATEMENT_NUMBERS = tuple(name for name in _TYPES if _TYPES[name] in (float | None, int | None))
-STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, "noise"))
+STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, *_LONG))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
+from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
 from clipnoise.report.formats import DASH, budget, count, settings, significant
 from clipnoise.report.records import NON_PRIVATE
 
-GROUPING = ["claim", "accountant", "sampler", "adjacency", "caveat", "randomness"]
+if TYPE_CHECKING:
+    from clipnoise.core.query import Adjacency
+
+GROUPING = [
+    *("claim", "accountant", "sampler", "adjacency", "caveat", "randomness", "unit", "release")
+]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
 SEEDED = (
     "Noise and batches are derived from the seed, and runs with the same seed share them. The "
@@ -77,7 +83,7 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _sentence(*terms: str, number: int) -> str:
-    claim, accountant, sampler, adjacency, caveat, randomness = terms
+    claim, accountant, sampler, adjacency, caveat, randomness, unit, release = terms
     runs, used = count(number, "run"), f"{NAMES.get(accountant, accountant)} accountant"
     source = SECURE if randomness == "secure" else SEEDED
     drawn = f"{NAMES.get(sampler, sampler)} sampling"
@@ -85,7 +91,9 @@ def _sentence(*terms: str, number: int) -> str:
         return (
             f"{runs}. The trained model and every iterate before it are (ε, δ)-differentially "
             f"private under {adjacency} adjacency. ε is an upper bound from the {used} for "
-            f"{drawn}, which is how the batches were drawn. {source}"
+            f"{drawn}, which is how the batches were drawn. "
+            f"{covered_by_epsilon(cast('Adjacency', adjacency), unit or 'example')} "
+            f"{NOT_COVERED['strict' if release == 'strict' else 'full']} {source}"
         )
     gap = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
     if caveat:

@@ -287,7 +287,7 @@ def _mark_leaders(
     verdicts = {}
     for place in (place for group in groups for place in group):
         cells = {(row.method, row.label): row.cells for row in rows if place in row.cells}
-        samples = {key: at[place].sample for key, at in cells.items() if not at[place].mark}
+        samples = _competing({key: at[place] for key, at in cells.items()})
         if not samples:
             continue
         verdict = verdicts[place] = judge(samples, higher_is_better=metric.higher_is_better)
@@ -295,6 +295,18 @@ def _mark_leaders(
             p_value, leads = verdict.p_values.get(key, float("nan")), key in verdict.leaders
             cells[key][place] = replace(cells[key][place], leads=leads, p_value=p_value)
     return verdicts
+
+
+def _competing(cells: Mapping[tuple[str, str], Cell]) -> dict[tuple[str, str], Sample]:
+    """Return the samples of a column whose ε are guarantees under one adjacency.
+
+    It is add-remove, or that of all guarantees in the column where none is under add-remove.
+    """
+    able = {key: cell.sample for key, cell in cells.items() if not cell.mark}
+    others = {key: cell for key, cell in cells.items() if cell.mark == REPLACE}
+    if able or len({cell.adjacency for cell in others.values()}) != 1:
+        return able
+    return {key: cell.sample for key, cell in others.items()}
 
 
 def _costs(runs: pd.DataFrame) -> Block:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
 from clipnoise.files import csv_text, finite, write_atomically, write_json
-from clipnoise.privacy.claim import PrivacyStatement, claim
+from clipnoise.privacy.claim import NOT_COVERED, PrivacyStatement, claim, covered_by_epsilon
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.spec import RunSpec, to_mapping, write_spec
@@ -71,6 +71,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
         adjacency=spec.adjacency,
         covered=caveat is None,
     )
+    guaranteed = claimed == "guarantee"
     return PrivacyStatement(
         claim=claimed,
         epsilon=None if claimed == "non-private" else calibration.epsilon,
@@ -91,6 +92,9 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
         groups=spec.participation.groups,
         steps=spec.steps,
         examples=spec.examples,
+        release=privacy.release,
+        covers=covered_by_epsilon(spec.adjacency, spec.unit) if guaranteed else None,
+        does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
     )
 
 
@@ -102,6 +106,8 @@ def write_run(
     provenance: Provenance,
 ) -> dict[str, Any]:
     """Write a run's files, each whole or not at all, the summary last.
+
+    A strict release holds no number that depends on private data and that ε does not cover.
 
     An older summary is removed first, so that no summary ever lies beside another run's files.
 
@@ -119,6 +125,7 @@ def write_run(
         OSError: the folder cannot be written; no summary appears then.
     """
     last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
+    speed = outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
     summary = {
         "hash": spec.hash,
         "folder": spec.folder,
@@ -129,14 +136,12 @@ def write_run(
         "steps_done": outcome.steps_done,
         "final": {name: last.get(name, math.nan) for name in FINAL},
         "privacy": asdict(privacy_statement(spec, calibration)),
-        "data": outcome.provenance,
+        "data": {} if spec.strict else outcome.provenance,
         "engine": outcome.engine,
-        "physical_batch_size": outcome.physical_batch_size,
+        "physical_batch_size": None if spec.strict else outcome.physical_batch_size,
         "resumed": outcome.resumed,
         "seconds": outcome.seconds_before + provenance.seconds,
-        "examples_per_second": (
-            outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
-        ),
+        "examples_per_second": None if spec.strict else speed,
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
         "diagnostics": outcome.diagnostics,

@@ -130,6 +130,8 @@ class RunSpec:
                 f"the {self.examples} private {self.unit}s of {self.dataset.id}."
             )
         self.microbatches.count(self.training.expected_batch_size)
+        if self.strict:
+            self._check_strict()
         if self.public is not None:
             self._check_public(self.public)
         if self.unit == "user" and self.privacy is not None:
@@ -138,6 +140,18 @@ class RunSpec:
             nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
             _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_strict(self) -> None:
+        if self.tuning is not None:
+            raise UserError(
+                "privacy.release: strict writes no validation metrics, by which a search chooses; "
+                "give the hyper-parameters instead of tune."
+            )
+        if self.training.diagnostics:
+            raise UserError(
+                "privacy.release: strict does not go with training.diagnostics, which record "
+                "moments without noise."
+            )
 
     def _check_users(self, shared: Mapping[str, str]) -> None:
         for part in ("public", "validation"):
@@ -193,10 +207,14 @@ class RunSpec:
     @property
     def adjacency(self) -> Adjacency:
         """The relation between neighbouring datasets."""
-        privacy = self.privacy
-        if privacy is not None and ACCOUNTANTS[privacy.accountant].adjacency == "replace":
-            return "replace"
-        return "add-remove-node" if self.unit == "node" else self.method.query.adjacency
+        declared = "add-remove-node" if self.unit == "node" else self.method.query.adjacency
+        if self.privacy is None:
+            return declared
+        proved = ACCOUNTANTS[self.privacy.accountant].adjacency(self.privacy.sampler)
+        in_place = proved == "zero-out" or self.dataset.cut_by_position
+        if in_place and declared in ("add-remove", "add-remove-user"):
+            return "zero-out"
+        return "replace" if proved == "replace" else declared
 
     @property
     def sensitivity_factor(self) -> float:
@@ -226,6 +244,19 @@ class RunSpec:
     def secure_noise(self) -> bool:
         """Whether noise and batches come from a cryptographic source, not from the seed."""
         return self.privacy is not None and self.privacy.secure_noise
+
+    @property
+    def strict(self) -> bool:
+        """Whether nothing is written that depends on private data and that ε does not cover."""
+        return self.privacy is not None and self.privacy.release == "strict"
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """The parts of the dataset on which the run is not measured."""
+        if not self.strict:
+            return frozenset()
+        tests = {"test"} if self.unit == "user" and "test" in self.dataset.shared_users() else set()
+        return frozenset({"train", "validation"} | tests)
 
     @property
     def sampling_rate(self) -> float:

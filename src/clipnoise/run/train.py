@@ -13,7 +13,7 @@ import torch
 
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
-from clipnoise.data.base import Examples, Splits
+from clipnoise.data.base import PARTS, Examples, Splits
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, physical_batches
@@ -90,7 +90,7 @@ def train(
         metrics = run.evaluate(t, None if spent is None else spent[t], clock)
         outcome.metrics.append(metrics)
         on_metrics(metrics)
-        if not math.isfinite(metrics.train_loss + metrics.test_loss):
+        if not spec.strict and not math.isfinite(metrics.train_loss + metrics.test_loss):
             raise DivergenceError(f"the loss is not finite after step {t}")
 
     try:
@@ -317,13 +317,25 @@ class Run:
         return {**self.splits.provenance, "side_information": SIDE_INFORMATION}
 
     def evaluate(self, t: int, epsilon: float | None, clock: Clock) -> Metrics:
-        """Measure losses and accuracies on every split at the current parameters."""
+        """Measure losses and accuracies at the current parameters.
+
+        A strict release has nan for what it withholds: see `RunSpec.withheld`.
+        """
         self.engine.flat.load(self.theta)
         size = EVALUATION_NUMBERS // self.spec.dataset.signature.numbers
         train, validation, test = (
-            evaluate(self.engine.network, self.task, examples, max(1, min(EVALUATION_BATCH, size)))
-            for examples in (self.splits.train, self.splits.validation, self.splits.test)
+            (math.nan, math.nan)
+            if part in self.spec.withheld
+            else evaluate(
+                self.engine.network,
+                self.task,
+                getattr(self.splits, part),
+                max(1, min(EVALUATION_BATCH, size)),
+            )
+            for part in PARTS[:3]
         )
+        costs = (clock.speed_since_last(), self.memory.megabytes(), clock.elapsed)
+        speed, memory, seconds = (math.nan,) * 3 if self.spec.strict else costs
         return Metrics(
             step=t,
             epsilon=epsilon,
@@ -333,9 +345,9 @@ class Run:
             validation_accuracy=validation[1],
             test_loss=test[0],
             test_accuracy=test[1],
-            examples_per_second=clock.speed_since_last(),
-            peak_memory_mb=self.memory.megabytes(),
-            seconds=clock.elapsed,
+            examples_per_second=speed,
+            peak_memory_mb=memory,
+            seconds=seconds,
         )
 
 

@@ -23,7 +23,7 @@ Charge = Literal["nothing", "composition", "selection"]
 Summary = Mapping[str, Any]
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
-ADDITIVE = ("add-remove", "add-remove-user")
+ADDITIVE = ("add-remove", "add-remove-user", "zero-out")
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run; the first one was taken."
 

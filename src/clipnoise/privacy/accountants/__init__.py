@@ -42,10 +42,16 @@ class Accountant:
         """Return whether the bound is proven for a sampler and an adjacency."""
         return sampler in self.covers.get(adjacency, ())
 
-    @property
-    def adjacency(self) -> Adjacency:
-        """What its ε for single examples is about: adding or removing one, or replacing one."""
-        return "replace" if "replace" in self.covers else "add-remove"
+    def adjacency(self, sampler: SamplerName) -> Adjacency:
+        """Return what its ε for single examples is about, with batches from a sampler.
+
+        It is adding or removing one, or replacing one, or, where removing one would move the
+        others to other batches, replacing one by nothing.
+        """
+        if "replace" in self.covers:
+            return "replace"
+        in_place = self.proves(sampler, "zero-out") and not self.proves(sampler, "add-remove")
+        return "zero-out" if in_place else "add-remove"
 
 
 def _sampled(name: PoissonAccountant, releases: Releases) -> float:
@@ -69,15 +75,26 @@ def _unsampled(releases: Releases) -> float:
     return gaussian_epsilon(sigma, releases.delta)
 
 
-def _adding_or_removing(*samplers: SamplerName) -> dict[Adjacency, frozenset[SamplerName]]:
-    """Return what covers these samplers for single examples, and so for users as units."""
-    return {"add-remove": frozenset(samplers), "add-remove-user": frozenset(samplers)}
+def _covering(
+    *samplers: SamplerName, by_position: tuple[SamplerName, ...]
+) -> dict[Adjacency, frozenset[SamplerName]]:
+    """Return what is covered for single examples, and so for users as units.
+
+    Args:
+        samplers: those whose batches hold the same others if an example is removed.
+        by_position: those that assign positions to batches: without an example, the others have
+            other positions. They are covered if the example's own position stays, empty.
+    """
+    free = frozenset(samplers)
+    return {"add-remove": free, "add-remove-user": free, "zero-out": free.union(by_position)}
 
 
 # Replacing an example in a Poisson sample moves the mixture of outputs differently from adding or
 # removing one, and no accountant here covers it. In a sample of a fixed size it moves the sum by
 # at most twice as much as removing one.
-_POISSON = _adding_or_removing("poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full")
+_POISSON = _covering(
+    "poisson", "truncated-poisson", "full", by_position=("cyclic-poisson", "cyclic")
+)
 _NODES: dict[Adjacency, frozenset[SamplerName]] = {
     "add-remove-node": frozenset({"poisson", "fixed-size", "full"})
 }
@@ -88,7 +105,7 @@ ACCOUNTANTS: dict[AccountantName, Accountant] = {
     "pld": Accountant(partial(_sampled, "pld"), _POISSON),
     "per-epoch": Accountant(
         _unsampled,
-        _adding_or_removing("cyclic", "full", "shuffled"),
+        _covering("full", by_position=("cyclic", "shuffled")),
         assumes="that each example takes part once an epoch",
     ),
     "rdp-replace": Accountant(
