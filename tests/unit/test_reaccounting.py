@@ -29,7 +29,9 @@ def published() -> dict[str, Published]:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_what_the_released_code_costs(name: str, published: dict[str, Published]) -> None:
+def test_what_can_be_guaranteed_for_the_released_code(
+    name: str, published: dict[str, Published]
+) -> None:
     nominal, real, margin = QUICK[name]
     row = reaccount(published[name])
     assert row.published == nominal
@@ -51,7 +53,9 @@ def test_what_is_solved_for_gives_the_published_value(published: dict[str, Publi
     assert found <= 3.0
 
 
-def test_code_without_a_mistake_costs_what_the_text_claims(published: dict[str, Published]) -> None:
+def test_the_guarantee_of_code_without_a_mistake_is_that_of_its_text(
+    published: dict[str, Published],
+) -> None:
     row = reaccount(replace(published["MNIST, k 2, ε 1"], noise_divisor=1.0))
     assert row.released == row.text == pytest.approx(1.0, abs=2e-3)
 

@@ -1,4 +1,7 @@
-"""Published ε computed again: what the text's algorithm costs, and what the released code costs."""
+"""Published ε computed again: what can be guaranteed for the text and for the released code.
+
+Each ε is an upper bound for the worst case. What an attack gains may be less.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,10 @@ class Reaccounted:
     Attributes:
         published, published_delta: ε and δ as printed.
         delta: at which the rest is computed.
-        text: ε of the text's algorithm under the accountant named (RDP), per-example clipping and
-            Poisson sampling as the text has it.
+        text: ε that can be guaranteed for the text's algorithm: per-example clipping and Poisson
+            sampling as the text has it, under the accountant named (RDP).
         text_tight: the same under PRV; nan where it cannot say.
-        released: ε of what the released code runs, under RDP.
+        released: ε that can be guaranteed for what the released code runs, under RDP.
         released_tight: the same under PRV.
     """
 

@@ -126,10 +126,10 @@ def reaccount(
     report: Annotated[Path | None, "PDF to write."] = None,
     template: options.Template = options.TEMPLATES / "audit.typ",
 ) -> None:
-    """Compute published ε again, for the algorithm in the text and for the released code.
+    """Compute what ε can be guaranteed for published results, in the text and in released code.
 
-    Both at the paper's δ, with the assumptions beside each number. Writes a CSV file, and a PDF
-    with --report.
+    Both are upper bounds at the paper's δ, with the assumptions beside each number. Writes a CSV
+    file, and a PDF with --report.
     """
     from clipnoise.audit.reaccounting import reaccount as compute_again
     from clipnoise.audit.reaccounting import read_published, to_csv
@@ -139,8 +139,8 @@ def reaccount(
     write_atomically(out, to_csv(rows))
     for row in rows:
         print(
-            f"{row.paper}, {row.result}: published {row.published:g}, at δ = {row.delta:.3g} "
-            f"text {row.text:.2f}, released code {row.released:.2f} "
+            f"{row.paper}, {row.result}: published {row.published:g}; can be guaranteed at "
+            f"δ = {row.delta:.3g}: text {row.text:.2f}, released code {row.released:.2f} "
             f"(tight: {row.text_tight:.2f}, {row.released_tight:.2f})"
         )
     if report is not None:

@@ -34,8 +34,9 @@ COLUMNS = (
 EXCEEDED = "the empirical lower bound exceeds the claimed ε"
 WORDS = ("paper", "result", "noise_source", "steps_source", "released_code")
 READING = (
-    "Published: ε as printed. Text: what the algorithm in the text costs at the δ beside it, under "
-    "the accountant that the paper names (RDP). Code: the same for the released code.",
+    "Published: ε as printed. Text: the ε that can be guaranteed for the algorithm in the text at "
+    "the δ beside it, by the accountant that the paper names (RDP). Code: the same for the "
+    "released code. Both are upper bounds for the worst case; what an attack gains may be less.",
     "Tight: the same under numerical composition (PRV), which is closer to the true value.",
     "What a paper does not print is solved for: the noise multiplier or the number of steps at "
     "which its accountant gives the published ε at the δ that its code used.",
@@ -101,7 +102,12 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
     blocks = [
         _text("How to read this", READING),
-        _table("ε at equal δ", heads.split(", "), "ll" + "r" * 6, map(_costs, rows)),
+        _table(
+            "ε that can be guaranteed, at equal δ",
+            heads.split(", "),
+            "ll" + "r" * 6,
+            map(_costs, rows),
+        ),
         _table("Assumptions", assumed.split(", "), "lrrrrlll", map(_assumptions, rows)),
     ]
     content = _content("Published ε, computed again", "reaccounting", blocks)
