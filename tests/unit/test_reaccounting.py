@@ -13,6 +13,7 @@ import pytest
 from clipnoise.audit.reaccounting import Published, Reaccounted, reaccount, read_published, to_csv
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.poisson import epsilon
+from clipnoise.report.audits import READING
 
 FILE = Path(__file__).parents[2] / "reports/published/reaccounting.yaml"
 QUICK = {
@@ -97,3 +98,8 @@ def test_settings_that_leave_too_much_open_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="exactly one of epochs and noise_multiplier"):
         read_published(path)
+
+
+def test_the_report_words_its_values_as_upper_bounds() -> None:
+    assert "ε that can be guaranteed" in READING[0]
+    assert "upper bounds" in READING[0]

@@ -68,6 +68,9 @@ def test_the_pdf_states_what_the_privacy_claim_rests_on(full):
     said = text(full)
     assert "differentially private under add-remove adjacency" in said
     assert "RDP accountant for Poisson sampling" in said
+    assert "Covered: the model's parameters after every step" in said.replace("’", "'")
+    assert "Not covered: losses and accuracies on private training examples" in said
+    assert "is public" in said
     assert "0.9996" in said
     assert "7.9996" in said
     assert "7.955 × 10⁻⁴" in said.replace("10−4", "10⁻⁴")

@@ -141,6 +141,17 @@ def test_epsilon_under_another_adjacency_is_marked_and_does_not_compete(tabulate
     assert any("replace adjacency" in note for note in table_notes(table))
 
 
+def test_where_all_epsilons_hold_under_one_other_adjacency_they_compete_with_each_other(tabulate):
+    rows = [*seeds(start=0.5, adjacency="zero-out")]
+    rows += seeds(start=0.4, method="dp-adam", adjacency="zero-out")
+    table = tabulate(rows)
+    assert cell(table, "dp-sgd", *ONE).leads
+    assert cell(table, "dp-sgd", *ONE).mark == "‡"
+    assert any("zero-out adjacency: not comparable" in note for note in table_notes(table))
+    mixed = tabulate([*rows, *seeds(start=0.45, method="jme-adam", adjacency="replace")])
+    assert not any(found.leads for _, _, found in mixed.cells())
+
+
 def test_diverged_runs_show_as_n_of_the_planned_and_cannot_be_bold(tabulate):
     survivors = lost(seeds(start=0.99, method="dp-adam"), "diverged", {2, 5})
     table = tabulate([*seeds(start=0.5), *seeds(start=0.4, method="stp-adam"), *survivors])
