@@ -185,4 +185,4 @@ def test_a_bad_example_leaves_the_dropout_masks_of_the_others(
     rest = torch.tensor([0, 1, 3, 4])
     total = engine.clipped_sum(inputs, targets, [theta], Clipping(C))
     expected = engine.clipped_sum(inputs[rest], targets[rest], [theta], Clipping(C, examples=rest))
-    assert torch.equal(total, expected)
+    torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-7)
