@@ -19,7 +19,7 @@ from clipnoise.core.query import Query
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.fields import parse, to_plain
-from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.methods.registry import method_class
 
 D, B, STEPS = 3, 4, 8

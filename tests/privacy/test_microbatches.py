@@ -14,7 +14,7 @@ from clipnoise.audit.sensitivity import Changes, largest_changes
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import State
 from clipnoise.errors import UserError
-from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments, JointMoments

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import GradientEngine, VmapEngine, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.per_example import clipped_sum
 from clipnoise.gradients.users import UserEngine
 
 ENGINES: tuple[type[GradientEngine], ...] = (OneByOne, VmapEngine, FactoredEngine)

@@ -14,7 +14,7 @@ from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.query import Query
 from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
-from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.clipping import clipped_sum
 
 D, DRAWS = 3, 4000
 SIGMA, C, B = 0.8, 1.5, 12.5

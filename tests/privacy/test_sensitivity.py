@@ -20,7 +20,7 @@ from clipnoise.core.method import Method
 from clipnoise.core.query import Component, Query
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
-from clipnoise.gradients.per_example import clip_factors, clipped_sum, row_norms
+from clipnoise.gradients.clipping import clip_factors, clipped_sum, row_norms
 from clipnoise.privacy.queries import IndependentMoments, JointMoments, JointMomentsAsPublished
 
 D = 5

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Examples
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import (
     GradientEngine,
     VmapEngine,
@@ -20,7 +21,6 @@ from clipnoise.gradients.engine import (
     whole_groups,
 )
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.per_example import clipped_sum
 
 ENGINES: list[type[GradientEngine]] = [VmapEngine, FactoredEngine]
 every_engine = pytest.mark.parametrize("kind", ENGINES, ids=lambda kind: kind.name)

@@ -21,7 +21,8 @@ from clipnoise.run.job import is_finished
 from clipnoise.run.scheduler import Forks
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.config import MOST_RUNS, Config, Resources
-from clipnoise.studies.plan import Plan, group_runs
+from clipnoise.studies.groups import group_runs
+from clipnoise.studies.plan import Plan
 
 STUDY = """\
 title: Small

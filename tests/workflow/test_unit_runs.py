@@ -12,7 +12,7 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.core.clipping import Clipping
-from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table

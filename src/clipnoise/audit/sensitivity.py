@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.gradients.per_example import clipped_sum
+from clipnoise.gradients.clipping import clipped_sum
 
 if TYPE_CHECKING:
     from torch import Tensor

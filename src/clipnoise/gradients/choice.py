@@ -10,10 +10,10 @@ import torch
 from clipnoise.core.clipping import Clipping
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import made_up, normal
+from clipnoise.gradients.clipping import clipped_sum, row_norms
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.per_example import clipped_sum, row_norms
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

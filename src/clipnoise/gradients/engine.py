@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, vmap
 
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.errors import UserError
+from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.per_example import clipped_sum
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

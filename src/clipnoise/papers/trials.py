@@ -65,7 +65,7 @@ def take_step(
         gradients: per-example gradients, shape (b, d).
         noise: standard normals of shape (d,), at least as many as the method's query draws.
     """
-    from clipnoise.gradients.per_example import clipped_sum
+    from clipnoise.gradients.clipping import clipped_sum
 
     def form(clipping: Clipping) -> ClippedSum:
         return ClippedSum(clipped_sum([gradients], clipping))

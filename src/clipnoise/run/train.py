@@ -16,8 +16,8 @@ from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
+from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, physical_batches
-from clipnoise.gradients.per_example import is_finite
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.resumable import gather, restore

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.checks import made_up
+from clipnoise.gradients.clipping import clip_factors, is_finite
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of
 from clipnoise.gradients.factored import elementwise
@@ -27,7 +28,6 @@ from clipnoise.gradients.factored.normalisation import (
 from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
 from clipnoise.gradients.factored.uses import Constant, Groups, ParameterGradient, Use
-from clipnoise.gradients.per_example import clip_factors, is_finite
 
 if TYPE_CHECKING:
     from clipnoise.gradients.engine import Losses

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.gradients.per_example import row_norms
+from clipnoise.gradients.clipping import row_norms
 
 # Costs of computing norms, in multiply-adds of a matrix product. An element of an instantiated
 # gradient costs many of them, because it passes through memory.

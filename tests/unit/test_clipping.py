@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.gradients.per_example import clip_factors, clipped_sum, row_norms
+from clipnoise.gradients.clipping import clip_factors, clipped_sum, row_norms
 
 LONG = 5_000_001
 

@@ -1,4 +1,4 @@
-"""The clipped sum of given per-example gradients: the reference that every engine must match."""
+"""The clip rule, and the clipped sum of given per-example gradients: what engines must match."""
 
 from __future__ import annotations
 
