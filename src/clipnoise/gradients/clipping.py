@@ -86,6 +86,21 @@ def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     return vectors
 
 
+def clip_and_add(vectors: Tensor, clip_norm: float | None) -> Tensor:
+    """Return Σ clip(v_i) of finite vectors.
+
+    Args:
+        vectors: shape (b, d).
+        clip_norm: C; None adds the vectors as they are.
+
+    Returns:
+        Shape (d,).
+    """
+    if clip_norm is None:
+        return vectors.sum(dim=0)
+    return clip_factors(row_norms(vectors), clip_norm) @ vectors
+
+
 def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
     """Return Σ clip(v_i) over a physical batch.
 
@@ -99,11 +114,8 @@ def clipped_sum(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:
         Shape (d,). Depends on private data: `ClippedSum` carries it to the privacy boundary.
     """
     vectors = form_vectors(gradients, clipping)
-    if clipping.clip_norm is None:
-        return vectors.sum(dim=0)
-    norms = row_norms(vectors)
-    total = clip_factors(norms, clipping.clip_norm) @ vectors
-    if is_finite(total):
+    total = clip_and_add(vectors, clipping.clip_norm)
+    if clipping.clip_norm is None or is_finite(total):
         return total
-    finite = norms.isfinite()  # leaving rows out: a factor of zero times infinity would be nan
-    return clip_factors(norms[finite], clipping.clip_norm) @ vectors[finite]
+    # Rows are left out, because a factor of zero times infinity would be nan.
+    return clip_and_add(vectors[row_norms(vectors).isfinite()], clipping.clip_norm)

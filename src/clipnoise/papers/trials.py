@@ -65,10 +65,12 @@ def take_step(
         gradients: per-example gradients, shape (b, d).
         noise: standard normals of shape (d,), at least as many as the method's query draws.
     """
-    from clipnoise.gradients.clipping import clipped_sum
+    from clipnoise.gradients.clipping import clip_and_add, form_vectors
 
     def form(clipping: Clipping) -> ClippedSum:
-        return ClippedSum(clipped_sum([gradients], clipping))
+        # Not `clipped_sum`, which looks for vectors that are not finite: trials are mapped by vmap,
+        # where no branch may depend on a value.
+        return ClippedSum(clip_and_add(form_vectors([gradients], clipping), clipping.clip_norm))
 
     return step(theta, method, state, public, clipped_sum=form, noise=tuple(noise))
 

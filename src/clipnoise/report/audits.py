@@ -94,7 +94,7 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     """
     try:
         words = dict.fromkeys(WORDS, str)
-        cells = pd.read_csv(table, dtype=words, keep_default_na=False, na_values=[""])
+        cells = pd.read_csv(table, dtype=words, keep_default_na=False, na_values=["", "nan"])
     except OSError as error:
         raise UserError(f"{table}: cannot be read: {error.strerror}.") from None
     rows = cells.fillna(dict.fromkeys(WORDS, "")).to_dict("records")
