@@ -11,7 +11,7 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.report.figures import draw_figure
+from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,

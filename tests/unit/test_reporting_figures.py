@@ -15,8 +15,8 @@ from scipy import signal
 
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import example, methods
-from clipnoise.report.figures import draw_figure
 from clipnoise.report.figures.canvas import Series, legend, look, sheet
+from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.figures.variants import frequency_response, noise_gain

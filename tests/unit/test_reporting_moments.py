@@ -12,7 +12,8 @@ from matplotlib.colors import to_hex
 from reporting_data import run_row, write_csv
 
 from clipnoise.report.diagnostics import moments_data
-from clipnoise.report.figures import canvas, draw_figure, moments
+from clipnoise.report.figures import canvas, moments
+from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.published import compare, comparison_data

@@ -13,7 +13,8 @@ import pytest
 from reporting_data import curve_rows, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.report.figures import KINDS, canvas, draw_figure, sweep
+from clipnoise.report.figures import canvas, sweep
+from clipnoise.report.figures.kinds import KINDS, draw_figure
 from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs

@@ -121,7 +121,9 @@ def modules_imported_by(name: str) -> set[str]:
     for node in at_import(ast.parse(MODULES[name].read_text()).body):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            imported |= inner & MODULES.keys() or {node.module} & MODULES.keys()
+            imported |= (
+                inner | {node.module}
+            ) & MODULES.keys()  # a package runs before its modules
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names} & MODULES.keys()
     return imported - {name}

@@ -70,7 +70,7 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.report.figures import draw_figure
+    from clipnoise.report.figures.kinds import draw_figure
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
@@ -157,7 +157,7 @@ def partial_report(
     """
     import tempfile
 
-    from clipnoise.report.figures import draw_figure
+    from clipnoise.report.figures.kinds import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
 
