@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -175,23 +176,14 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 def _dropout(
+    drop: Callable[[ExampleDropout, Tensor, float], Tensor],
     masks: ExampleDropout,
     input: Tensor,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> Tensor:
-    return masks.drop(input, p) if training else input
-
-
-def _dropout_channels(
-    masks: ExampleDropout,
-    input: Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Tensor:
-    return masks.drop_channels(input, p) if training else input
+    return drop(masks, input, p) if training else input
 
 
 def _lstm(masks: ExampleDropout, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,10 +251,10 @@ def _attention(
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    functional.dropout: _dropout,
-    functional.dropout1d: _dropout_channels,
-    functional.dropout2d: _dropout_channels,
-    functional.dropout3d: _dropout_channels,
+    functional.dropout: partial(_dropout, ExampleDropout.drop),
+    functional.dropout1d: partial(_dropout, ExampleDropout.drop_channels),
+    functional.dropout2d: partial(_dropout, ExampleDropout.drop_channels),
+    functional.dropout3d: partial(_dropout, ExampleDropout.drop_channels),
     functional.scaled_dot_product_attention: _attention,
     functional.multi_head_attention_forward: _multi_head_attention,
     torch.lstm: _lstm,

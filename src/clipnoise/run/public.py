@@ -15,6 +15,7 @@ from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, pieces
+from clipnoise.privacy.draws import Draws
 from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
@@ -43,21 +44,21 @@ class PublicData:
     engine: GradientEngine
     method: Method
     batch_size: int
-    draws: torch.Generator
+    draws: Draws
     seed: int
 
     def gradient(self, theta: Tensor, step: int) -> Tensor:
         """Return ĝ of step t: the mean gradient of a mini-batch drawn with replacement, (d,)."""
-        chosen = torch.randint(len(self.examples), (self.batch_size,), generator=self.draws)
+        chosen = self.draws.integers(len(self.examples), self.batch_size)
         return self._mean(theta, Masks(derive("public dropout", self.seed, step), chosen))
 
     def get_state(self) -> dict[str, Tensor]:
         """Return the position in the stream of public mini-batches, for a checkpoint."""
-        return {"generator": self.draws.get_state()}
+        return self.draws.get_state()
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Go to a saved position; the mini-batches that follow are the same bit for bit."""
-        self.draws.set_state(state["generator"])
+        self.draws.set_state(state)
 
     def side_information(self, theta: Tensor) -> Tensor:
         """Return how large each coordinate's gradient is on public examples, shape (d,)."""
@@ -82,7 +83,7 @@ class PublicData:
             noise_multiplier=0.0, expected_batch_size=size, total_steps=start.epochs * batches
         )
         for _ in range(start.epochs):
-            order = torch.randperm(len(self.examples), generator=self.draws)
+            order = self.draws.permutation(len(self.examples))
             for chosen in order[: batches * size].view(batches, size):
                 key = derive("warm start", self.seed, state.step)
                 gradient = self._mean(theta, Masks(key, chosen))
@@ -131,5 +132,5 @@ def public_data(
             "aside. Give it some, e.g. public_examples: 100, or name another dataset as public."
         )
     size = min(spec.training.expected_batch_size, len(examples))
-    draws = generator("public", spec.seed)
+    draws = Draws(generator("public", spec.seed))
     return PublicData(examples, engine, method, size, draws, spec.seed)
