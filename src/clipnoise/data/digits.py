@@ -146,7 +146,7 @@ class DigitsUsers(Digits):
 class PrintedDigits(SmallImages):
     """1,200 grey 8×8 images of digits in the DejaVu typefaces, rotated, shifted and blurred.
 
-    Out-of-distribution public data for the handwritten digits: they contain nobody's handwriting.
+    Out-of-distribution public data for the handwritten digits: they contain no handwriting.
 
     Attributes:
         split_seed: which examples are for validation, test and training.

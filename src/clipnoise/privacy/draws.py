@@ -20,7 +20,7 @@ class Draws:
 
         Args:
             generator: where the numbers come from; None stands for ChaCha20 under keys from the
-                operating system, which nobody can repeat.
+                operating system, which cannot be reproduced.
         """
         self.generator = generator
 

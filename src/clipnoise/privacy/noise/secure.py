@@ -1,4 +1,4 @@
-"""Randomness from a cryptographic source, which nobody can reproduce."""
+"""Randomness from a cryptographic source, which cannot be reproduced."""
 
 from __future__ import annotations
 
