@@ -77,6 +77,24 @@ def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generat
     return started.set_state(torch.frombuffer(state, dtype=torch.uint8))
 
 
+def words(key: int, indices: np.ndarray, count: int) -> np.ndarray:
+    """Return pseudorandom words, each a function of the key, one index and its turn alone.
+
+    Args:
+        key: 64 bits.
+        indices: integers of shape (b,).
+        count: words for each index.
+
+    Returns:
+        uint64 of shape (b, count).
+    """
+    import numpy as np
+
+    turns = np.arange(1, count + 1, dtype="uint64") * np.uint64(GAMMA)
+    counters = np.uint64(key % 2**64) + (indices.astype("uint64") + np.uint64(1)) * np.uint64(GAMMA)
+    return mix64(mix64(counters)[:, None] + turns)
+
+
 def mix64(values: np.ndarray) -> np.ndarray:
     """Scramble 64-bit counters into pseudorandom numbers, elementwise: uint64 → uint64.
 

@@ -154,7 +154,7 @@ def engine(kind: type[GradientEngine]) -> GradientEngine:
 
 def total(engine: GradientEngine, examples: Examples, batch: list[int], **options: Any) -> Tensor:
     theta = engine.flat.theta.clone()
-    clipping = Clipping(clip_norm=0.1, dropout_key=KEY, weights=(0.7, 0.3))
+    clipping = Clipping(clip_norm=0.1, key=KEY, weights=(0.7, 0.3))
     iterates, size = [theta, 1.1 * theta], options.get("size", 100)
     return logical_sum(engine, examples, torch.tensor(batch), iterates, clipping, size)
 

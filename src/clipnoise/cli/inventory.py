@@ -49,8 +49,10 @@ Validation and public examples are cut from the training file, never from the te
 examples are private follows from positions and seeds alone. The numbers below are the defaults;
 options such as `train_examples`, `validation_examples` and `public_examples` change them.
 
-Images are not augmented: the papers name no augmentation, and under differential privacy a step
-pays for one gradient per example, whichever view of it is used.
+Only CIFAR can be augmented (option `augmentation`), as two of the papers' released codes do, though
+the texts name no augmentation. A step sees one view of an example and pays for one gradient. The
+view depends on the run, the step and the example alone, so that neither the rest of the batch nor a
+resumed run changes it.
 """
 
 COLUMNS = (

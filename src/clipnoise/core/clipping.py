@@ -27,8 +27,8 @@ class Clipping:
         groups: the micro-batch of each example of the batch, int64 of shape (b,), equal ones next
             to each other; None where each example is by itself.
         examples: the index of each example of the batch in its dataset, int64 of shape (b,), which
-            decides its dropout masks; None counts from 0.
-        dropout_key: of the run and the step, which decides them too; 64 bits.
+            decides its dropout masks and its view; None counts from 0.
+        key: of the run and the step, which decides them too; 64 bits.
     """
 
     clip_norm: float | None
@@ -38,7 +38,7 @@ class Clipping:
     group_size: int = 1
     groups: Tensor | None = None
     examples: Tensor | None = None
-    dropout_key: int = 0
+    key: int = 0
 
     @property
     def bound(self) -> float:

@@ -47,6 +47,17 @@ class Examples:
         """Return the dense inputs and targets of some examples, each of shape (b, …)."""
         return self.inputs[chosen], self.targets[chosen]
 
+    def seen(self, chosen: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """Return some examples as a training step sees them: augmented, where they are at all.
+
+        Args:
+            chosen: indices, shape (b,).
+            key: of the run and the step; 64 bits.
+        """
+        inputs = self.inputs
+        views = inputs.seen(chosen, key) if isinstance(inputs, Rows) else inputs[chosen]
+        return views, self.targets[chosen]
+
     def dense(self) -> DenseExamples:
         """Return the same examples as plain tensors, all in memory."""
         return DenseExamples(*self.take(slice(None)))

@@ -11,9 +11,11 @@ import tarfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from clipnoise.data.augmentation import Augmentation, augmented
 from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import StoredRows
@@ -81,9 +83,6 @@ def image_signature(shape: tuple[int, int, int], classes: int, task: ImageTask) 
 class Images(Partitioned):
     """Base of the datasets of images with a training file and a test file.
 
-    There is no augmentation: the papers name none, and a private step pays for one gradient per
-    example, whichever view of it is used.
-
     Attributes:
         shape: (channels, height, width).
         classes: number of labels.
@@ -97,9 +96,7 @@ class Images(Partitioned):
     classes: ClassVar[int]
     means: ClassVar[tuple[float, ...]]
     deviations: ClassVar[tuple[float, ...]]
-    preprocessing: ClassVar[str] = (
-        "bytes divided by 255; optionally standardised by channel; no augmentation"
-    )
+    preprocessing: ClassVar[str] = "bytes divided by 255; optionally standardised by channel"
 
     validation_examples: Count = 5000
     pixels: Pixels = "unit"
@@ -275,6 +272,11 @@ class Cifar10(Images):
 
     Standardised as usual with torchvision (DP-AdamBC, Appendix A), with the means and deviations
     that Opacus' example uses.
+
+    Attributes:
+        augmentation: the view of a private example that a training step sees: "crop-flip" and
+            "autoaugment-flip" are those of DP-AdamBC's and of DP-PMLF's released code, whose papers
+            name none. Nothing is augmented where accuracy is measured.
     """
 
     id: ClassVar[str] = "cifar-10"
@@ -304,8 +306,23 @@ class Cifar10(Images):
         "test": ("cifar-10-batches-py/test_batch",),
     }
     labels: ClassVar[str] = "labels"
+    preprocessing: ClassVar[str] = f"{Images.preprocessing}; optionally augmented in training"
 
     pixels: Pixels = "standardised"
+    augmentation: Augmentation = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.task == "reconstruction" and self.augmentation != "none":
+            raise ValueError("augmentation must be none for reconstruction: an image is its target")
+
+    def load(self, cache: Path) -> Splits:
+        splits = super().load(cache)
+        rows = splits.train.inputs
+        if self.augmentation == "none" or not isinstance(rows, StoredRows):
+            return splits
+        views = replace(rows, augment=partial(augmented, self.augmentation))
+        return replace(splits, train=replace(splits.train, inputs=views))
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         path = folder / self.files[0].name

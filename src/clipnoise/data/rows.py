@@ -47,6 +47,15 @@ class Rows(ABC):
             Shape (b, …), a copy, on the device.
         """
 
+    def seen(self, chosen: Tensor, key: int) -> Tensor:
+        """Return some rows as a training step sees them: as they are, unless they are augmented.
+
+        Args:
+            chosen: as in `__getitem__`.
+            key: of the run and the step, which decides the views; 64 bits.
+        """
+        return self[chosen]
+
     def to(self, device: str) -> Self:
         """Return the same rows, to be returned on another device."""
         return replace(self, device=device)
@@ -61,18 +70,32 @@ class StoredRows(Rows):
         chosen: which of its rows these are, int64 of shape (n,).
         transform: applied to a tensor of taken rows, e.g. bytes to normalised floats; None leaves
             them as they are.
+        augment: (taken rows, key, indices) → the views of them that a training step sees, before
+            the transform; None for no augmentation.
     """
 
     array: np.ndarray
     chosen: Tensor
     transform: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor, int, np.ndarray], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        taken = torch.from_numpy(self.array[_positions(self.chosen, chosen)]).to(self.device)
-        return taken if self.transform is None else self.transform(taken)
+        return self._transformed(self._taken(chosen))
+
+    def seen(self, chosen: Tensor, key: int) -> Tensor:
+        if self.augment is None:
+            return self[chosen]
+        return self._transformed(self.augment(self._taken(chosen), key, chosen.cpu().numpy()))
+
+    def _taken(self, chosen: Tensor | slice) -> Tensor:
+        return torch.from_numpy(self.array[_positions(self.chosen, chosen)])
+
+    def _transformed(self, taken: Tensor) -> Tensor:
+        moved = taken.to(self.device)
+        return moved if self.transform is None else self.transform(moved)
 
 
 @dataclass(frozen=True)

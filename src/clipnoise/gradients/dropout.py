@@ -57,7 +57,7 @@ class Masks:
     def of(cls, clipping: Clipping, count: int) -> Masks:
         """Return the masks of a clipping for a batch of b examples."""
         examples = torch.arange(count) if clipping.examples is None else clipping.examples
-        return cls(clipping.dropout_key, examples)
+        return cls(clipping.key, examples)
 
     def reordered(self, order: Tensor) -> Masks:
         """Return the masks of the same examples in another order, given as indices."""

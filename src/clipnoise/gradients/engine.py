@@ -328,7 +328,7 @@ def logical_sum(
     """
     total = torch.zeros_like(iterates[0])
     for chosen, part in parts(replace(clipping, examples=batch), len(batch), size):
-        inputs, targets = examples.take(batch[chosen])
+        inputs, targets = examples.seen(batch[chosen], clipping.key)
         total += engine.clipped_sum(inputs, targets, iterates, part)
     return total
 

@@ -61,16 +61,16 @@ class UserEngine(GradientEngine):
         """Return how many per-example gradients a round with these users computes."""
         return self._training.epochs * sum(len(self._rows[user]) for user in batch.tolist())
 
-    def update_of(self, user: int, theta: Tensor, dropout_key: int = 0) -> Tensor:
+    def update_of(self, user: int, theta: Tensor, key: int = 0) -> Tensor:
         """Return Δ_u, the change that local SGD makes from θ; shape (d,).
 
-        An example's dropout masks are the same in every local epoch of a round.
+        An example's dropout masks and its view are the same in every local epoch of a round.
         """
         local, rows = theta.clone(), self._rows[user]
         for _ in range(self._training.epochs):
             for chosen in pieces(len(rows), self._training.batch_size):
-                inputs, targets = self._examples.take(rows[chosen])
-                masks = Masks(dropout_key, rows[chosen])
+                inputs, targets = self._examples.seen(rows[chosen], key)
+                masks = Masks(key, rows[chosen])
                 gradient = self._engine.mean_gradient(inputs, targets, local, masks)
                 scaled = gradient if self._scale is None else self._scale * gradient
                 local = local - self._training.learning_rate * scaled

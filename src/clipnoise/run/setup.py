@@ -74,10 +74,10 @@ def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
         return spec.model.build(spec.dataset.signature, weights)
 
 
-def dropout_key(spec: RunSpec, step: int) -> int:
-    """Return the key of the dropout masks of a step on private examples.
+def step_key(spec: RunSpec, step: int) -> int:
+    """Return the key of a step on private examples, which decides dropout masks and views.
 
-    It follows from the seed and the step, so that a resumed run draws the same masks; with secure
+    It follows from the seed and the step, so that a resumed run draws the same ones; with secure
     noise it is fresh and secret.
     """
     return secrets.randbits(64) if spec.secure_noise else derive("dropout", spec.seed, step)

@@ -29,12 +29,12 @@ from clipnoise.run.setup import (
     WEIGHTS,
     Units,
     build_network,
-    dropout_key,
     load_data,
     noise_source,
     on_device,
     private_units,
     sampler,
+    step_key,
 )
 
 if TYPE_CHECKING:
@@ -248,13 +248,13 @@ class Run:
             batch: the drawn examples (or users), indices of shape (b,); b may be 0.
         """
         t, method = self.state.step + 1, self.spec.method
-        key = dropout_key(self.spec, t)
+        key = step_key(self.spec, t)
         batch, groups = self.units.arrange(batch)
         self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
             iterates = list(self.past)[: len(clipping.weights)]
-            clipping = replace(clipping, dropout_key=key)
+            clipping = replace(clipping, key=key)
             if groups is not None:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population
