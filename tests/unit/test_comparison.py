@@ -52,14 +52,23 @@ def lines(one: Comparison) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(to_csv([one]))))
 
 
+def shown(one: Comparison) -> list[tuple[str, ...]]:
+    """Return row, text with its mark, published and difference of each cell, in order."""
+    rows = [row for block in comparison_data(one)["blocks"] for row in block["rows"]]
+    return [
+        (row["label"], cell["text"] + cell["mark"], cell["published"], cell["difference"])
+        for row in rows
+        for cell in row["cells"]
+    ]
+
+
 def test_the_difference_is_ours_minus_published_with_welchs_standard_error(tmp_path: Path) -> None:
     table = "digits,logistic,dp-sgd,,eps=1,test_accuracy,89.50,2.0,4,%,A table,\n"
     one = joined(tmp_path, table, seeds(0.90, 0.92, 0.94))
     (pair,) = one.pairs
     assert pair.difference == pytest.approx(0.92 - 0.895)
     assert pair.standard_error == pytest.approx(math.sqrt(0.02**2 / 4 + 0.02**2 / 3))
-    (row,) = comparison_data(one)["rows"]
-    assert row[4:] == ["89.50 ± 2.0", "92.00 ± 2.00", "3/3", "+2.50 ± 1.53"]
+    assert shown(one) == [("dp-sgd", "92.00 ± 2.00", "89.50 ± 2.0", "+2.50 ± 1.53")]
     (line,) = lines(one)
     assert line["published"] == "0.8950", "in the metric's own unit, with the digits printed"
     assert float(line["difference"]) == pair.difference
@@ -72,7 +81,7 @@ def test_without_a_deviation_or_its_runs_the_difference_has_no_standard_error(
     table = f"digits,logistic,dp-sgd,,eps=1,test_accuracy,{missing},%,A table,\n"
     one = joined(tmp_path, table, seeds(0.90, 0.92))
     assert math.isnan(one.pairs[0].standard_error)
-    assert comparison_data(one)["rows"][0][-1] == "+1.50"
+    assert shown(one)[0][-1] == "+1.50"
     assert lines(one)[0]["standard_error"] == ""
 
 
@@ -83,9 +92,10 @@ def test_digits_of_the_paper_are_neither_added_nor_dropped(tmp_path: Path) -> No
         "digits,logistic,dp-adam,,eps=1,test_loss,5.013,.001,3,1/100,A table,\n"
     )
     one = joined(tmp_path, table, seeds(0.9))
-    rows = comparison_data(one)["rows"]
-    assert [row[5] for row in rows] == ["80", "100", "0.05013 ± 0.00001"]
-    assert [row[0] for row in rows] == ["Test accuracy (%)", "Test accuracy (%)", "Test loss"]
+    published = [cell[2] for cell in shown(one) if cell[2]]
+    assert published == ["80", "100", "0.05013 ± 0.00001"]
+    titles = [block["groups"][0]["title"] for block in comparison_data(one)["blocks"]]
+    assert titles == ["Test accuracy (%): digits, logistic", "Test loss: digits, logistic"]
 
 
 def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
@@ -105,7 +115,11 @@ def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
     notes = " ".join(comparison_data(one)["notes"])
     assert "1 published cell has no run in this panel" in notes
     assert "1 further published cell is for datasets or models" in notes
-    assert "1 configuration of this panel has no published number" in notes
+    assert shown(one) == [
+        ("dp-sgd", "90.00", "90", "+0.00"),
+        ("stp-adam", "80.00", "", ""),
+        ("dp-adam", "–", "91", "–"),
+    ]
 
 
 def test_a_variant_is_the_label_of_a_configuration(tmp_path: Path) -> None:
@@ -138,8 +152,9 @@ def test_runs_that_failed_are_counted_and_a_nominal_epsilon_is_marked(tmp_path: 
     )
     one = joined(tmp_path, table, rows)
     content = comparison_data(one)
-    assert [row[6] for row in content["rows"]] == ["2/3", "2/2"]
-    assert content["rows"][1][5].endswith("†")
+    cells = [row["cells"][0] for row in content["blocks"][0]["rows"]]
+    assert [cell["runs"] for cell in cells] == ["2/3", ""]
+    assert cells[1]["mark"] == "†"
     assert any("nominal ε" in note for note in content["notes"])
     assert content["notes"].count("The paper: a remark") == 1
     assert [line["claim"] for line in lines(one)] == ["guarantee", "nominal"]
@@ -168,8 +183,38 @@ def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> Non
     assert found[1] == table
     assert found[0].panel == "comparison"
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
-    kinds = [item["kind"] for item in document(one, runs, {}, folder)["items"]]
-    assert kinds == ["table", "rows"]
+    (item,) = document(one, runs, {}, folder)["items"]
+    assert item["blocks"][0]["rows"][0]["cells"][0]["published"] == "90"
+
+
+def test_statistics_of_quantities_are_laid_out_as_a_paper_prints_them(tmp_path: Path) -> None:
+    names = ("v_private.min", "v_private.max", "m_clipped.min", "m_clipped.max")
+    table = "".join(
+        f"digits,logistic,dp-sgd,,eps=1,{name},{number}e-8,,,,A table,\n"
+        for number, name in enumerate(names, 1)
+    )
+    one = joined(tmp_path, table, seeds(0.9))
+    (block,) = comparison_data(one)["blocks"]
+    assert block["groups"][0]["headings"] == ["min", "max"]
+    assert [cell[::2] for cell in shown(one)] == [
+        ("second moment, with noise", "1 × 10⁻⁸"),
+        ("second moment, with noise", "2 × 10⁻⁸"),
+        ("first moment, without noise", "3 × 10⁻⁸"),
+        ("first moment, without noise", "4 × 10⁻⁸"),
+    ]
+
+
+def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
+    publish(tmp_path, "fifth-paper/table1")
+    report = [{"kind": "published", "panel": name} for name in ("comparison", "again")]
+    panels = {"comparison": STUDY["panels"]["comparison"]}
+    panels["again"] = panels["comparison"]
+    one = load_study(study(tmp_path, panels=panels, report=report))
+    rows = [*seeds(0.9), *seeds(0.9, panel="again")]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    first, second = document(one, runs, {}, tmp_path / "published")["items"]
+    assert first["notes"]
+    assert not set(first["notes"]) & set(second["notes"])
 
 
 def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None:

@@ -137,10 +137,12 @@ def test_published_statistics_stand_beside_ours(tmp_path: Path) -> None:
         "digits,logistic,dp-adambc,sigma=0.4,v_private.max,5.524e-08,A paper\n"
     )
     found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
-    first, second = comparison_data(found)["rows"]
-    assert first[0] == "v_corrected.median"
-    assert first[5:8] == ["3.000 × 10⁻¹⁰", "1 × 10⁻⁶ ± 0§", "2/2"]
-    assert second[8] == "+9.448 × 10⁻⁷"
+    data = comparison_data(found)
+    (first, _), (_, second) = (row["cells"] for row in data["blocks"][0]["rows"])
+    assert (first["text"], first["mark"]) == ("1 × 10⁻⁶ ± 0", "§")
+    assert first["published"] == "3.000 × 10⁻¹⁰"
+    assert second["difference"] == "+9.448 × 10⁻⁷"
+    assert any("after step 1,500" in note for note in data["notes"])
 
 
 def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_published_number(

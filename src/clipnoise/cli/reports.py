@@ -12,6 +12,7 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies.collect import collect
+from clipnoise.studies.file import RESULTS
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, comparisons, load_study
 
@@ -42,7 +43,7 @@ def table(
     plan = load_study(study, scale)
     if panel not in plan.panels:
         raise unknown("panel", panel, plan.panels, file=str(study))
-    shown = [item for item in plan.report if item.kind == "table" and item.panel == panel]
+    shown = [item for item in plan.report if item.kind in RESULTS and item.panel == panel]
     title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
     made = build_table(
         read_runs(runs),

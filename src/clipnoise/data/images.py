@@ -73,6 +73,21 @@ def examples(
     return Examples(inputs, torch.from_numpy(labels[rows.numpy()].astype("int64")))
 
 
+def check_targets(task: ImageTask, augmentation: Augmentation) -> None:
+    """Raise ValueError where an image would be another view of itself than its target."""
+    if task == "reconstruction" and augmentation != "none":
+        raise ValueError("augmentation must be none for reconstruction: an image is its target")
+
+
+def with_views(splits: Splits, augmentation: Augmentation) -> Splits:
+    """Return the same splits with views of the private examples for training steps."""
+    rows = splits.train.inputs
+    if augmentation == "none" or not isinstance(rows, StoredRows):
+        return splits
+    views = replace(rows, augment=partial(augmented, augmentation))
+    return replace(splits, train=replace(splits.train, inputs=views))
+
+
 def image_signature(shape: tuple[int, int, int], classes: int, task: ImageTask) -> Signature:
     """Return the signature of images, whose targets are labels or the images."""
     outputs = math.prod(shape) if task == "reconstruction" else classes
@@ -313,16 +328,10 @@ class Cifar10(Images):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task == "reconstruction" and self.augmentation != "none":
-            raise ValueError("augmentation must be none for reconstruction: an image is its target")
+        check_targets(self.task, self.augmentation)
 
     def load(self, cache: Path) -> Splits:
-        splits = super().load(cache)
-        rows = splits.train.inputs
-        if self.augmentation == "none" or not isinstance(rows, StoredRows):
-            return splits
-        views = replace(rows, augment=partial(augmented, self.augmentation))
-        return replace(splits, train=replace(splits.train, inputs=views))
+        return with_views(super().load(cache), self.augmentation)
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         path = folder / self.files[0].name

@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.data.augmentation import Augmentation
 from clipnoise.data.base import PARTS, Dataset, Examples, FourSizes, Splits, cut_rows
-from clipnoise.data.images import ImageTask, Scaled, examples, image_signature
+from clipnoise.data.images import (
+    ImageTask,
+    Scaled,
+    check_targets,
+    examples,
+    image_signature,
+    with_views,
+)
 from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.stackoverflow import TASK_OF, Target, tag_targets
@@ -201,6 +209,7 @@ class SyntheticImages(Drawn, FourSizes):
         shape: (channels, height, width).
         classes: number of patterns.
         task: whether to predict the class of an image or the image itself.
+        augmentation: as of CIFAR-10, for which these images stand in.
     """
 
     id: ClassVar[str] = "synthetic-images"
@@ -211,10 +220,17 @@ class SyntheticImages(Drawn, FourSizes):
     shape: tuple[Count, Count, Count] = (1, 28, 28)
     classes: Count = 10
     task: ImageTask = "classification"
+    augmentation: Augmentation = "none"
+
+    def __post_init__(self) -> None:
+        check_targets(self.task, self.augmentation)
 
     @property
     def signature(self) -> Signature:
         return image_signature(self.shape, self.classes, self.task)
+
+    def load(self, cache: Path) -> Splits:
+        return with_views(super().load(cache), self.augmentation)
 
     def parts(self) -> Callable[[str], Examples]:
         sizes = self.sizes()

@@ -45,7 +45,7 @@ def build(experiment: type[Experiment], results: Results, template: Path) -> byt
         for number, drawing in enumerate(experiment.figures(results)):
             image = f"{number}.svg"
             images[image] = Path(name) / image
-            images[image].write_bytes(canvas.to_svg(drawing.figure, results.watermark))
+            images[image].write_bytes(canvas.to_svg(drawing.figure))
             figures.append({"title": drawing.title, "caption": drawing.caption, "image": image})
         content = {
             "title": experiment.title,

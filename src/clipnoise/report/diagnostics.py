@@ -86,7 +86,7 @@ def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
         "numbers": len(HEADS) - 2,
         "rows": [row for configuration in configurations for row in _rows(configuration)]
         or [["no completed run with diagnostics", *[DASH] * (len(HEADS) - 1)]],
-        "notes": _notes(selected, configurations),
+        "notes": diagnostic_notes(selected),
     }
 
 
@@ -102,8 +102,9 @@ def _rows(configuration: Diagnosed) -> list[list[str]]:
     return [[configuration.title if not rank else "", *row] for rank, row in enumerate(rows)]
 
 
-def _notes(runs: pd.DataFrame, configurations: list[Diagnosed]) -> list[str]:
-    steps = sorted({configuration.values["step"] for configuration in configurations})
+def diagnostic_notes(runs: pd.DataFrame) -> list[str]:
+    """Return how to read the moments of a panel, whose rows of runs.csv these are."""
+    steps = sorted({configuration.values["step"] for configuration in diagnosed(runs)})
     number = int((runs["diagnostics"] != "").sum())
     return [
         f"Over the coordinates of the parameters, after step "

@@ -58,18 +58,29 @@ def document(
         "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
-        "items": [
+        "items": _noted_once(
             comparison_data(compare(runs, item, tables[item]))
             if item in tables
             else _item(item, runs, figures.get(number))
             for number, item in enumerate(items)
-        ],
+        ),
         "failures": _failures(runs),
         "reading": list(READING),
         "configurations": _configurations(runs),
         "tuning": tuned(runs),
         "provenance": _provenance(distinct),
     }
+
+
+def _noted_once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the items of a report without the notes that stand below an earlier one."""
+    shown: set[str] = set()
+    noted = []
+    for item in items:
+        notes = item.get("notes", [])
+        noted.append({**item, "notes": [note for note in notes if note not in shown]})
+        shown.update(notes)
+    return noted
 
 
 def _paragraphs(text: str) -> list[str]:

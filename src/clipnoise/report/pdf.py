@@ -16,6 +16,7 @@ import typst
 
 from clipnoise.errors import UserError
 from clipnoise.report.document import document
+from clipnoise.report.figures.canvas import without_mark
 from clipnoise.studies.study import PUBLISHED, Study
 
 PAPERS = {
@@ -66,7 +67,7 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
     Args:
         content: what `document` returned.
         template: the Typst file.
-        images: the files that the content names.
+        images: the files that the content names; the page has the watermark, figures have none.
 
     Returns:
         The PDF.
@@ -81,7 +82,8 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
         main = Path(shutil.copy(template, root / "report.typ"))
         (root / "content.json").write_text(json.dumps(content, ensure_ascii=False))
         for image, path in images.items():
-            shutil.copy(path, root / image)
+            drawn = path.read_bytes()
+            (root / image).write_bytes(without_mark(drawn) if path.suffix == ".svg" else drawn)
         try:
             return typst.compile(main, root=root, ignore_system_fonts=True, timestamp=0)
         except typst.TypstError as error:

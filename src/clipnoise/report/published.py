@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,9 +17,20 @@ from pydantic import AfterValidator, StringConstraints
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
 from clipnoise.files import csv_text
+from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
 from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
-from clipnoise.report.records import PLACE
-from clipnoise.report.tables import Cell, cell_of, mark_notes
+from clipnoise.report.records import NON_PRIVATE, PLACE
+from clipnoise.report.statistics import Sample
+from clipnoise.report.tables import (
+    Block,
+    Cell,
+    Row,
+    Table,
+    build_table,
+    cell_of,
+    mark_notes,
+    table_notes,
+)
 from clipnoise.studies.file import ReportItem
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -137,8 +148,6 @@ COLUMNS = (
     *("ours", "ours_std", "n", "planned", "claim", "difference", "standard_error"),
     *("source", "note"),
 )
-HEADS = ["dataset", "model", "budget", "method", "published", "ours", "runs", "difference"]
-FEW = 3  # metrics that a note names
 
 Place = tuple[str, ...]
 
@@ -192,6 +201,7 @@ class Comparison:
         pairs: the published cells at the panel's datasets and models, in the order of the table.
         unpublished: what the panel has and the table lacks.
         elsewhere: the published cells at other datasets and models.
+        runs: the panel's rows of runs.csv.
     """
 
     item: ReportItem
@@ -199,6 +209,7 @@ class Comparison:
     pairs: tuple[ComparedCell, ...]
     unpublished: tuple[ComparedCell, ...]
     elsewhere: tuple[ComparedCell, ...]
+    runs: pd.DataFrame
 
 
 def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
@@ -244,7 +255,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         for place, rows in configurations.items()
         if (place, metric.column) not in used and not _never_records(rows, metric)
     ]
-    return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere))
+    return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere), selected)
 
 
 def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
@@ -301,30 +312,92 @@ def _line(pair: ComparedCell) -> tuple[Any, ...]:
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data for the PDF template, which lays it out."""
-    metrics = dict.fromkeys(pair.metric.heading for pair in comparison.pairs)
-    several = len(metrics) > 1
-    rows = [([pair.metric.heading] if several else []) + _row(pair) for pair in comparison.pairs]
+    """Return a comparison as plain data for the PDF template, which lays it out.
+
+    It is the table of the panel's results, with what the paper prints in the same cells: one for
+    each metric, or one of statistics by quantity.
+    """
+    tables = [*_by_metric(comparison), *_by_quantity(comparison)]
+    if not tables:
+        tables = [build_table(comparison.runs, comparison.item.panel)]
+    blocks = [block for table in tables for block in _titled(table, len(tables) > 1)]
+    item = comparison.item
+    costs = build_table(comparison.runs, item.panel, costs=item.costs).costs
     return {
-        "kind": "rows",
-        "title": comparison.item.title or comparison.item.panel,
-        "caption": comparison.item.caption,
-        "heads": (["metric"] if several else []) + HEADS,
-        "numbers": 4,
-        "rows": rows,
-        "notes": _notes(comparison, list(metrics)),
+        "kind": "table",
+        "title": item.title or item.panel,
+        "caption": item.caption,
+        "blocks": [*blocks, *costs],
+        "notes": _notes(comparison, tables),
     }
 
 
-def _row(pair: ComparedCell) -> list[str]:
-    dataset, model, text, _, label = pair.place
-    ours = pair.ours
-    return [
-        *(dataset, model, budget(text), label, _printed(pair)),
-        DASH if ours is None else ours.text + ours.mark,
-        DASH if ours is None else f"{ours.sample.n}/{ours.sample.planned}",
-        _difference(pair),
-    ]
+def _titled(table: Table, several: bool) -> list[Block]:
+    """Return the blocks of a table; where there are several, each says what it shows."""
+    blocks = table.blocks()
+    for block in blocks if several else ():
+        for group in block["groups"]:
+            group["title"] = f"{table.title}: {group['title']}"
+    return blocks
+
+
+def _by_metric(comparison: Comparison) -> Iterator[Table]:
+    """Yield the panel's table of each metric that is compared, with the published numbers in it."""
+    for metric in dict.fromkeys(pair.metric for pair in comparison.pairs):
+        if "." in metric.column:
+            continue
+        runs = comparison.runs
+        runs = runs if metric.column in runs.columns else runs.iloc[:0]
+        title, panel = metric.heading, comparison.item.panel
+        table = build_table(runs, panel, metric=metric, title=title)
+        yield _beside(table, [pair for pair in comparison.pairs if pair.metric == metric])
+
+
+def _by_quantity(comparison: Comparison) -> Iterator[Table]:
+    """Yield a table of quantities down and statistics across for each configuration."""
+    places: dict[Place, list[ComparedCell]] = {}
+    for pair in comparison.pairs:
+        if "." in pair.metric.column:
+            places.setdefault(pair.place, []).append(pair)
+    for (dataset, model, text, _, label), pairs in places.items():
+        rows: dict[str, Row] = {}
+        for pair in pairs:
+            name, _, statistic = pair.metric.column.partition(".")
+            row = rows.setdefault(name, Row(name, QUANTITIES.get(name, name), True, {}))
+            row.cells[dataset, model, statistic] = _shared(pair, pair.ours)
+        group = tuple(dict.fromkeys(place for row in rows.values() for place in row.cells))
+        title = f"{label}, {budget(text)}"
+        metric = Metric("", title, "", 1.0, None, True)
+        yield Table(comparison.item.panel, title, "", metric, (group,), tuple(rows.values()), ())
+
+
+def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
+    """Put published numbers into the cells of a table, in new rows and columns where it has none.
+
+    Args:
+        table: the results of a panel.
+        pairs: published cells at its datasets and models.
+    """
+    rows = {(row.method, row.label): row for row in (*table.rows, *table.references)}
+    groups = {group[0][:2]: group for group in table.groups}
+    for pair in pairs:
+        dataset, model, text, method, label = pair.place
+        private, site = text != NON_PRIVATE, (dataset, model)
+        row = rows.setdefault((method, label), Row(method, label, private, {}))
+        place = (dataset, model, text)
+        row.cells[place] = _shared(pair, row.cells.get(place))
+        if private or not any(one.private for one in rows.values()):
+            groups[site] = tuple(dict.fromkeys((*groups.get(site, ()), place)))
+    private_rows = tuple(row for row in rows.values() if row.private)
+    public_rows = tuple(row for row in rows.values() if not row.private)
+    competing, references = (private_rows, public_rows) if private_rows else (public_rows, ())
+    return replace(table, groups=tuple(groups.values()), rows=competing, references=references)
+
+
+def _shared(pair: ComparedCell, ours: Cell | None) -> Cell:
+    """Return a cell with what is published there."""
+    cell = ours or Cell(Sample(), pair.metric)
+    return replace(cell, published=_printed(pair), difference=_difference(pair))
 
 
 def _printed(pair: ComparedCell) -> str:
@@ -355,19 +428,23 @@ def _difference(pair: ComparedCell) -> str:
     return sign + pair.metric.show(pair.difference) + spread
 
 
-def _notes(comparison: Comparison, metrics: Sequence[str]) -> list[str]:
+def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
     """Return how to read a comparison, and what it has no pair for."""
-    cells = [pair.ours for pair in comparison.pairs if pair.ours is not None]
-    lost = len(comparison.pairs) - len(cells)
-    unpublished = len({pair.place for pair in comparison.unpublished})
+    lost = sum(pair.ours is None for pair in comparison.pairs)
     elsewhere = len(comparison.elsewhere)
     remarks = dict.fromkeys(pair.published.note for pair in comparison.pairs if pair.published)
-    named = ", ".join(metrics) if len(metrics) <= FEW else "Every number"
+    if any("." in pair.metric.column for pair in comparison.pairs):
+        cells = [cell for table in tables for _, _, cell in table.cells()]
+        own = [*diagnostic_notes(comparison.runs), *mark_notes(cells)]
+    else:
+        own = [note for table in tables for note in table_notes(table)]
     notes = [
-        f"{named}: mean ± standard deviation. Difference: ours minus published; its ± is the "
-        "standard error, given where both sides report a deviation and a number of runs."
-        if metrics
+        "In each cell, from top to bottom: found here; printed in the paper; the difference, found "
+        "here minus printed. Its ± is the standard error, given where both sides report a "
+        "deviation and a number of runs."
+        if comparison.pairs
         else "No published number has a dataset and model of this panel.",
+        *own,
         f"Published numbers: {comparison.table.as_posix().rpartition('published/')[2]}. Their ε "
         "is as the paper states it and was not verified here.",
         f"{count(lost, 'published cell')} {'has' if lost == 1 else 'have'} no run in this panel."
@@ -377,11 +454,6 @@ def _notes(comparison: Comparison, metrics: Sequence[str]) -> list[str]:
         "datasets or models that this panel does not have."
         if elsewhere
         else "",
-        f"{count(unpublished, 'configuration')} of this panel "
-        f"{'has' if unpublished == 1 else 'have'} no published number."
-        if unpublished
-        else "",
         *(f"The paper: {remark}" for remark in remarks if remark),
-        *mark_notes(cells),
     ]
-    return [note for note in notes if note]
+    return list(dict.fromkeys(note for note in notes if note))

@@ -55,6 +55,8 @@ class Cell:
         oracle: whether it adds the noise of a budget without protecting the examples.
         leads: whether it is the best or not significantly worse.
         p_value: Holm-adjusted, against the best; NaN where no test was made.
+        published: what a paper prints there; empty where nothing is compared.
+        difference: from what it prints.
     """
 
     sample: Sample
@@ -64,6 +66,8 @@ class Cell:
     oracle: bool = False
     leads: bool = False
     p_value: float = float("nan")
+    published: str = ""
+    difference: str = ""
 
     @property
     def text(self) -> str:
@@ -179,10 +183,12 @@ def laid_out(rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any
 
 def _plain(cell: Cell | None, text: str = "", span: int = 1) -> dict[str, Any]:
     """Return a cell as plain data, or a plain text where there is none."""
+    plain = {"text": text, "mark": "", "runs": "", "bold": False, "span": span}
+    plain |= {"published": "", "difference": ""}
     if cell is None:
-        return {"text": text, "mark": "", "runs": "", "bold": False, "span": span}
-    runs, bold = cell.sample.runs, cell.leads
-    return {"text": cell.text, "mark": cell.mark, "runs": runs, "bold": bold, "span": span}
+        return plain
+    shown = {"text": cell.text, "mark": cell.mark, "runs": cell.sample.runs, "bold": cell.leads}
+    return plain | shown | {"published": cell.published, "difference": cell.difference}
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
@@ -197,6 +203,7 @@ def build_table(
     runs: pd.DataFrame,
     panel: str,
     *,
+    metric: Metric | None = None,
     title: str = "",
     caption: str = "",
     costs: bool = False,
@@ -207,6 +214,7 @@ def build_table(
     Args:
         runs: runs.csv, all panels or this one.
         panel: the panel to show; one without runs gives a table without rows.
+        metric: what the cells show; None takes test accuracy, or test loss.
         title: heading; empty takes the panel's name.
         caption: what the reader should see.
         costs: whether to show what the methods cost and what their audits found.
@@ -216,7 +224,7 @@ def build_table(
         UserError: two configurations share a row, so that their runs cannot be told apart.
     """
     selected = runs[runs["panel"] == panel]
-    metric = choose_metric(selected)
+    metric = metric or choose_metric(selected)
     rows = _rows(selected, metric, panel)
     private = tuple(row for row in rows if row.private)
     public = tuple(row for row in rows if not row.private)

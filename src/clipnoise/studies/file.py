@@ -35,7 +35,8 @@ Kind = Literal[
     "critical-differences",
 ]
 SWEEPS = ("sweep", "momentum-sweep")
-TABLES = ("table", "published", "moments-table")
+RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
+TABLES = (*RESULTS, "moments-table")
 CURVES = ("curves", "accuracy-along-epsilon")
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 PAPER_FILE = "paper.yaml"  # beside the studies of a paper
@@ -82,8 +83,8 @@ class ReportItem(Shown):
             raise ValueError("`over` is required for sweeps and not allowed otherwise")
         if self.metric and self.kind not in CURVES:
             raise ValueError("`metric` is allowed for curves only")
-        if self.costs and self.kind != "table":
-            raise ValueError("`costs` is allowed for tables only")
+        if self.costs and self.kind not in RESULTS:
+            raise ValueError("`costs` is allowed for table and published only")
 
     @property
     def drawn(self) -> bool:

@@ -27,6 +27,7 @@ from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
+from clipnoise.studies.file import RESULTS
 from clipnoise.studies.groups import JobGroup, group_runs
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study, names_below
@@ -307,7 +308,7 @@ class Plan:
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
-        shown = [item.panel for item in self.study(study).report if item.kind == "table"]
+        shown = [item.panel for item in self.study(study).report if item.kind in RESULTS]
         folder = f"{self.config.reports}/{study}/tables"
         return [f"{folder}/{panel}.csv" for panel in dict.fromkeys(shown)]
 

@@ -37,7 +37,7 @@ class Scale:
     """How a study is made smaller. Every method is kept at every scale.
 
     Attributes:
-        watermark: text on every page, figure and table; empty for none.
+        watermark: text on every page, and in every figure or table by itself; empty for none.
         epsilons: how many ε of a panel are kept: evenly spaced, including the first and the last.
         seeds: how many seeds are kept, the first ones.
         configurations: how many configurations are tuned over, the first ones.

@@ -179,7 +179,7 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, P
 
     Args:
         study: a study. If its report has no item of the kind `published`, but the folder has a CSV
-            with the study's name, every panel that the report shows as a table gets an item.
+            with the study's name, its tables show what that has.
         folder: the folder of published tables.
 
     Raises:
@@ -187,12 +187,9 @@ def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, P
     """
     items = [item for item in study.report if item.kind == "published"]
     if not items and (folder / f"{study.name}.csv").is_file():
-        shown = [item for item in study.report if item.kind == "table"]
-        panels = dict.fromkeys(item.panel for item in shown or study.report)
-        titles = {panel: f": {panel}" if len(panels) > 1 else "" for panel in panels}
-        items = [
-            ReportItem(kind="published", panel=panel, title=f"Published and measured here{title}")
-            for panel, title in titles.items()
+        panels = dict.fromkeys(item.panel for item in study.report)
+        items = [item for item in study.report if item.kind == "table"] or [
+            ReportItem(kind="published", panel=panel, title=panel) for panel in panels
         ]
     return {item: _table(study, item, folder) for item in items}
 

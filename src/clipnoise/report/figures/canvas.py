@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import Any, cast
 
 import matplotlib as mpl
@@ -25,6 +26,7 @@ from clipnoise.report.statistics import Sample, sample
 
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
+MARK = '<text id="watermark"'
 
 LOOK: dict[str, Any] = {
     "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has powers of ten
@@ -132,23 +134,30 @@ def to_svg(figure: Figure, watermark: str = "") -> bytes:
         figure: what was drawn.
         watermark: printed across it, and put into its title for programs to read; empty for none.
     """
-    metadata: dict[str, Any] = {"Date": None}
-    if watermark:
-        _mark(figure, watermark)
-        metadata["Title"] = watermark
+    metadata: dict[str, Any] = {"Date": None, **({"Title": watermark} if watermark else {})}
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", metadata=metadata)
-    return stream.getvalue()
+    end = b"</svg>"
+    return stream.getvalue().replace(end, _mark(figure, watermark) + end if watermark else end)
 
 
-def _mark(figure: Figure, text: str) -> None:
-    """Write a watermark across a figure, over everything, as wide as the figure allows."""
-    width, height = figure.get_size_inches()
+def _mark(figure: Figure, text: str) -> bytes:
+    """Return a watermark across a figure, over everything, as wide as the figure allows."""
+    width, height = 72 * figure.get_size_inches()
     angle = math.degrees(math.atan2(0.6 * height, width))
-    size = min(40.0, 100.0 * math.hypot(width, 0.6 * height) / len(text))
-    place: Any = {"rotation": angle, "ha": "center", "va": "center", "zorder": 1000}
-    mark = figure.text(0.5, 0.5, text, fontsize=size, color=WARNING, alpha=0.28, **place)
-    mark.set_in_layout(False)
+    size = min(40.0, 1.4 * math.hypot(width, 0.6 * height) / len(text))
+    middle = f"{width / 2:.1f} {height / 2:.1f}"
+    return (
+        f'{MARK} transform="translate({middle}) rotate({-angle:.1f})" text-anchor="middle" '
+        f'font-family="serif" font-size="{size:.1f}" fill="{WARNING}" fill-opacity="0.28">'
+        f"{escape(text)}</text>\n"
+    ).encode()
+
+
+def without_mark(svg: bytes) -> bytes:
+    """Return a figure without its watermark, for a page that has one of its own."""
+    before, mark, after = svg.partition(MARK.encode())
+    return before + after.partition(b"</text>\n")[2] if mark else svg
 
 
 def blank(message: str) -> Figure:
