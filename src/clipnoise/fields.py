@@ -66,6 +66,12 @@ def _explain(problem: Any, kind: type[Any], key: str) -> str:
         names = _sibling_names(kind, problem["loc"])
         name = str(problem["loc"][-1])
         return f"{place}: unknown key.{nearest(name, names)} Allowed: {', '.join(names)}."
+    if problem["type"] == "union_tag_invalid":
+        key, tag = problem["ctx"]["discriminator"].strip("'"), problem["ctx"]["tag"]
+        names = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
+        return f"{place}.{key}: {tag!r}.{nearest(tag, names)} Allowed: {', '.join(names)}."
+    if problem["type"] == "union_tag_not_found":
+        return f"{place}: give its {problem['ctx']['discriminator']}."
     if problem["type"] in ("missing", "missing_argument"):
         return f"{place}: required, but not given."
     message = problem["msg"].removeprefix("Value error, ")
@@ -77,7 +83,9 @@ def _sibling_names(kind: type[Any], location: tuple[Any, ...]) -> list[str]:
     schema = adapter(kind).json_schema()
     node = _resolved(schema, schema)
     for part in location[:-1]:
+        chosen = node.get("discriminator", {}).get("mapping", {}).get(part)
         inside = [node.get("properties", {}).get(part), node.get("additionalProperties")]
+        inside = [{"$ref": chosen}] if chosen else inside
         inside = [node.get("items")] if isinstance(part, int) else inside
         nested = (schema for schema in inside if isinstance(schema, Mapping))
         node = _resolved(schema, next(nested, node))

@@ -15,7 +15,6 @@ from budgets import budget
 from every_method import VARIANTS, build, required
 
 from clipnoise.data.base import dataset_class
-from clipnoise.methods.registry import method_class
 from clipnoise.run.checkpoint import (
     Checkpoint,
     InterruptedRunError,
@@ -32,14 +31,18 @@ TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
 
 
 def spec(name: str = "dp-adam", options: dict[str, Any] | None = None, **privacy: Any) -> RunSpec:
-    kind, query = method_class(name), build(name).query
-    public = {"public_examples": 60} if kind.uses_public_data() else {}
+    method, query = build(name), build(name).query
+    options = dict(options or {})
+    if method.uses_side_information:
+        options["side_information"] = {"source": "public-gradients"}
+    needed = method.uses_public_data() or method.uses_side_information
+    public = {"public_examples": 60} if needed else {}
     users = query.adjacency == "add-remove-user"
     return from_mapping(
         {
             "dataset": {"id": "digits-users" if users else "digits", **public},
             "model": "logistic",
-            "method": {"id": name, **required(name), **(options or {})},
+            "method": {"id": name, **required(name), **options},
             "privacy": {"noise_multiplier": 1, **privacy} if query.draws else None,
             "training": {
                 "expected_batch_size": 20,

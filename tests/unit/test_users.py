@@ -27,6 +27,7 @@ from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
 
 NAME = "shared layer"
+PUBLIC_GRADIENTS = {"source": "public-gradients"}
 OWNERS = torch.tensor([2, 0, 1, 0, 2, 2, 2, 0, 4, 2])  # user 3 has nothing
 
 
@@ -233,9 +234,15 @@ def test_the_statement_names_the_user_as_what_is_protected() -> None:
     assert statement.examples == 50
 
 
+def given(method: str) -> dict[str, Any]:
+    """Return the source of a method's side information: digits are in no public text."""
+    return {"side_information": PUBLIC_GRADIENTS} if method in ("adadps-fed", "adas-fed") else {}
+
+
 @pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedadam", "adadps-fed"])
 def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path) -> None:
-    run = Run.prepare(spec(method, local_learning_rate=0.5, local_batch_size=4), cache, "cpu")
+    options = {"local_learning_rate": 0.5, "local_batch_size": 4, **given(method)}
+    run = Run.prepare(spec(method, **options), cache, "cpu")
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.units.engine
     assert isinstance(users, UserEngine)
@@ -249,7 +256,7 @@ def test_a_step_of_a_run_is_the_mean_of_clipped_updates(method: str, cache: Path
 
 @pytest.mark.parametrize("method", ["fedavg", "fedadam", "adas-fed"])
 def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: Path) -> None:
-    own = {"method": {"id": method, "learning_rate": 1.0}, "privacy": None}
+    own = {"method": {"id": method, "learning_rate": 1.0, **given(method)}, "privacy": None}
     run = Run.prepare(from_mapping(SPEC | own), cache, "cpu")
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.units.engine
@@ -263,7 +270,8 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
 
 
 def test_side_information_divides_the_local_steps(cache: Path) -> None:
-    run = Run.prepare(spec("adadps-fed", local_learning_rate=0.1, gamma=0.02), cache, "cpu")
+    options = {"local_learning_rate": 0.1, "gamma": 0.02, "side_information": PUBLIC_GRADIENTS}
+    run = Run.prepare(spec("adadps-fed", **options), cache, "cpu")
     theta, users = run.theta.clone(), run.units.engine
     assert isinstance(users, UserEngine)
     assert run.known.side_information is not None
@@ -287,9 +295,8 @@ def test_more_users_a_round_than_there_are_is_refused() -> None:
 
 
 def test_adadps_without_public_examples_says_what_to_do(cache: Path) -> None:
-    run = from_mapping(
-        SPEC | {"dataset": "digits-users", "method": {**SPEC["method"], "id": "adadps-fed"}}
-    )
+    method = {**SPEC["method"], "id": "adadps-fed", "side_information": PUBLIC_GRADIENTS}
+    run = from_mapping(SPEC | {"dataset": "digits-users", "method": method})
     with pytest.raises(UserError, match="public_examples"):
         Run.prepare(run, cache, "cpu")
 

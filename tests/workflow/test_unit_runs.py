@@ -40,7 +40,10 @@ STUDY: dict[str, Any] = {
         "users": PANEL
         | {
             "datasets": [{"id": "digits-users", "public_examples": 40}],
-            "methods": [FED | {"id": name} for name in ("dp-fedavg", "dp-fedadam", "adadps-fed")],
+            "methods": [
+                *(FED | {"id": name} for name in ("dp-fedavg", "dp-fedadam")),
+                FED | {"id": "adadps-fed", "side_information": {"source": "public-gradients"}},
+            ],
         },
     },
     "report": [],

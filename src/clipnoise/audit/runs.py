@@ -14,6 +14,8 @@ from clipnoise.audit.sensitivity import EXCESS
 from clipnoise.audit.subject import Recorder
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits, DigitsUsers
+from clipnoise.data.side_information import PublicGradients
+from clipnoise.methods.base import WithSideInformation
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.samplers.fixed_size import ShuffledSampler
@@ -62,14 +64,16 @@ def run_spec(
         microbatch_size=subject.microbatches.size,
         microbatch_accounting=subject.microbatches.accounting,
     )
-    chosen = dataset or digits_for(subject)
+    chosen, method = dataset or digits_for(subject), subject.method
+    if isinstance(method, WithSideInformation):  # digits occur in no public text
+        method = replace(method, side_information=PublicGradients(source="public-gradients"))
     units = chosen.user_count() or chosen.sizes()["train"]
     size = min(expected_batch_size * subject.microbatches.size, units)
     training = Training(expected_batch_size=size, steps=steps, evaluations=1)
     return RunSpec(
         dataset=chosen,
         model=Logistic(),
-        method=subject.method,
+        method=method,
         privacy=privacy if subject.method.query.draws else None,
         training=replace(training, physical_batch_size=512),
         seed=seed,

@@ -77,7 +77,8 @@ class Method(Immutable):
         id: the name in run specs and tables.
         sees: what `update` is handed; clean values only in an oracle.
         uses_public_gradient: whether `public.gradient` must be there in every step.
-        uses_side_information: whether `public.side_information` must be there.
+        uses_side_information: whether `public.side_information` must be there; such a method has
+            an option `side_information` that names its source.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -121,10 +122,9 @@ class Method(Immutable):
         """Return whether training on public examples precedes the run."""
         return cls.warm_start is not Method.warm_start
 
-    @classmethod
-    def uses_public_data(cls) -> bool:
+    def uses_public_data(self) -> bool:
         """Return whether the method asks for public examples in any way."""
-        return cls.uses_public_gradient or cls.uses_side_information or cls.warms_up()
+        return self.uses_public_gradient or self.warms_up()
 
     def warm_start(self) -> WarmStart | None:
         """Return the training on public examples that precedes the run, or None."""

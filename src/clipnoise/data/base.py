@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
-    from clipnoise.lazy import torch
+    from clipnoise.lazy import np, torch
 
 PARTS = ("train", "validation", "test", "public")
 
@@ -116,6 +116,28 @@ class Splits:
         return cls(train, validation, test, public, provenance, users)
 
 
+@dataclass(frozen=True)
+class TokenCounts:
+    """How often each feature, or token id, occurs in public text.
+
+    Attributes:
+        occurrences: int64 of shape (features,).
+        texts_with: in how many texts each occurs, int64 of shape (features,).
+        texts: the number of texts.
+    """
+
+    occurrences: np.ndarray
+    texts_with: np.ndarray
+    texts: int
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the counts as arrays to be prepared; `Dataset.token_counts` reads them."""
+        return {
+            "public_counts": np.stack([self.occurrences, self.texts_with]).astype("int64"),
+            "public_texts": np.array([self.texts], "int64"),
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """Base of every dataset: a frozen dataclass with an `id` and its split options as fields.
@@ -205,6 +227,28 @@ class Dataset:
         For instance because the preprocessing uses statistics of private examples.
         """
         return None
+
+    def counted_in(self) -> str | None:
+        """Return the public text in which its tokens are counted, in words, or None.
+
+        It holds no private example: side information that it gives costs no ε.
+        """
+        return None
+
+    def token_counts(self, cache: Path) -> TokenCounts:
+        """Return how often each feature, or token id, occurs in the text of `counted_in`.
+
+        Raises:
+            UserError: it is not prepared, or was prepared without counts.
+        """
+        arrays, _ = self.read(cache)
+        if "public_counts" not in arrays:
+            raise UserError(
+                f"{cache / self.prepared}: holds no counts of public text. Prepare it again: "
+                f"clipnoise data prepare {self.invocation} --cache {cache}"
+            )
+        occurrences, texts_with = arrays["public_counts"]
+        return TokenCounts(occurrences, texts_with, int(arrays["public_texts"][0]))
 
     def require_users(self, method: str) -> int:
         """Return N for a method that protects users.

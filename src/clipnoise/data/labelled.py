@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from clipnoise.data.base import Examples, Partitioned, Splits
+from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedRows, RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature
@@ -35,8 +35,10 @@ else:
 
 Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
+Scale = Literal["review", "released-code"]
 
 NO_LABEL = -1
+FIXED_LENGTH = 290  # words of a review in the released code of AdaDPS
 ROWS_AT_ONCE = 4096
 
 
@@ -168,8 +170,8 @@ class Sequences(LabelledTexts):
 
     length: Count = 128
 
-    def encoder(self, cache: Path, weights: Path) -> Encode:
-        """Return the function that turns texts into token ids.
+    def encoder(self, cache: Path, weights: Path) -> tuple[Encode, TokenCounts | None]:
+        """Return the function that turns texts into token ids, and the counts of public text.
 
         Args:
             cache: the folder of prepared datasets, and of raw files.
@@ -182,8 +184,8 @@ class Sequences(LabelledTexts):
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         folder = self.raw_files(cache).require()
-        encode = self.encoder(cache, weights or cache.parent / "weights")
-        arrays: dict[str, np.ndarray] = {}
+        encode, counts = self.encoder(cache, weights or cache.parent / "weights")
+        arrays: dict[str, np.ndarray] = {} if counts is None else counts.arrays()
         for part in self.parts:
             ids, labels = RaggedWriter(cache, "uint16"), array("b")
             for row in encode(self.labelled(folder, part, labels)):
@@ -221,8 +223,8 @@ class TokenisedTexts(Sequences):
         vocabulary = TOKENIZERS[self.tokenizer].vocabulary
         return Signature("tokens", (self.length,), self.classes, vocabulary=vocabulary)
 
-    def encoder(self, cache: Path, weights: Path) -> Encode:
-        return Tokenizer(self.tokenizer, weights, self.length).encode
+    def encoder(self, cache: Path, weights: Path) -> tuple[Encode, TokenCounts | None]:
+        return Tokenizer(self.tokenizer, weights, self.length).encode, None
 
 
 GLUE = "A. Wang et al., GLUE, ICLR 2019; nyu-mll/glue on the Hugging Face hub"
@@ -441,6 +443,9 @@ class CountedWords(LabelledTexts):
             return None
         return "the vocabulary was counted in the private reviews, which no noise covers"
 
+    def counted_in(self) -> str | None:
+        return "IMDB's 50,000 unlabelled reviews" if self.counted == "unlabelled" else None
+
     def vocabulary(self, cache: Path, size: int) -> Vocabulary:
         """Count a vocabulary of a given size.
 
@@ -472,16 +477,16 @@ class WordSequences(CountedWords, Sequences):
 
     prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "length")
 
-    length: Count = 290
+    length: Count = FIXED_LENGTH
 
     @property
     def signature(self) -> Signature:
         shape, words, meaning = (self.length,), self.words, self.meaning
         return Signature("tokens", shape, self.classes, vocabulary=words, meaning=meaning)
 
-    def encoder(self, cache: Path, weights: Path) -> Encode:
+    def encoder(self, cache: Path, weights: Path) -> tuple[Encode, TokenCounts | None]:
         vocabulary = self.vocabulary(cache, self.words - FIRST)
-        return partial(vocabulary.encode, length=self.length)
+        return partial(vocabulary.encode, length=self.length), vocabulary.counts_of_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,35 +511,45 @@ class BagOfWords(CountedWords):
 
     Attributes:
         features: "bag-of-words" is the relative frequency of a word in a review; "tf-idf" is that
-            times ln(reviews / reviews with the word), counted in the vocabulary's reviews.
+            times the logarithm of reviews / reviews with the word, counted in the vocabulary's
+            reviews.
+        scale: "review": a frequency is relative to the number of the review's words, and the
+            logarithm natural. "released-code": only the first 290 words count, a frequency is
+            relative to 290, and the logarithm has base 10, as in AdaDPS's imdb/data; clip norms and
+            learning rates of its Table 5 belong to this scale.
 
     Source: AdaDPS, Appendix B and released code.
     """
 
     preprocessing: ClassVar[str] = (
-        "lower case, without markup and punctuation; relative frequency of each word, or tf-idf"
+        "lower case, without markup and punctuation; frequency of each word, or tf-idf"
     )
-    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "features")
+    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "features", "scale")
 
     features: Literal["bag-of-words", "tf-idf"] = "bag-of-words"
+    scale: Scale = "review"
 
     @property
     def signature(self) -> Signature:
-        meaning = f"{self.features} of {self.meaning}"
+        scale = "" if self.scale == "review" else f" ({self.scale})"
+        meaning = f"{self.features}{scale} of {self.meaning}"
         return Signature("features", (self.words,), self.classes, meaning=meaning)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         folder, vocabulary = self.raw_files(cache).require(), self.vocabulary(cache, self.words)
         idf = vocabulary.inverse_frequency if self.features == "tf-idf" else np.ones(self.words)
-        arrays: dict[str, np.ndarray] = {}
+        fixed = self.scale == "released-code"
+        if fixed and self.features == "tf-idf":
+            idf = idf / np.log(10)
+        arrays = vocabulary.counts.arrays()
         for part in self.parts:
             columns, values = RaggedWriter(cache, "uint16"), RaggedWriter(cache, "float32")
             labels = array("b")
             for (text,) in self.labelled(folder, part, labels):
-                words = words_in(text)
+                words = words_in(text)[: FIXED_LENGTH if fixed else None]
                 ranks, counts = ranks_and_counts(words, vocabulary.rank)
                 columns.append(ranks)
-                values.append(counts / max(len(words), 1) * idf[ranks])
+                values.append(counts / (FIXED_LENGTH if fixed else max(len(words), 1)) * idf[ranks])
             arrays[f"{part}_starts"], arrays[f"{part}_columns"] = columns.arrays()
             arrays[f"{part}_values"] = values.arrays()[1]
             arrays[f"{part}_labels"] = np.array(labels)

@@ -16,7 +16,7 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from clipnoise.data.base import Examples, Partitioned, Splits
+from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature, TaskName
@@ -140,12 +140,17 @@ class StackOverflow(Partitioned):
             return None
         return "words and tags were counted over the private users too, which no noise covers"
 
+    def counted_in(self) -> str | None:
+        if self.counted != "held-out":
+            return None
+        return f"the sentences of {HELD_OUT:,} users whom the source holds out"
+
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write words and tags of every sentence, sparse, one user after the other."""
         folder = self.raw_files(cache).require()
         kinds = {"words": "uint16", "values": "float32", "tags": "uint16"}
         with open_database(folder / DATABASE, cache) as database:
-            word, tag = self._vocabularies(folder, database)
+            word, tag, counts = self._vocabularies(folder, database)
             rows = {name: RaggedWriter(cache, kind) for name, kind in kinds.items()}
             owners, tests = [], []
             for user, name in enumerate(self._names(database)):
@@ -161,7 +166,7 @@ class StackOverflow(Partitioned):
             rows[name].arrays()[0] for name in ("words", "tags")
         )
         arrays["users"], arrays["test"] = np.array(owners, "int32"), np.array(tests, "bool")
-        self.write(cache, arrays)
+        self.write(cache, arrays | counts)
 
     def _names(self, database: Database) -> list[str]:
         names = database.users("train")
@@ -170,10 +175,14 @@ class StackOverflow(Partitioned):
 
     def _vocabularies(
         self, folder: Path, database: Database
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the rank of each word and of each tag, the most frequent first."""
+    ) -> tuple[dict[str, int], dict[str, int], dict[str, np.ndarray]]:
+        """Return the rank of each word and of each tag, the most frequent first, and the counts of
+        the words where no private user was counted.
+        """
         words: Counter[str] = Counter()
+        sentences_with: Counter[str] = Counter()
         tags: Counter[str] = Counter()
+        sentences = 0
         if self.counted == "published":
             words.update(read_counts(folder / f"{WORDS}.tar.bz2"))
             tags.update(read_counts(folder / f"{TAGS}.tar.bz2"))
@@ -181,8 +190,15 @@ class StackOverflow(Partitioned):
             for name in database.users("heldout")[:HELD_OUT]:
                 for sentence in database.sentences("heldout", name):
                     words.update(sentence.words)
+                    sentences_with.update(set(sentence.words))
                     tags.update(sentence.tags)
-        return self._kept("words", words, self.words), self._kept("tags", tags, self.tags)
+                    sentences += 1
+        word, tag = self._kept("words", words, self.words), self._kept("tags", tags, self.tags)
+        if self.counted == "published":
+            return word, tag, {}
+        occurrences = np.array([words[one] for one in word])
+        texts_with = np.array([sentences_with[one] for one in word])
+        return word, tag, TokenCounts(occurrences, texts_with, sentences).arrays()
 
     def _kept(self, kind: str, counts: Mapping[str, int], size: int) -> dict[str, int]:
         """Return the rank of the most frequent entries; too few raise UserError."""

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.augmentation import Augmentation
-from clipnoise.data.base import PARTS, Dataset, Examples, FourSizes, Splits, cut_rows
+from clipnoise.data.base import (
+    PARTS,
+    Dataset,
+    Examples,
+    FourSizes,
+    Splits,
+    TokenCounts,
+    cut_rows,
+)
 from clipnoise.data.images import (
     ImageTask,
     Scaled,
@@ -37,6 +45,8 @@ else:
 CELLS = 4  # squares per side of a pattern
 INK, NOISE = 160, 96  # upper bounds of pattern and noise; together they fill a byte
 IMAGES_AT_ONCE = 1024
+COUNTED = 1000  # texts that are drawn only to count tokens in them
+MORE_TEXTS = f"{COUNTED:,} further texts, drawn for that alone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,6 +311,15 @@ class SyntheticZipf(DrawnOfOneSize):
         inputs = np.where(places, informative, tokens)
         return Examples(torch.from_numpy(inputs), torch.from_numpy(labels))
 
+    def counted_in(self) -> str:
+        return MORE_TEXTS
+
+    def token_counts(self, cache: Path) -> TokenCounts:
+        draws = np.random.default_rng(derive("split", self.split_seed, 1))
+        tokens = self.draw("public", COUNTED, draws).dense().inputs.numpy()
+        rows = np.arange(COUNTED)[:, None] * self.vocabulary + tokens
+        return _counts(rows.ravel(), COUNTED, self.vocabulary)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTokens(DrawnOfOneSize):
@@ -437,12 +456,22 @@ class SyntheticSparse(Dataset):
             rows[name].arrays()[0] for name in ("columns", "tags")
         )
         arrays["users"] = users
-        self.write(cache, arrays)
+        others = draws.integers(max(self.users, 1), size=COUNTED)
+        entries, _, _ = self._words(others, draws)
+        self.write(cache, arrays | _counts(entries, COUNTED, self.features).arrays())
 
-    def _draw(
-        self, users: np.ndarray, draws: np.random.Generator, rows: dict[str, RaggedWriter]
-    ) -> None:
-        """Draw one example per entry of users, and append it."""
+    def counted_in(self) -> str:
+        return MORE_TEXTS
+
+    def _words(
+        self, users: np.ndarray, draws: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw one example per entry of users.
+
+        Returns:
+            For each word of each example, its example times `features` plus the word; the number of
+            words of each example; and its three tags, int64 of shape (users, 3).
+        """
         count, common = len(users), self.features // 2
         tags = draws.integers(self.tags, size=(count, 3))
         tags[:, 0] = np.where(draws.random(count) < 0.5, users % self.tags, tags[:, 0])
@@ -454,9 +483,16 @@ class SyntheticSparse(Dataset):
         tag = tags[row, draws.integers(3, size=len(row))]
         indicative = common + tag * each + draws.integers(each, size=len(row))
         column = np.where(draws.random(len(row)) < 0.3, indicative, column)
-        entries, counts = np.unique(row * self.features + column, return_counts=True)
+        return row * self.features + column, lengths, tags
+
+    def _draw(
+        self, users: np.ndarray, draws: np.random.Generator, rows: dict[str, RaggedWriter]
+    ) -> None:
+        """Draw one example per entry of users, and append it."""
+        drawn, lengths, tags = self._words(users, draws)
+        entries, counts = np.unique(drawn, return_counts=True)
         owner, word = np.divmod(entries, self.features)
-        ends = np.searchsorted(owner, np.arange(1, count))
+        ends = np.searchsorted(owner, np.arange(1, len(users)))
         shares = counts / lengths[owner]
         for columns, values, distinct in zip(
             np.split(word, ends), np.split(shares, ends), tags, strict=True
@@ -477,3 +513,15 @@ class SyntheticSparse(Dataset):
 
         owners = torch.from_numpy(arrays["users"][rows["train"].numpy()].astype("int64"))
         return Splits.build(take, sizes, provenance, owners if self.users else None)
+
+
+def _counts(entries: np.ndarray, texts: int, size: int) -> TokenCounts:
+    """Count tokens.
+
+    Args:
+        entries: for each token of each text, the text times `size` plus the token.
+        texts: the number of texts.
+        size: the number of different tokens.
+    """
+    texts_with = np.bincount(np.unique(entries) % size, minlength=size)
+    return TokenCounts(np.bincount(entries % size, minlength=size), texts_with, texts)

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clipnoise.data.base import Examples
+from clipnoise.data.base import Examples, TokenCounts
 from clipnoise.data.rows import RaggedRows, Rows
 from clipnoise.data.signature import NO_TARGET
 from clipnoise.errors import UserError
@@ -172,13 +172,13 @@ class Vocabulary:
 
     Attributes:
         rank: of each word from 0, the most frequent first; ties are in alphabetical order.
-        documents: in how many texts each occurs.
-        texts: the number of texts.
+        counts: of each word, in that order.
+        unknown: how many other words the texts have, repetitions included.
     """
 
     rank: dict[str, int]
-    documents: tuple[int, ...]
-    texts: int
+    counts: TokenCounts
+    unknown: int
 
     @classmethod
     def counted(cls, texts: Iterable[str], size: int, source: str) -> Vocabulary:
@@ -205,12 +205,24 @@ class Vocabulary:
                 f"words: {size} are asked for, but {source} has only {len(counts)} different ones."
             )
         rank = most_frequent(counts, size)
-        return cls(rank, tuple(documents[word] for word in rank), number)
+        occurrences, texts_with = (
+            np.array([counter[word] for word in rank]) for counter in (counts, documents)
+        )
+        unknown = counts.total() - int(occurrences.sum())
+        return cls(rank, TokenCounts(occurrences, texts_with, number), unknown)
 
     @property
     def inverse_frequency(self) -> np.ndarray:
         """Return ln(texts / texts with the word) of each word, float64 of shape (size,)."""
-        return np.log(self.texts / np.array(self.documents))
+        return np.log(self.counts.texts / self.counts.texts_with)
+
+    @property
+    def counts_of_ids(self) -> TokenCounts:
+        """Return the counts by token id: padding occurs nowhere, unknown words in every text."""
+        special = (np.array([0, self.unknown]), np.array([0, self.counts.texts]))
+        words = (self.counts.occurrences, self.counts.texts_with)
+        occurrences, texts_with = map(np.concatenate, zip(special, words, strict=True))
+        return TokenCounts(occurrences, texts_with, self.counts.texts)
 
     def encode(self, texts: Iterable[Sequence[str]], length: int) -> Iterator[np.ndarray]:
         """Turn texts into ids: 1 for an unknown word, then the words from 2 on.

@@ -21,6 +21,7 @@ from clipnoise.core.method import (
 )
 from clipnoise.core.query import Released
 from clipnoise.core.state import Public, State
+from clipnoise.data.side_information import FREQUENCY, SideInformation
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
 from clipnoise.privacy.queries import (
@@ -67,6 +68,26 @@ class Momentum(SingleRateMethod):
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
         return -self.learning_rate * self.velocity(g, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithSideInformation(Method):
+    """Base of the methods that divide by A + γ, A public side information fixed before training.
+
+    A was never counted on the private training file: it would not be side information, and a
+    guarantee would be void. Per feature or token it stands for the column of weights (or the row
+    of an embedding) that belongs to it, and is 1 for every other parameter, like a bias: the
+    feature of a bias is always 1. γ must suit the scale of A, whose largest value is 1 where tokens
+    are counted: where γ is far above A nothing is scaled.
+    """
+
+    uses_side_information = True
+
+    gamma: NonNegative = 1e-3
+    side_information: SideInformation = FREQUENCY
+
+    def uses_public_data(self) -> bool:
+        return self.side_information.needs_public_examples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from clipnoise.core.method import Method, OracleMethod
+from clipnoise.fields import to_plain
 from clipnoise.methods.registry import example, methods
 
 
@@ -97,10 +98,15 @@ def _entry(method: Method, option: str) -> Entry:
         summary=" ".join(lines[0].split()),
         text="\n\n".join(" ".join(line.split()) for line in lines[1:]),
         hyperparameters={
-            field.name: None if field.default is MISSING else field.default
+            field.name: None if field.default is MISSING else _plain(field.default)
             for field in fields(kind)
         },
     )
+
+
+def _plain(default: Any) -> Any:
+    """Return a default as a study writes it."""
+    return to_plain(default) if is_dataclass(default) else default
 
 
 def _needs(kind: type[Method]) -> str:

@@ -1,10 +1,13 @@
-"""Public data in a run: its gradients, side information from it, and a warm start."""
+"""Public data in a run: its gradients, a warm start on it, and side information."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from clipnoise.core.clipping import ClippedSum
@@ -12,9 +15,12 @@ from clipnoise.core.method import Method
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.data.base import Examples
+from clipnoise.data.side_information import PublicView
+from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.engine import GradientEngine, pieces
+from clipnoise.gradients.engine import FlatModel, GradientEngine, pieces
+from clipnoise.methods.base import WithSideInformation
 from clipnoise.privacy.draws import Draws
 from clipnoise.seeds import derive, generator
 
@@ -23,8 +29,8 @@ if TYPE_CHECKING:
 
     from clipnoise.run.spec import RunSpec
 
-SIDE_INFORMATION = "root mean square of the public examples' gradients at the initial parameters"
 PIECE = 64
+FEATURE_AXIS = {"features": 1, "tokens": 0}  # of the weights of a linear layer, of an embedding
 
 
 @dataclass
@@ -60,8 +66,8 @@ class PublicData:
         """Go to a saved position; the mini-batches that follow are the same bit for bit."""
         self.draws.set_state(state)
 
-    def side_information(self, theta: Tensor) -> Tensor:
-        """Return how large each coordinate's gradient is on public examples, shape (d,)."""
+    def gradient_sizes(self, theta: Tensor) -> Tensor:
+        """Return the root mean square of each coordinate's gradient on public examples, (d,)."""
         squares = torch.zeros_like(theta)
         every = torch.arange(len(self.examples))
         for chosen in pieces(len(self.examples), PIECE):
@@ -92,6 +98,70 @@ class PublicData:
 
     def _mean(self, theta: Tensor, masks: Masks) -> Tensor:
         return self.engine.mean_gradient(*self.examples.take(masks.examples), theta, masks)
+
+
+def side_information(
+    spec: RunSpec, cache: Path, flat: FlatModel, public: PublicData | None
+) -> tuple[Tensor | None, dict[str, str]]:
+    """Return A of a run, shape (d,), or None, and where it comes from as data of the result.
+
+    Args:
+        spec: the run.
+        cache: the folder of prepared datasets.
+        flat: the network at its initial parameters.
+        public: the run's public data, or None.
+
+    Raises:
+        UserError: a source lacks what it reads, or the model has no weights per feature.
+    """
+    if not isinstance(spec.method, WithSideInformation):
+        return None, {}
+    source, dataset, theta = spec.method.side_information, spec.dataset, flat.theta.clone()
+
+    def gradient_sizes() -> np.ndarray:
+        assert public is not None  # such a method says that it uses public data
+        return np.asarray(public.gradient_sizes(theta).cpu())
+
+    sizes = source.sizes(PublicView(dataset, cache, gradient_sizes))
+    values = torch.from_numpy(sizes).to(flat.theta)
+    if len(values) != len(flat.theta):
+        values = over_parameters(values, flat, dataset.signature)
+    written = hashlib.sha256(sizes.astype("<f8").tobytes()).hexdigest()
+    origin = {"side information": source.origin(dataset), "sha256 of side information": written}
+    return values, origin
+
+
+def over_parameters(sizes: Tensor, flat: FlatModel, signature: Signature) -> Tensor:
+    """Return A per feature as A per coordinate: 1 outside of the first layer's weights.
+
+    In a linear layer on features A belongs to a column, in an embedding of tokens to a row; 0 is
+    the token of padding, whose row keeps 1.
+
+    Args:
+        sizes: A of each feature or token, shape (features,).
+        flat: the network.
+        signature: what an example looks like.
+
+    Returns:
+        Shape (d,).
+
+    Raises:
+        UserError: A has another length, or no weights belong to single features.
+    """
+    pieces = [torch.ones(shape).to(sizes) for shape in flat.shapes]
+    features = signature.vocabulary or signature.shape[0]
+    axis = FEATURE_AXIS.get(signature.kind)
+    fitting = [p for p in pieces if axis is not None and p.ndim == 2 and p.shape[axis] == features]
+    if len(sizes) != features or not fitting:
+        raise UserError(
+            f"method.side_information: {len(sizes)} numbers, but it takes one for each of the "
+            f"{len(flat.theta)} parameters, or for each feature (or token) of a model whose first "
+            f"layer has weights for each of its {features}."
+        )
+    if signature.kind == "tokens":
+        sizes = torch.cat([sizes.new_ones(1), sizes[1:]])
+    fitting[0].copy_(sizes if axis == 1 else sizes[:, None])
+    return flat.join(pieces)
 
 
 def warm_step(

@@ -18,6 +18,7 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
+from clipnoise.methods.base import WithSideInformation
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model, model_class
 from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
@@ -134,6 +135,8 @@ class RunSpec:
             self._check_strict()
         if self.public is not None:
             self._check_public(self.public)
+        if isinstance(self.method, WithSideInformation):
+            self.method.side_information.check(self.dataset)
         if self.unit == "user" and self.privacy is not None:
             self._check_users(self.dataset.shared_users())
         if self.unit == "node":

@@ -24,7 +24,7 @@ from clipnoise.resumable import gather, restore
 from clipnoise.run.diagnostics import Diagnostics
 from clipnoise.run.memory import PeakMemory, PhysicalBatch
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
-from clipnoise.run.public import SIDE_INFORMATION, PublicData, public_data
+from clipnoise.run.public import PublicData, public_data, side_information
 from clipnoise.run.setup import (
     WEIGHTS,
     Units,
@@ -145,6 +145,7 @@ class Run:
         theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
             (`engine.flat.theta`) is overwritten at each pass and each evaluation.
         known: what the update knows at every step: σ, B, T and side information.
+        origin: where the side information comes from, as data of the result.
         past: the last iterates, newest first.
         sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
             replaces it.
@@ -162,6 +163,7 @@ class Run:
     theta: Tensor
     state: State
     known: Public
+    origin: dict[str, str]
     noise: NoiseSource
     sampler: Sampler
     public: PublicData | None
@@ -201,28 +203,27 @@ class Run:
         choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
-        side_information = None
+        side, origin = side_information(spec, cache, choice.engine.flat, public)
         if public is not None:
-            if spec.method.uses_side_information:
-                side_information = public.side_information(theta)
             theta = public.warm(theta)
         known = Public(
             noise_multiplier=noise_multiplier,
             expected_batch_size=spec.microbatches.count(spec.training.expected_batch_size),
             sensitivity_factor=spec.sensitivity_factor,
             total_steps=spec.steps,
-            side_information=side_information,
+            side_information=side,
         )
         return cls(
             spec=spec,
             splits=splits,
-            units=private_units(spec, splits, choice.engine, side_information),
+            units=private_units(spec, splits, choice.engine, side),
             engine=choice.engine,
             engine_name=f"{choice.name}: {choice.reason}",
             task=task,
             theta=theta,
             state=State(like=theta),
             known=known,
+            origin=origin,
             noise=noise_source(spec, theta, device),
             sampler=sampler(spec),
             public=public,
@@ -312,9 +313,7 @@ class Run:
 
     def provenance(self) -> dict[str, str]:
         """Return where the data of the run came from, public knowledge included."""
-        if self.known.side_information is None:
-            return self.splits.provenance
-        return {**self.splits.provenance, "side_information": SIDE_INFORMATION}
+        return {**self.splits.provenance, **self.origin}
 
     def evaluate(self, t: int, epsilon: float | None, clock: Clock) -> Metrics:
         """Measure losses and accuracies at the current parameters.

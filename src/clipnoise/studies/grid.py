@@ -137,22 +137,20 @@ class PanelGrid:
         kind, privacy = method_class(setting.values["id"]), dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
-        public = None
-        if self._panel.public is not None and kind.uses_public_data():
-            values = _mapping(self._panel.public)
-            public = self._scale.dataset(values, called(values))
-        spec = from_mapping(
-            {
-                "dataset": self._scale.dataset(_options(setting.dataset), called(setting.dataset)),
-                "model": self._scale.model(_options(setting.model), called(setting.model)),
-                "method": self._scale.method({**setting.values, **configuration}, setting.label),
-                "privacy": privacy if example(kind).query.draws else None,
-                "training": self._scale.batches(self._panel.training),
-                "seed": self._panel.seeds[0],
-                "public": public,
-            },
-            file=f"{self._path} ({setting.where})",
-        )
+        values = {
+            "dataset": self._scale.dataset(_options(setting.dataset), called(setting.dataset)),
+            "model": self._scale.model(_options(setting.model), called(setting.model)),
+            "method": self._scale.method({**setting.values, **configuration}, setting.label),
+            "privacy": privacy if example(kind).query.draws else None,
+            "training": self._scale.batches(self._panel.training),
+            "seed": self._panel.seeds[0],
+        }
+        file = f"{self._path} ({setting.where})"
+        spec = from_mapping(values, file=file)
+        if self._panel.public is not None and spec.method.uses_public_data():
+            public = _mapping(self._panel.public)
+            other = self._scale.dataset(public, called(public))
+            spec = from_mapping({**values, "public": other}, file=file)
         return self._scale.shortened(spec)
 
     def _search(self, setting: Setting, tune: Tune) -> Search:

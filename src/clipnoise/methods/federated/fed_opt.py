@@ -15,7 +15,6 @@ from clipnoise.methods.base import (
     Count,
     LocalTraining,
     Momentum,
-    NonNegative,
     PlainUserMean,
     Positive,
     PrivateMethod,
@@ -24,6 +23,7 @@ from clipnoise.methods.base import (
     SingleRateMethod,
     State,
     Tensor,
+    WithSideInformation,
 )
 
 
@@ -105,12 +105,8 @@ class FedAvg(ServerMomentum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalScale(ServerMomentum):
+class LocalScale(WithSideInformation, ServerMomentum):
     """FedAvg whose local steps are w ← w − η ∇f(w)/(A + γ), A public side information."""
-
-    uses_side_information = True
-
-    gamma: NonNegative = 1e-3
 
     def local_training(self) -> LocalTraining:
         return LocalTraining(

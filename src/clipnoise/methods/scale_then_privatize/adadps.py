@@ -14,7 +14,6 @@ from clipnoise.methods.base import (
     Clean,
     ClippedMean,
     Decay,
-    NonNegative,
     OracleMethod,
     PlainMean,
     Positive,
@@ -23,6 +22,7 @@ from clipnoise.methods.base import (
     Released,
     State,
     Tensor,
+    WithSideInformation,
 )
 
 
@@ -176,18 +176,11 @@ class AdaDPSAdam(SGD, PrivateMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideScale(SGD):
+class SideScale(WithSideInformation, SGD):
     """What AdaDPS with side information shares with AdaS: s = 1/(A + γ), fixed before training.
-
-    A is public side information: token frequencies, TF-IDF values, or any given vector. Counted on
-    the private training file it would not be side information, and a guarantee would be void.
 
     Source: AdaDPS, Algorithm 1, option 2.
     """
-
-    uses_side_information = True
-
-    gamma: NonNegative = 1e-3
 
     def scale(self, state: State, public: Public) -> Tensor:
         return 1 / (public.require("side_information") + self.gamma)
