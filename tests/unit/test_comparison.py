@@ -16,8 +16,8 @@ from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.report.document import document
 from clipnoise.report.published import Comparison, compare, comparison_data, to_csv
-from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.report.records import read_curves, read_runs
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import comparisons, load_study
 
@@ -183,7 +183,8 @@ def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> Non
     assert found[1] == table
     assert found[0].panel == "comparison"
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
-    (item,) = document(one, runs, {}, folder)["items"]
+    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    (item,) = document(one, runs, curves, {}, folder)["items"]
     assert item["blocks"][0]["rows"][0]["cells"][0]["published"] == "90"
 
 
@@ -212,7 +213,8 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     one = load_study(study(tmp_path, panels=panels, report=report))
     rows = [*seeds(0.9), *seeds(0.9, panel="again")]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    first, second = document(one, runs, {}, tmp_path / "published")["items"]
+    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    first, second = document(one, runs, curves, {}, tmp_path / "published")["items"]
     assert first["notes"]
     assert not set(first["notes"]) & set(second["notes"])
 
@@ -254,8 +256,9 @@ def test_the_command_writes_the_comparison_and_names_a_study_without_one(
 
 def test_the_report_shows_the_comparison(tmp_path: Path) -> None:
     publish(tmp_path, "quickstart")
-    path, runs, _ = write_study(tmp_path, seeds(0.9, 0.92))
-    words = ["report", "--study", str(path), "--runs", str(runs), "--figures", str(tmp_path)]
+    path, runs, curves = map(str, write_study(tmp_path, seeds(0.9, 0.92)))
+    words = ["report", "--study", path, "--runs", runs, "--curves", curves]
+    words += ["--figures", str(tmp_path)]
     words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "r.pdf")]
     assert main(words) == 0
     assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")

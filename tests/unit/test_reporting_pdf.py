@@ -26,7 +26,8 @@ def make(folder: Path, rows, study=STUDY, figures=(1, 2, 3, 5)) -> Path:
         words += ["--study", path, "--runs", runs, "--curves", curves]
         assert main(["figure", *words]) == 0
     out = folder / "report.pdf"
-    words = ["--study", path, "--runs", runs, "--figures", str(folder / "figures")]
+    words = ["--study", path, "--runs", runs, "--curves", curves]
+    words += ["--figures", str(folder / "figures")]
     assert main(["report", *words, "--template", TEMPLATE, "--out", str(out)]) == 0
     return out
 
@@ -180,7 +181,7 @@ def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
     words = ["--study", path, "--runs", runs, "--curves", curves, "--out", out]
     assert main(["figure", *words, "--item", "0"]) == 2
     assert "item 0 is not a figure. Allowed: 1, 2, 3, 5." in capsys.readouterr().err
-    words = ["--study", path, "--runs", runs, "--figures", out, "--out", out]
+    words = ["--study", path, "--runs", runs, "--curves", curves, "--figures", out, "--out", out]
     assert main(["report", *words, "--template", "gone.typ"]) == 2
     assert "gone.typ: no such template." in capsys.readouterr().err
     broken = tmp_path / "broken.typ"
@@ -197,7 +198,7 @@ def test_reports_need_neither_torch_nor_mlflow(tmp_path):
     commands = [
         ["table", *common, "--panel", "comparison", "--out", str(tmp_path / "t")],
         ["figure", *common, "--curves", curves, "--item", "2", "--out", str(tmp_path / "2.svg")],
-        ["report", *common, "--figures", figures, "--template", TEMPLATE, "--out", pdf],
+        ["report", *common, "--curves", curves, "--figures", figures, "--out", pdf],
     ]
     code = (
         "import sys; from clipnoise.cli import main\n"

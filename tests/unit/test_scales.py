@@ -181,7 +181,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     drawn = ["--item", "1", "--curves", str(curves), "--out", str(images / "1.svg")]
     assert main(["figure", *common, *drawn]) == 0
     template = ROOT / "reports" / "templates" / "report.typ"
-    typeset = ["--figures", str(images), "--template", str(template)]
+    typeset = ["--curves", str(curves), "--figures", str(images), "--template", str(template)]
     typeset += ["--out", str(folder / "table1.pdf")]
     assert main(["report", *common, *typeset]) == 0
     return folder
@@ -208,7 +208,7 @@ def test_a_bundle_keeps_every_page_and_lists_every_artefact(marked: Path) -> Non
     template = ROOT / "reports" / "templates" / "bundle.typ"
     out = marked / "report.pdf"
     titles = {"paper/one": "First", "paper/two": "Second"}
-    out.write_bytes(bundle(names, titles, template, "not evidence"))
+    out.write_bytes(bundle(names, titles, template, watermark="not evidence"))
     assert pages(marked / "table1.pdf") == len(PdfReader(marked / "table1.pdf").pages)
     found = PdfReader(out).pages
     assert len(found) == 1 + 2 * pages(marked / "table1.pdf")

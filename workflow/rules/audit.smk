@@ -65,7 +65,8 @@ rule audit_report:
         control=expand(
             f"{RESULTS}/audit/control/{{control}}.json", control=list(MISTAKES)
         ),
-        template=f"{workflow.basedir}/reports/templates/audit.typ",
+        template=f"{TEMPLATES}/audit.typ",
+        shared=SHARED,
     output:
         report(
             f"{REPORTS}/audit/report.pdf",
@@ -88,7 +89,8 @@ rule audit_report:
 rule reaccount:
     input:
         published=f"{workflow.basedir}/reports/published/reaccounting.yaml",
-        template=f"{workflow.basedir}/reports/templates/audit.typ",
+        template=f"{TEMPLATES}/audit.typ",
+        shared=SHARED,
     output:
         table=f"{RESULTS}/reaccounting.csv",
         pdf=report(

@@ -1,4 +1,4 @@
-BUNDLE = f"{workflow.basedir}/reports/templates/bundle.typ"
+BUNDLE = f"{TEMPLATES}/bundle.typ"
 
 
 rule paper_report:
@@ -8,6 +8,10 @@ rule paper_report:
         ),
         scale=plan.scale or [],
         template=BUNDLE,
+        shared=SHARED,
+        fidelity=lambda wildcards: fidelity_files(
+            PUBLISHED, plan.papers[wildcards.paper]
+        ).values(),
     output:
         report(
             f"{REPORTS}/{{paper}}/report.pdf",
@@ -25,11 +29,12 @@ rule paper_report:
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
+        published=str(PUBLISHED),
         artefacts=lambda wildcards: plan.papers[wildcards.paper],
     shell:
         "clipnoise bundle {params.artefacts} --reports {params.reports:q}"
         " --studies {params.studies:q} --scale {input.scale:q} --template {input.template:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 
 
 use rule paper_report as every_report with:
@@ -37,6 +42,8 @@ use rule paper_report as every_report with:
         reports=expand(f"{REPORTS}/{{artefact}}.pdf", artefact=plan.artefacts),
         scale=plan.scale or [],
         template=BUNDLE,
+        shared=SHARED,
+        fidelity=fidelity_files(PUBLISHED, plan.artefacts).values(),
     output:
         report(
             f"{REPORTS}/all.pdf",
@@ -50,4 +57,5 @@ use rule paper_report as every_report with:
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
+        published=str(PUBLISHED),
         artefacts=plan.artefacts,

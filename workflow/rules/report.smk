@@ -1,6 +1,8 @@
+from clipnoise.studies.fidelity import fidelity_files
 from clipnoise.studies.study import published_tables
 
-TEMPLATE = f"{workflow.basedir}/reports/templates/report.typ"
+TEMPLATES = f"{workflow.basedir}/reports/templates"
+TEMPLATE, SHARED = f"{TEMPLATES}/report.typ", f"{TEMPLATES}/shared.typ"
 PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 
 
@@ -87,7 +89,10 @@ rule report:
     input:
         STUDY,
         runs=f"{COLLECTED}/{{study}}/runs.csv",
+        curves=f"{COLLECTED}/{{study}}/curves.csv",
         template=TEMPLATE,
+        shared=SHARED,
+        fidelity=lambda wildcards: fidelity_files(PUBLISHED, [wildcards.study]).values(),
         tables=lambda wildcards: plan.tables(wildcards.study),
         figures=lambda wildcards: plan.figures(wildcards.study),
         comparison=lambda wildcards: (
@@ -116,7 +121,7 @@ rule report:
         figures=lambda wildcards: f"{REPORTS}/{wildcards.study}/figures",
     shell:
         "clipnoise report --study {input.study:q} --scale {input.scale:q} --runs {input.runs:q}"
-        " --figures {params.figures:q} --template {input.template:q}"
+        " --curves {input.curves:q} --figures {params.figures:q} --template {input.template:q}"
         " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 
 
@@ -142,6 +147,8 @@ rule partial_report:
     input:
         STUDY,
         template=TEMPLATE,
+        shared=SHARED,
+        fidelity=lambda wildcards: fidelity_files(PUBLISHED, [wildcards.study]).values(),
     output:
         f"{REPORTS}/{{study}}/partial.pdf",
     log:

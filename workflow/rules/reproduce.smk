@@ -32,7 +32,11 @@ rule reproduce:
 rule reproduction_report:
     input:
         data=f"{plan.reproduced}/{{artefact}}/comparison.csv",
-        template=f"{workflow.basedir}/reports/templates/reproduction.typ",
+        template=f"{TEMPLATES}/reproduction.typ",
+        shared=SHARED,
+        fidelity=lambda wildcards: fidelity_files(
+            PUBLISHED, [wildcards.artefact]
+        ).values(),
     output:
         pdf=report(
             f"{REPORTS}/{{artefact}}.pdf",
@@ -50,9 +54,10 @@ rule reproduction_report:
         LOCK
     params:
         folder=subpath(input.data, parent=True),
+        published=str(PUBLISHED),
     shell:
         "clipnoise reproduction-report {wildcards.artefact} --template {input.template:q}"
-        " --data {params.folder:q} --out {output.pdf:q} > {log} 2>&1"
+        " --data {params.folder:q} --published {params.published:q} --out {output.pdf:q} > {log} 2>&1"
 
 
 rule reproductions:

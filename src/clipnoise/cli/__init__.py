@@ -24,7 +24,7 @@ def _files(**names: str) -> dict[str, str]:
 USERS = _files(
     audit="audit reaccount",
     doctor="doctor",
-    inventory="data methods weights",
+    inventory="data methods papers weights",
     mlflow="mlflow-sync mlflow-ui",
     privacy="account calibrate",
     reports="partial-report",

@@ -1,4 +1,4 @@
-"""What there is to run: datasets, pretrained weights and methods."""
+"""What there is to run: datasets, pretrained weights, methods and papers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from clipnoise.methods.catalogue import catalogue, method_page
 from clipnoise.models.base import Model, model_class
 from clipnoise.models.pretrained import pretrained_weights, weight_files
 from clipnoise.plugins import plugins
+from clipnoise.studies.study import PUBLISHED
 
 HEAD = """# Datasets
 
@@ -305,3 +306,17 @@ def methods(markdown: Markdown = None) -> None:
         table.add_row(*(str(getattr(entry, column)) for column in columns))
     console = Console()
     Console(width=None if console.is_terminal else 220).print(table)
+
+
+@options.command()
+def papers(
+    markdown: Annotated[Path, "Folder to write the documentation pages to."] = Path("docs/papers"),
+    studies: Annotated[Path, "Folder of study files."] = options.STUDIES,
+    published: Annotated[Path, "Folder of published numbers."] = PUBLISHED,
+) -> None:
+    """Write a page for each paper: its artefacts, its claims, and what it leaves open."""
+    from clipnoise.papers.page import paper_pages
+
+    for paper, page in paper_pages(studies, published).items():
+        write_atomically(markdown / f"{paper}.md", page)
+        print(markdown / f"{paper}.md")

@@ -18,7 +18,8 @@ from clipnoise.studies.study import PUBLISHED, comparisons, load_study
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
-Published = Annotated[Path, "Folder of published tables."]
+CurvesTable = Annotated[Path, "The study's curves.csv, written by collect."]
+Published = Annotated[Path, "Folder of published tables, and of what each paper leaves open."]
 Pdf = Annotated[Path, "PDF to write."]
 Experiment = Annotated[str, options.ARGUMENT]
 
@@ -63,7 +64,7 @@ def figure(
     study: StudyFile,
     item: Annotated[int, "Number of the report item, counted from 0."],
     runs: RunsTable,
-    curves: Annotated[Path, "The study's curves.csv, written by collect."],
+    curves: CurvesTable,
     out: Annotated[Path, "SVG file to write."],
     scale: options.Scale = None,
 ) -> None:
@@ -122,6 +123,7 @@ def compare(
 def report(
     study: StudyFile,
     runs: RunsTable,
+    curves: CurvesTable,
     figures: Annotated[Path, "Folder of figures, named <item>.svg."],
     out: Pdf,
     template: options.Template = options.TEMPLATES / "report.typ",
@@ -134,10 +136,10 @@ def report(
     damaged runs are listed, and so are missing figures.
     """
     from clipnoise.report.pdf import build_report
-    from clipnoise.report.records import read_runs
+    from clipnoise.report.records import read_curves, read_runs
 
-    plan = load_study(study, scale)
-    write_atomically(out, build_report(plan, read_runs(runs), figures, template, published))
+    plan, tables = load_study(study, scale), (read_runs(runs), read_curves(curves))
+    write_atomically(out, build_report(plan, *tables, figures, template, published))
     print(f"{out}: {plan.title}")
 
 
@@ -172,7 +174,7 @@ def partial_report(
             if item.drawn:
                 image = draw_figure(item, runs, curves, plan.scale.watermark)
                 (folder / f"{number}.svg").write_bytes(image)
-        write_atomically(out, build_report(plan, runs, folder, template, published))
+        write_atomically(out, build_report(plan, runs, curves, folder, template, published))
     done = int((runs["status"] == "completed").sum())
     print(f"{out}: {done} of {len(runs)} planned runs completed")
 
@@ -184,6 +186,7 @@ def bundle(
     reports: Annotated[Path, "Folder of their PDFs."] = Path("reports"),
     studies: Annotated[Path, "Folder of study files."] = options.STUDIES,
     template: options.Template = options.TEMPLATES / "bundle.typ",
+    published: Published = PUBLISHED,
     scale: options.Scale = None,
 ) -> None:
     """Join the reports of artefacts, e.g. dp-pmlf/table1, into one PDF with a table of contents."""
@@ -195,7 +198,8 @@ def bundle(
         name: load_study(file).title if file.is_file() else experiment_class(name).title
         for name, file in files.items()
     }
-    write_atomically(out, join(paths, titles, template, read_scale(scale).watermark))
+    watermark = read_scale(scale).watermark
+    write_atomically(out, join(paths, titles, template, published, watermark))
     print(f"{out}: {len(paths)} artefacts")
 
 
@@ -238,12 +242,13 @@ def reproduction_report(
     data: Annotated[Path, "Folder written by clipnoise reproduce."],
     out: Pdf,
     template: options.Template = options.TEMPLATES / "reproduction.typ",
+    published: Published = PUBLISHED,
 ) -> None:
     """Make the PDF of an exact experiment from its CSV files, and copy its comparison beside it."""
     from clipnoise.papers.report import build
 
     results = Results(data)
-    pdf = build(experiment_class(experiment), results, template)
+    pdf = build(experiment_class(experiment), results, template, published)
     comparison = results.table("comparison")
     if results.watermark:
         comparison = comparison.assign(warning=results.watermark)

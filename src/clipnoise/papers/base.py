@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 PACKAGE = "clipnoise.papers"
 COMPARISON = ("quantity", "published", "measured", "difference")
-REPORT = ("title", "source", "setup", "figures", "remarks")  # the members that make the report
+REPORT = ("title", "source", "setup", "claims", "figures", "remarks")  # make the report
 
 Row = Mapping[str, Any]
 
@@ -43,6 +44,25 @@ class Quantity:
     measured: float | None
     cell: str | None = None
     formula: float | None = None
+
+
+@dataclass(frozen=True)
+class QuantityClaim:
+    """What a paper says of a measured number, or of how much larger it is than another one.
+
+    Attributes:
+        text: what the paper says.
+        source: where it says so.
+        quantity: name of the number.
+        minus: name of the number that is subtracted; empty for none.
+        bounds: the open interval that the result is claimed to lie in.
+    """
+
+    text: str
+    source: str
+    quantity: str
+    minus: str = ""
+    bounds: tuple[float, float] = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -138,6 +158,7 @@ class Experiment(Section):
         title: title of the report.
         source: paper, section and artefact.
         setup: what was run, a paragraph each.
+        claims: what the paper says of the numbers.
     """
 
     id: ClassVar[str]
@@ -145,6 +166,7 @@ class Experiment(Section):
     title: ClassVar[str]
     source: ClassVar[str]
     setup: ClassVar[tuple[str, ...]]
+    claims: ClassVar[tuple[QuantityClaim, ...]] = ()
 
     def run(self) -> Findings:
         """Run the experiment; the same settings give the same findings on the same machine."""

@@ -13,10 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.papers.base import Experiment, Results
+from clipnoise.report.claims import PLAIN, bounds_text, claim_row, quantity_found
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import duration, significant
 from clipnoise.report.pdf import typeset
+from clipnoise.studies.fidelity import open_settings
+from clipnoise.studies.study import PUBLISHED
 
 SMALLER = (
     "This run is smaller than what is described below: the first settings at the end replace those "
@@ -24,13 +27,16 @@ SMALLER = (
 )
 
 
-def build(experiment: type[Experiment], results: Results, template: Path) -> bytes:
+def build(
+    experiment: type[Experiment], results: Results, template: Path, published: Path = PUBLISHED
+) -> bytes:
     """Make the PDF of an experiment.
 
     Args:
         experiment: draws the figures and writes the text.
         results: what its run wrote.
         template: the Typst file.
+        published: the folder with what each paper leaves open.
 
     Returns:
         The PDF; the same bytes for the same input.
@@ -54,12 +60,27 @@ def build(experiment: type[Experiment], results: Results, template: Path) -> byt
             "setup": [*([SMALLER] if results.watermark else []), *experiment.setup],
             "figures": figures,
             "remarks": experiment.remarks(results),
+            "claims": _claims(experiment, results),
+            "claim-note": "",
             "comparison": _comparison(results.table("comparison")),
             "watermark": results.watermark,
             "provenance": _provenance(results.provenance),
             "settings": settings.read_text() if settings.is_file() else "",
+            "open-settings": open_settings(experiment.id, published),
         }
         return typeset(content, template, images)
+
+
+def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, Any]]:
+    rows = []
+    for claim in experiment.claims:
+        value = results.measured(claim.quantity)
+        value -= results.measured(claim.minus) if claim.minus else 0.0
+        sides = f"{claim.quantity} − {claim.minus}" if claim.minus else claim.quantity
+        found = [quantity_found(sides, value, claim.bounds)]
+        said = bounds_text(claim.bounds, PLAIN)
+        rows.append(claim_row((claim.text, claim.source), said, found, PLAIN, results.watermark))
+    return rows
 
 
 def _comparison(table: pd.DataFrame) -> list[dict[str, str]]:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from clipnoise.report.claims import CLAIM_NOTE, claims_data
 from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
 from clipnoise.report.privacy import headline, privacy_statement, tuned
 from clipnoise.report.published import compare, comparison_data
 from clipnoise.report.records import STATUSES
 from clipnoise.report.tables import TEST, build_table, table_notes
+from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
@@ -37,12 +39,16 @@ READING = (
 
 
 def document(
-    study: Study, runs: pd.DataFrame, figures: Mapping[int, str], published: Path = PUBLISHED
+    study: Study,
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    figures: Mapping[int, str],
+    published: Path = PUBLISHED,
 ) -> dict[str, Any]:
     """Return the whole content of a report.
 
     Args:
-        study, runs, published: as in `build_report`, and so are the errors.
+        study, runs, curves, published: as in `build_report`, and so are the errors.
         figures: path of the image of a report item, by its number; a missing one is reported as
             not drawn.
     """
@@ -58,6 +64,8 @@ def document(
         "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
+        "claims": claims_data(study.claims, runs, curves, study.scale.watermark),
+        "claim-note": CLAIM_NOTE,
         "items": _noted_once(
             comparison_data(compare(runs, item, tables[item]))
             if item in tables
@@ -69,6 +77,7 @@ def document(
         "configurations": _configurations(runs),
         "tuning": tuned(runs),
         "provenance": _provenance(distinct),
+        "open-settings": open_settings(study.name, published),
     }
 
 

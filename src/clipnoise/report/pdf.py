@@ -17,19 +17,16 @@ import typst
 from clipnoise.errors import UserError
 from clipnoise.report.document import document
 from clipnoise.report.figures.canvas import without_mark
+from clipnoise.studies.fidelity import fidelity_files, read_fidelity
 from clipnoise.studies.study import PUBLISHED, Study
 
-PAPERS = {
-    "adadps": "Private Adaptive Optimization with Side Information (AdaDPS)",
-    "design-principles": "On Design Principles for Private Adaptive Optimizers",
-    "dp-adambc": "DP-AdamBC: Your DP-Adam Is Actually DP-SGD",
-    "dp-pmlf": "Enhancing DPSGD via Per-Sample Momentum and Low-Pass Filtering (DP-PMLF)",
-}
+SHARED = "shared.typ"  # beside every template, for what it shares with others
 
 
 def build_report(
     study: Study,
     runs: pd.DataFrame,
+    curves: pd.DataFrame,
     figures: Path,
     template: Path,
     published: Path = PUBLISHED,
@@ -39,10 +36,11 @@ def build_report(
     Args:
         study: what to show.
         runs: runs.csv.
+        curves: curves.csv.
         figures: folder of the drawn figures, each named by the number of its report item,
             `<number>.svg`; a missing one is reported as not drawn.
         template: the Typst file.
-        published: the folder of published tables.
+        published: the folder of published tables, and of what papers leave open.
 
     Returns:
         The PDF; the same bytes for the same input.
@@ -54,7 +52,7 @@ def build_report(
     names = {number: f"{number}.svg" for number, _ in enumerate(study.report)}
     drawn = {number: name for number, name in names.items() if (figures / name).is_file()}
     images = {name: figures / name for name in drawn.values()}
-    return typeset(document(study, runs, drawn, published), template, images)
+    return typeset(document(study, runs, curves, drawn, published), template, images)
 
 
 def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Path]) -> bytes:
@@ -81,9 +79,10 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
         root = Path(name)
         main = Path(shutil.copy(template, root / "report.typ"))
         (root / "content.json").write_text(json.dumps(content, ensure_ascii=False))
-        for image, path in images.items():
+        shared = template.with_name(SHARED)
+        for file, path in {**images, **({SHARED: shared} if shared.is_file() else {})}.items():
             drawn = path.read_bytes()
-            (root / image).write_bytes(without_mark(drawn) if path.suffix == ".svg" else drawn)
+            (root / file).write_bytes(without_mark(drawn) if path.suffix == ".svg" else drawn)
         try:
             return typst.compile(main, root=root, ignore_system_fonts=True, timestamp=0)
         except typst.TypstError as error:
@@ -91,14 +90,21 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
 
 
 def bundle(
-    artefacts: Mapping[str, Path], titles: Mapping[str, str], template: Path, watermark: str = ""
+    artefacts: Mapping[str, Path],
+    titles: Mapping[str, str],
+    template: Path,
+    published: Path = PUBLISHED,
+    watermark: str = "",
 ) -> bytes:
     """Put the reports of several artefacts into one PDF, a chapter per paper.
+
+    A chapter ends with all that its paper leaves open.
 
     Args:
         artefacts: their PDFs by name, `<paper>/<artefact>`.
         titles: their titles by name.
         template: the Typst file.
+        published: the folder with what each paper leaves open.
         watermark: printed on the first page, too; empty for none.
 
     Returns:
@@ -109,9 +115,12 @@ def bundle(
         UserError: a PDF is missing or was not made by this suite.
     """
     files = {name: f"{number}.pdf" for number, name in enumerate(artefacts)}
+    fidelity = fidelity_files(published, artefacts)
+    papers = {paper: read_fidelity(path) for paper, path in fidelity.items()}
     chapters = [
         {
-            "title": PAPERS.get(paper, paper),
+            "title": papers[paper].title if paper in papers else paper,
+            "open-settings": papers[paper].rows() if paper in papers else [],
             "artefacts": [
                 {
                     "name": name,

@@ -16,6 +16,7 @@ from scipy import stats
 from clipnoise.report.formats import Metric
 
 ALPHA = 0.05
+LEVEL = 0.95
 
 K = TypeVar("K", bound=Hashable)
 Withheld = Literal["", "unfinished", "alone", "failed", "one seed"]
@@ -113,6 +114,29 @@ def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> f
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its 95% confidence interval, whose ends are NaN with fewer than two values."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_interval(differences: Mapping[int, float]) -> Interval:
+    """Return the t-interval of a mean difference, the counterpart of `paired_p_value`.
+
+    Args:
+        differences: by seed.
+    """
+    values = list(differences.values())
+    if len(values) < 2:
+        return Interval(values[0] if values else math.nan, math.nan, math.nan)
+    mean, error = float(np.mean(values)), float(stats.sem(values))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
+    return Interval(mean, mean - reach, mean + reach)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for the number of comparisons.
 
@@ -180,7 +204,6 @@ Scores = Sequence[NDArray[np.float64]]  # one array over seeds per task; higher 
 Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 RESAMPLES = 2000
-LEVEL = 0.95
 
 
 def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:

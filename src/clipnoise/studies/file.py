@@ -7,11 +7,14 @@ file of its paper, the study's defaults, its own values, and one option of each 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import StringConstraints
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
@@ -39,6 +42,11 @@ RESULTS = ("table", "published")  # a panel's results, the second beside those o
 TABLES = (*RESULTS, "moments-table")
 CURVES = ("curves", "accuracy-along-epsilon")
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
+ClaimMetric = (
+    CurveMetric
+    | Literal["largest_drop", "mean_test_accuracy"]  # of a curve
+    | Annotated[str, StringConstraints(pattern=r"^[a-z_]+\.(min|q1|median|q3|max|mean)$")]
+)
 PAPER_FILE = "paper.yaml"  # beside the studies of a paper
 
 
@@ -118,6 +126,61 @@ class ReportEntry(Shown):
             raise ValueError("give exactly one of kind and each")
         if self.panel and self.panels:
             raise ValueError("give at most one of panel and panels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperClaim:
+    """What a paper says of its results, as a bound on the advantage of a method over others.
+
+    The advantage is the difference of a metric, positive where the method is better.
+
+    Attributes:
+        text: what the paper says.
+        source: where it says so.
+        method: the label of a method, or the id of the only one that has it in a panel.
+        than: the methods that it is compared with; none bounds the metric itself.
+        panels: as in ReportEntry; every panel if it names none.
+        only: as in ReportEntry.
+        than_panel: the panel that `than` is in; empty takes the same one.
+        datasets, models, epsilons: where it is claimed; everywhere if none is named.
+        metric: a metric, a statistic of diagnostics such as `v_private.median`, or one of a curve:
+            the largest fall of test accuracy from one evaluation to the next, or its mean over the
+            evaluations. None takes test accuracy, or test loss where there is none.
+        at_least: the smallest advantage that is claimed; 0 if no bound is given.
+        at_most: the largest one.
+        over: whether it is claimed of each dataset, model and budget, or of their mean.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    text: str
+    source: str
+    method: str
+    than: tuple[str, ...] = ()
+    panels: tuple[str, ...] = ()
+    only: dict[str, str] = field(default_factory=dict)
+    than_panel: str = ""
+    datasets: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    epsilons: tuple[Positive, ...] = ()
+    metric: ClaimMetric | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    over: Literal["each", "mean"] = "each"
+
+    def __post_init__(self) -> None:
+        if self.than_panel and not self.than:
+            raise ValueError("`than_panel` needs `than`")
+        if not self.than and self.at_least is None and self.at_most is None:
+            raise ValueError("a claim without `than` needs a bound")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval that the advantage is claimed to lie in; infinite ends are no bounds."""
+        low, high = self.at_least, self.at_most
+        if low is None:
+            low = 0.0 if high is None else -math.inf
+        return low, math.inf if high is None else high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +281,7 @@ class StudyFile:
         shares: the study whose panels these are, with what they share and how they are scaled;
             instead of panels.
         report: what is shown, in order.
+        claims: what the paper says of these results.
         scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
             study that is small already and is the same at every scale.
     """
@@ -231,6 +295,7 @@ class StudyFile:
     panels: dict[str, PanelValues] = field(default_factory=dict)
     shares: str = ""
     report: tuple[ReportEntry, ...]
+    claims: tuple[PaperClaim, ...] = ()
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

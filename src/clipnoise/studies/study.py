@@ -12,6 +12,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
 from clipnoise.run.spec import RunSpec
+from clipnoise.studies.claims import PlacedClaim, place_claims
 from clipnoise.studies.file import (
     PAPER_FILE,
     Panel,
@@ -44,6 +45,7 @@ class Study:
             lines.
         panels: the grids by name.
         report: what the report shows, in order.
+        claims: what the paper says of these results, and which of them it means.
         scale: how much smaller it is made.
         at: the name of that scale.
         sources: the other files that it was read from: its paper's, and a study whose panels it
@@ -56,6 +58,7 @@ class Study:
     description: str
     panels: Mapping[str, Panel]
     report: tuple[ReportItem, ...]
+    claims: tuple[PlacedClaim, ...]
     scale: Scale
     at: str
     sources: tuple[Path, ...]
@@ -131,6 +134,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         description="\n\n".join([file.description, *(paper.notes[name] for name in file.notes)]),
         panels={one.name: one.panel for one in panels},
         report=expand_report(file.report, panels, path),
+        claims=place_claims(file.claims, panels, path),
         scale=rules,
         at=at,
         sources=tuple(one for one in (shared, *papers) if one != path and one.is_file()),

@@ -1,0 +1,263 @@
+"""Whether claims of a paper hold: paired differences over seeds, beside the bounds claimed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from clipnoise.report.formats import DASH, METRICS, Metric, budget, count
+from clipnoise.report.records import NON_PRIVATE
+from clipnoise.report.statistics import Interval, Sample, paired_interval, sample
+from clipnoise.report.tables import choose_metric
+from clipnoise.studies.claims import Contrast, PlacedClaim, Side
+from clipnoise.studies.file import PaperClaim
+
+Answer = Literal["holds", "does not hold", "cannot be told"]
+NOT_EVIDENCE = "not evidence"
+CURVE_METRICS = (
+    Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False),
+    Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True),
+)
+PLAIN = Metric("", "Value", "", 1.0, None, True)
+CLAIM_METRICS = METRICS | {metric.column: metric for metric in CURVE_METRICS}
+CLAIM_NOTE = (
+    "Difference: positive where the method named first is better; its mean over seeds, and in "
+    "brackets the 95% t-interval of the paired differences. A claim holds if the whole interval "
+    "lies within the bounds claimed, does not hold if all of it lies outside, and cannot be told "
+    "otherwise, or where a run is missing or diverged. Of several competitors the table names the "
+    "one that decides. Intervals are not corrected for the number of claims."
+)
+
+Place = tuple[str, str, str]  # dataset, model, budget
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the runs say of a claim in one place.
+
+    Attributes:
+        place: dataset, model and budget in words; those of a mean together.
+        sides: the method and its competitor, or the method alone.
+        interval: of the advantage.
+        verdict: on the claim here.
+        lost: why there is no interval; empty where there is one.
+    """
+
+    place: str
+    sides: str
+    interval: Interval
+    verdict: Answer
+    lost: str = ""
+
+
+def answer(interval: Interval, bounds: Bounds) -> Answer:
+    """Return whether an interval lies within bounds, beyond one of them, or across one."""
+    low, high = bounds
+    if low < interval.low and interval.high < high:
+        return "holds"
+    if interval.high < low or interval.low > high:
+        return "does not hold"
+    return "cannot be told"
+
+
+def together(verdicts: Sequence[Answer]) -> Answer:
+    """Return the verdict on a claim that is made of several places, each of which must hold."""
+    if not verdicts:
+        return "cannot be told"
+    return next((v for v in ("does not hold", "cannot be told") if v in verdicts), "holds")
+
+
+def claims_data(
+    claims: Iterable[PlacedClaim], runs: pd.DataFrame, curves: pd.DataFrame, watermark: str
+) -> list[dict[str, Any]]:
+    """Return every claim of a study with its verdict as plain data for the PDF template.
+
+    Args:
+        claims: of the study.
+        runs: runs.csv.
+        curves: curves.csv.
+        watermark: that of the report; where there is one, no verdict is given.
+    """
+    every = _with_curves(runs, curves)
+    return [_claim_data(placed, every, watermark) for placed in claims]
+
+
+def claim_row(
+    claim: tuple[str, str], bounds: str, found: Sequence[Found], shown: Metric, watermark: str
+) -> dict[str, Any]:
+    """Return a claim as plain data.
+
+    Args:
+        claim: its text and its source.
+        bounds: what is claimed, in words.
+        found: the verdict in each place.
+        shown: how differences are written.
+        watermark: that of the report; where there is one, no verdict is given.
+    """
+    overall = together([one.verdict for one in found])
+    votes = Counter(one.verdict for one in found)
+    several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
+    return {
+        **{"text": claim[0], "source": claim[1], "bounds": bounds, "votes": several},
+        "verdict": NOT_EVIDENCE if watermark else overall,
+        "found": [
+            {
+                **{"place": one.place, "sides": one.sides},
+                "difference": one.lost or _shown(one.interval, shown),
+                "verdict": NOT_EVIDENCE if watermark else one.verdict,
+            }
+            for one in found
+        ],
+    }
+
+
+def _claim_data(placed: PlacedClaim, runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
+    claim = placed.claim
+    panels = [contrast.method.panel for contrast in placed.contrasts]
+    metric = _metric(claim, runs[runs["panel"].isin(panels)])
+    found = list(_found(placed, runs, metric))
+    said = f"{metric.heading}: {bounds_text(claim.bounds, metric)}"
+    if claim.over == "mean":
+        said += ", on average"
+    return claim_row((claim.text, claim.source), said, found, metric, watermark)
+
+
+def _metric(claim: PaperClaim, runs: pd.DataFrame) -> Metric:
+    if claim.metric is None:
+        return choose_metric(runs)
+    plain = Metric(claim.metric, claim.metric, "", 1.0, None, True)
+    return CLAIM_METRICS.get(claim.metric, plain)
+
+
+def bounds_text(bounds: Bounds, metric: Metric) -> str:
+    """Return the bounds of a claim in words, in the unit of the metric."""
+    low, high = (metric.show(bound) for bound in bounds)
+    if math.isinf(bounds[1]):
+        return "above 0" if bounds[0] == 0 else f"at least {low}"
+    return f"at most {high}" if math.isinf(bounds[0]) else f"between {low} and {high}"
+
+
+def _shown(interval: Interval, metric: Metric) -> str:
+    if math.isnan(interval.mean):
+        return DASH
+    ends = "" if math.isnan(interval.low) else f" [{metric.show(interval.low)}, "
+    return metric.show(interval.mean) + (ends and f"{ends}{metric.show(interval.high)}]")
+
+
+# ---- From runs to differences
+
+
+def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Add the statistics of each run's curve to its row."""
+    accuracy = curves.drop_duplicates(["hash", "step"]).groupby("hash")["test_accuracy"]
+    drops = accuracy.apply(lambda values: float((-values.diff()).clip(lower=0).max()))
+    columns = {"largest_drop": drops, "mean_test_accuracy": accuracy.mean()}
+    return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
+
+
+def _found(placed: PlacedClaim, runs: pd.DataFrame, metric: Metric) -> Iterator[Found]:
+    """Yield what was found in each place, or of the mean over all places."""
+    pairs = [pair for one in placed.contrasts for pair in _pairs(one, placed.claim, runs, metric)]
+    bounds = placed.claim.bounds
+    if not pairs:
+        nothing = Interval(math.nan, math.nan, math.nan)
+        yield Found("", placed.claim.method, nothing, "cannot be told", "no such run")
+    elif placed.claim.over == "each":
+        for place in dict.fromkeys(place for place, _, _ in pairs):
+            here = [(sides, advantage) for at, sides, advantage in pairs if at == place]
+            yield _decisive(place, here, bounds)
+    else:
+        by_sides: dict[str, list[Advantage]] = {}
+        for _, sides, advantage in pairs:
+            by_sides.setdefault(sides, []).append(advantage)
+        means = [(sides, _mean(advantages)) for sides, advantages in by_sides.items()]
+        yield _decisive(f"mean of {count(len({p for p, _, _ in pairs}), 'place')}", means, bounds)
+
+
+@dataclass(frozen=True)
+class Advantage:
+    """How much better a method is than another one, by seed; `lost` says why that is unknown."""
+
+    values: Mapping[int, float]
+    lost: str = ""
+
+
+def _decisive(place: str, here: Sequence[tuple[str, Advantage]], bounds: Bounds) -> Found:
+    """Return the finding against the competitor that decides: the worst verdict, then the nearest
+    competitor.
+    """
+    order = ("does not hold", "cannot be told", "holds")
+    every = []
+    for sides, advantage in here:
+        interval = paired_interval(advantage.values)
+        told: Answer = "cannot be told" if advantage.lost else answer(interval, bounds)
+        every.append(Found(place, sides, interval, told, advantage.lost))
+    return min(every, key=lambda one: (order.index(one.verdict), one.interval.mean))
+
+
+def _mean(advantages: Sequence[Advantage]) -> Advantage:
+    """Return the mean over places, seed by seed; unknown if it is in one place."""
+    lost = next((one.lost for one in advantages if one.lost), "")
+    seeds = set.intersection(*(set(one.values) for one in advantages))
+    means = {s: sum(one.values[s] for one in advantages) / len(advantages) for s in sorted(seeds)}
+    return Advantage(means, lost)
+
+
+def _pairs(
+    contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
+) -> Iterator[tuple[str, str, Advantage]]:
+    """Yield place, sides and advantage of a method over each of its competitors."""
+    ours = _samples(contrast.method, claim, runs, metric)
+    theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
+    for (dataset, model, text), method in ours.items():
+        place = ", ".join(filter(None, [contrast.method.panel, dataset, model, budget(text)]))
+        if not theirs:
+            yield place, contrast.method.label, _advantage(method, None, metric)
+        for side, samples in theirs.items():
+            other = samples.get((dataset, model, text), samples.get((dataset, model, NON_PRIVATE)))
+            if other is not None:
+                sides = f"{contrast.method.label} − {side.label}"
+                yield place, sides, _advantage(method, other, metric)
+
+
+def _samples(
+    side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
+) -> dict[Place, Sample]:
+    """Return the runs of a method by place, where the claim is about that place."""
+    chosen = runs[(runs["panel"] == side.panel) & (runs["label"] == side.label)]
+    for column, names in (("dataset", claim.datasets), ("model", claim.models)):
+        chosen = chosen[chosen[column].isin(names)] if names else chosen
+    budgets = [NON_PRIVATE, *(f"eps={epsilon:g}" for epsilon in claim.epsilons)]
+    chosen = chosen[chosen["budget"].isin(budgets)] if claim.epsilons else chosen
+    if metric.column not in chosen.columns:
+        return {}
+    places = chosen.groupby(["dataset", "model", "budget"], sort=False)
+    return {tuple(map(str, key)): sample(rows, metric) for key, rows in places}  # type: ignore[misc]
+
+
+def _advantage(method: Sample, other: Sample | None, metric: Metric) -> Advantage:
+    """Return the differences by shared seed, or the values themselves without a competitor."""
+    for one in (method, other):
+        if one is not None and not one.complete:
+            return Advantage({}, f"{one.n}/{one.planned} runs")
+    if other is None:
+        return Advantage(method.values)
+    sign = 1.0 if metric.higher_is_better else -1.0
+    shared = sorted(method.values.keys() & other.values.keys())
+    return Advantage({seed: sign * (method.values[seed] - other.values[seed]) for seed in shared})
+
+
+# ---- Of experiments without seeds
+
+
+def quantity_found(sides: str, value: float, bounds: Bounds) -> Found:
+    """Return what one computed number says of a claim."""
+    interval = Interval(value, value, value)
+    told = "cannot be told" if math.isnan(value) else answer(interval, bounds)
+    return Found("", sides, Interval(value, math.nan, math.nan), told)

@@ -1,0 +1,134 @@
+"""Which configurations of a study each of its claims compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clipnoise.errors import UserError, unknown
+from clipnoise.studies.file import NamedPanel, Panel, PaperClaim
+from clipnoise.studies.grid import called
+
+
+@dataclass(frozen=True)
+class Side:
+    """A method of a panel: what the panel is called, and the method's label."""
+
+    panel: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One method beside those that it is claimed to be better than."""
+
+    method: Side
+    than: tuple[Side, ...]
+
+
+@dataclass(frozen=True)
+class PlacedClaim:
+    """A claim, and what of the study it is about: one contrast for each of its panels."""
+
+    claim: PaperClaim
+    contrasts: tuple[Contrast, ...]
+
+
+def place_claims(
+    claims: Sequence[PaperClaim], panels: Sequence[NamedPanel], path: Path
+) -> tuple[PlacedClaim, ...]:
+    """Find the panels and methods that claims name.
+
+    Args:
+        claims: what the study file says.
+        panels: the study's panels.
+        path: the file of the study, for error messages.
+
+    Raises:
+        UserError: a claim names a panel, option, method, dataset, model or ε that its panels do
+            not have.
+    """
+    return tuple(
+        PlacedClaim(claim, tuple(_contrasts(claim, panels, path, f"claims.{number}")))
+        for number, claim in enumerate(claims)
+    )
+
+
+def _contrasts(
+    claim: PaperClaim, panels: Sequence[NamedPanel], path: Path, key: str
+) -> Iterator[Contrast]:
+    families = dict.fromkeys(one.family for one in panels)
+    for name in (*claim.panels, *filter(None, [claim.than_panel])):
+        if name not in families:
+            raise unknown("panel", name, families, file=str(path), key=key)
+    chosen = [one for one in panels if one.family in (claim.panels or families)]
+    for axis, label in claim.only.items():
+        labels = dict.fromkeys(one.options[axis] for one in chosen if axis in one.options)
+        if label not in labels:
+            raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
+        chosen = [one for one in chosen if one.options.get(axis, label) == label]
+    _require_places(claim, [one.panel for one in chosen], path, key)
+    for one in chosen:
+        other = _beside(one, claim, panels, path, key)
+        yield Contrast(
+            Side(one.name, _label(claim.method, one, path, f"{key}.method")),
+            tuple(
+                Side(other.name, _label(name, other, path, f"{key}.than")) for name in claim.than
+            ),
+        )
+
+
+def _beside(
+    panel: NamedPanel, claim: PaperClaim, panels: Sequence[NamedPanel], path: Path, key: str
+) -> NamedPanel:
+    """Return the panel of `than` that has the options of a panel."""
+    if not claim.than_panel:
+        return panel
+    shared = [one for one in panels if one.family == claim.than_panel]
+    for one in shared:
+        if all(panel.options.get(axis, label) == label for axis, label in one.options.items()):
+            return one
+    raise UserError(f"{path}: {key}.than_panel: no option of it belongs to {panel.name!r}.")
+
+
+def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key: str) -> None:
+    """Require that each dataset, model and ε that a claim names is in one of its panels."""
+    known: Mapping[str, list[str]] = {"datasets": [], "models": [], "epsilons": []}
+    for panel in panels:
+        for axis, names in known.items():
+            values = getattr(panel, axis)
+            names += map(_name, values)
+    for axis, names in known.items():
+        for name in map(_name, getattr(claim, axis)):
+            if name not in names:
+                where = f"{key}.{axis}"
+                raise unknown(axis.removesuffix("s"), name, {*names}, file=str(path), key=where)
+
+
+def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
+    """Return the label of the method with this label, or of the only one with this id."""
+    ids: dict[str, str] = {}
+    for values in panel.panel.methods:
+        method = {"id": values} if isinstance(values, str) else values
+        given = {**panel.panel.hyperparameters.get(method.get("id", ""), {}), **method}
+        ids[str(given.get("label", given.get("id")))] = str(given.get("id"))
+    having = [label for label, identifier in ids.items() if identifier == name]
+    if name in ids:
+        return name
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise UserError(
+            f"{path}: {key}: several methods of panel {panel.name!r} have the id {name!r}. Name "
+            f"one by its label: {', '.join(having)}."
+        )
+    raise unknown("method", name, {*ids, *ids.values()}, file=str(path), key=key)
+
+
+def _name(values: Any) -> str:
+    """Return the name of a dataset or a model as tables have it, or an ε as text."""
+    if isinstance(values, float):
+        return f"{values:g}"
+    return values if isinstance(values, str) else called(values)
