@@ -23,6 +23,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("jme-adam", {"clip_norm": 0.1}),
     ("jme-adam", {"accounting": "as-published"}),
     ("dp-pmlf", {"history": 4, "beta": 0.9, "filter_b": (0.15, -0.05)}),
+    ("dp-pmlf-released", {"history": 3, "beta": 0.9, "filter_b": (0.15, -0.05)}),
     ("dp-pmlf-wo-lf", {"history": 4, "beta": 0.9}),
     ("innerouter", {"history": 4, "beta": 0.9}),
     ("dp-fedavg", {"noise_placement": "per-user"}),

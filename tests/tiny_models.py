@@ -14,6 +14,7 @@ TINY: dict[str, dict[str, Any]] = {
     "autoencoder": {"widths": [20, 5]},
     "bert-base": ENCODER,
     "bert-large": ENCODER,
+    "cnn-5-released": {"width": 16},
     "lstm": {"width": 8, "dropout": 0.0},
     "resnet-18": {"blocks": [1, 1, 1, 1], "width": 8, "groups": 4},
     "roberta-base": ENCODER,

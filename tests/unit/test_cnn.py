@@ -6,13 +6,14 @@ import itertools
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.models.base import Model
-from clipnoise.models.images import AveragedCNN, FiveLayerCNN, SmallCNN
+from clipnoise.models.images import AveragedCNN, FiveLayerCNN, ReleasedCNN, SmallCNN
 
 
 def kinds(network: nn.Module) -> list[str]:
@@ -37,6 +38,29 @@ def test_the_averaged_net_has_the_size_of_its_source() -> None:
     widths = (3, 32, 64, 128, 256, 10)
     expected = sum(9 * a * b + b for a, b in itertools.pairwise(widths))
     assert size(built(AveragedCNN(), (3, 32, 32))) == expected
+
+
+def test_the_released_net_is_that_of_its_source() -> None:
+    network = built(ReleasedCNN(), (3, 32, 32))
+    with_pooling = ["Conv2d", "Tanh", "MaxPool2d", "GroupNorm"]
+    last = ["Conv2d", "Tanh", "GroupNorm", "Conv2d", "AdaptiveAvgPool2d", "Flatten"]
+    assert kinds(network) == with_pooling * 3 + last
+    norms = [module for module in network.modules() if isinstance(module, nn.GroupNorm)]
+    assert [(norm.num_groups, norm.num_channels) for norm in norms] == [
+        (16, width) for width in (32, 64, 128, 256)
+    ]
+    convolutions = sum(9 * a * b + b for a, b in itertools.pairwise((3, 32, 64, 128, 256, 100)))
+    assert size(network) == convolutions + 2 * (32 + 64 + 128 + 256)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])
+def test_the_released_net_has_a_hundred_outputs_for_ten_classes(shape: tuple[int, ...]) -> None:
+    assert built(ReleasedCNN(width=16), shape)(torch.zeros(2, *shape)).shape == (2, 100)
+
+
+def test_fewer_outputs_than_classes_are_refused() -> None:
+    with pytest.raises(UserError, match="9 are fewer than the 10 classes"):
+        built(ReleasedCNN(outputs=9), (3, 32, 32))
 
 
 def test_options_of_the_small_net_change_its_layers() -> None:

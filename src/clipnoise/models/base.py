@@ -74,7 +74,7 @@ class Model:
 
         Returns:
             A network from inputs of shape (b, …) to outputs of shape (b, outputs), or
-            (b, length, outputs) for masked tokens.
+            (b, length, outputs) for masked tokens. A classifier may have more outputs than classes.
 
         Raises:
             UserError: the model does not take such examples; the message names models that do. Or

@@ -84,8 +84,9 @@ class SmallCNN(ImageModel):
 class FiveLayerCNN(ImageModel):
     """Five 3×3 convolutions, each followed by tanh and 2×2 max-pooling, then a linear layer.
 
-    The paper states no channels or kernels; they are those of DP-AdamBC's released network, the
-    last width repeated. Pooling rounds sizes up, so that five poolings fit into 28 pixels.
+    This is the network as the paper's text has it. The text states no channels or kernels: the
+    first four widths are those of its released network, `cnn-5-released`; the fifth, the linear
+    layer and pooling that rounds sizes up, so that five of them fit into 28 pixels, are ours.
     Source: DP-PMLF, Appendix, Models.
 
     Attributes:
@@ -111,6 +112,50 @@ class FiveLayerCNN(ImageModel):
             ]
         features = self.widths[-1] * math.ceil(height / 32) * math.ceil(width / 32)
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, signature.outputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedCNN(ImageModel):
+    """The 5-layer CNN that DP-PMLF released: group norm, three max-poolings, 100 outputs.
+
+    Four 3×3 convolutions, each with tanh and a GroupNorm of 16 groups, the first three with 2×2
+    max-pooling before the norm. A fifth gives `outputs` maps, which are averaged. Ten classes get
+    100 outputs too, 90 of which never are a label. The released average covers 4×4, all that three
+    poolings leave of 32 pixels; here it covers all that they leave, so that 28 pixels fit as well.
+    Source: DP-PMLF, released code, model_utils.py.
+
+    Attributes:
+        width: channels of the first convolution; the next three have 2, 4 and 8 times as many.
+        outputs: maps of the fifth convolution.
+    """
+
+    id: ClassVar[str] = "cnn-5-released"
+    title: ClassVar[str] = "CNN-5 (released)"
+    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 39 pixels per side"
+    sides: ClassVar[tuple[int, int]] = (8, 39)
+    groups: ClassVar[int] = 16
+
+    width: Count = 32
+    outputs: Count = 100
+
+    def __post_init__(self) -> None:
+        if self.width % self.groups:
+            raise ValueError(f"width must be a multiple of {self.groups}, the groups of the norm")
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        self.require(signature)
+        if self.outputs < signature.outputs:
+            raise UserError(
+                f"model.outputs: {self.outputs} are fewer than the {signature.outputs} classes."
+            )
+        channels, layers = signature.shape[0], list[nn.Module]()
+        for position, width in enumerate(self.width * 2**doubling for doubling in range(4)):
+            layers += [nn.Conv2d(channels, width, kernel_size=3, padding=1), nn.Tanh()]
+            layers += [nn.MaxPool2d(2)] if position < 3 else []
+            layers.append(nn.GroupNorm(self.groups, width))
+            channels = width
+        last = nn.Conv2d(channels, self.outputs, kernel_size=3, padding=1)
+        return nn.Sequential(*layers, last, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 @dataclass(frozen=True, kw_only=True)

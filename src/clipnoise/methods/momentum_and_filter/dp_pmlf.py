@@ -81,8 +81,11 @@ class LowPassFiltered(PrivateMethod):
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
         m = recurse("m", g, self.filter_a, self.filter_b, state)
-        c = recurse("c", state.like.new_ones(()), self.filter_a, self.filter_b, state)
-        return -self.learning_rate * m / c
+        return -self.learning_rate * m / self.normaliser(state)
+
+    def normaliser(self, state: State) -> Tensor:
+        """Return c_t, shape ()."""
+        return recurse("c", state.like.new_ones(()), self.filter_a, self.filter_b, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +143,35 @@ class DPPMLF(PerSampleMomentum, LowPassFiltered):
     """
 
     id = "dp-pmlf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPMLFReleased(DPPMLF):
+    """DP-PMLF with the weights, iterates and normaliser of the authors' optimizer.
+
+    v_i = Σ_j w_j ∇f_i(θ_{t−j}) at j = 0, 2, …, k, with w proportional to β^{k−1}, 1, β, …, β^{k−2}:
+    θ_t has the smallest weight, θ_{t−1} none, and the first iterate stands for all before it. c_t
+    is the filter of a constant that begins one step early: c_1 = b_0 + b_1. Clip and noise are
+    those of dp-pmlf.
+
+    Source: DP-PMLF, Algorithm 1 as released in combined_optimizer.py. (The released training script
+    steps with the sum of k gradients, each normalised by itself: there β plays no part.)
+    """
+
+    id = "dp-pmlf-released"
+
+    def iterates(self) -> int:
+        return self.history + 1 if self.history > 1 else 1
+
+    def iterate_weights(self, available: int) -> tuple[float, ...]:
+        k = self.history
+        powers = [self.beta ** (k - 1), 0.0, *(self.beta**j for j in range(k - 1))]
+        weights = [power / sum(powers) for power in powers]
+        return (*weights[: available - 1], sum(weights[available - 1 :]))
+
+    def normaliser(self, state: State) -> Tensor:
+        passed = state.like.new_full((), sum(self.filter_b[: state.step + 1]))
+        return recurse("c", passed, self.filter_a, (1.0,), state)
 
 
 @dataclass(frozen=True, kw_only=True)
