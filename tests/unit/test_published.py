@@ -62,6 +62,7 @@ def test_every_published_file_reads(path: Path) -> None:
 def test_every_table_of_the_papers_is_there_with_all_its_cells(name: str) -> None:
     count, deviations = TABLES[name]
     cells = read_published(FOLDER / f"{name}.csv")
+    cells = tuple(cell for cell in cells if "Published as " not in cell.note)  # repeated
     assert len(cells) == count
     assert all((cell.std is not None) == deviations for cell in cells)
     table = name.rpartition("/")[2].replace("table", "Table ").replace("fig", "Figure ")

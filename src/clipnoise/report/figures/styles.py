@@ -53,7 +53,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "jme-adam": (ORANGE, "<", DASHED),
     # momentum and filter
     "dp-pmlf": (WINE, "*", SOLID),
-    "dp-pmlf-released": (WINE, "*", DASHED),
+    "dp-pmlf-released": (WINE, "*", DOTTED),
     "dp-pmlf-wo-lf": (PINK, "*", DASHED),
     "dp-pmlf-wo-pm": (ORANGE, "h", DASHDOT),
     "lp-dpsgd": (ORANGE, "h", LONG),
