@@ -198,9 +198,9 @@ def _section(kind: type[Dataset]) -> str:
     dataset = kind()
     text = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:")[0].strip()
     options = ", ".join(f"`{name}` = {_plain(value)}" for name, value in to_plain(dataset).items())
-    lines = [f"### {kind.id}", text.replace("\n\n", "\n"), f"- Options: {options}."]
+    lines = [f"### {kind.id}", " ".join(text.split()), f"- Options: {options}."]
     if dataset.files:
-        lines.append(f"- Raw files: in [`{_folder(dataset)}`](#raw-files).")
+        lines[-1] += f" Raw files: in [`{_folder(dataset)}`](#raw-files)."
     return "\n".join(lines) + "\n"
 
 
@@ -226,8 +226,7 @@ def _plain(value: Any) -> str:
 def _file(file: Any) -> str:
     checksums = {"sha256": file.sha256, "md5": file.md5}
     given = [f"{kind} `{value}`" for kind, value in checksums.items() if value is not None]
-    where = "by hand" if file.address is None else f"<{file.address}>"
-    return ", ".join([f"`{file.name}`", where, *given])
+    return ", ".join([f"`{file.name}`", file.where, *given])
 
 
 @click.group(cls=options.CommandGroup)

