@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from clipnoise.errors import unknown
 from clipnoise.papers.base import Experiment, Results
 from clipnoise.report.claims import PLAIN, bounds_text, claim_row, quantity_found
 from clipnoise.report.figures import canvas
@@ -73,7 +74,11 @@ def build(
 
 def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, Any]]:
     rows = []
+    known = results.comparison.index
     for claim in experiment.claims:
+        for name in filter(None, (claim.quantity, claim.minus)):
+            if name not in known:
+                raise unknown("quantity", name, known, file=experiment.id, key="claims")
         value = results.measured(claim.quantity)
         value -= results.measured(claim.minus) if claim.minus else 0.0
         sides = f"{claim.quantity} − {claim.minus}" if claim.minus else claim.quantity

@@ -220,7 +220,8 @@ def _pairs(
         if not theirs:
             yield place, contrast.method.label, _advantage(method, None, metric)
         for side, samples in theirs.items():
-            other = samples.get((dataset, model, text), samples.get((dataset, model, NON_PRIVATE)))
+            alike = [other for at, other in samples.items() if at[:2] == (dataset, model)]
+            other = samples.get((dataset, model, text), alike[0] if len(alike) == 1 else None)
             if other is not None:
                 sides = f"{contrast.method.label} − {side.label}"
                 yield place, sides, _advantage(method, other, metric)

@@ -141,7 +141,8 @@ class PaperClaim:
         than: the methods that it is compared with; none bounds the metric itself.
         panels: as in ReportEntry; every panel if it names none.
         only: as in ReportEntry.
-        than_panel: the panel that `than` is in; empty takes the same one.
+        than_panel: the panel that `than` is in; empty takes the same one. A competitor at one
+            budget only, such as one without privacy, is compared at every budget.
         datasets, models, epsilons: where it is claimed; everywhere if none is named.
         metric: a metric, a statistic of diagnostics such as `v_private.median`, or one of a curve:
             the largest fall of test accuracy from one evaluation to the next, or its mean over the

@@ -12,7 +12,15 @@ import pandas as pd
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
+from clipnoise.papers.base import (
+    Drawing,
+    Experiment,
+    Findings,
+    Quantity,
+    QuantityClaim,
+    Results,
+    Row,
+)
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials, choice_text, combinations
 from clipnoise.report.figures import canvas
@@ -82,6 +90,22 @@ class Quadratic(Experiment):
         "“Published” is the ratio r_y/r_x that the paper's formulas give: c_x/c_y for a noiseless "
         "preconditioner, √((c_x² + s²)/(c_y² + s²)) for one learned from noisy gradients. For "
         "dp-adambc and ime-adam it is the ratio that their unbiased estimate aims at.",
+    )
+    claims = tuple(
+        QuantityClaim(
+            text,
+            source,
+            f"rate of y / rate of x, c = (1, 0.1), {method}",
+            minus="rate of y / rate of x, c = (1, 0.1), dp-adam",
+        )
+        for text, source, method in (
+            ("Noise flattens the preconditioner that DP-Adam learns.", "section 4.1", "adam"),
+            (
+                "Scale-then-privatize learns the geometry that noise hides.",
+                "section 4.3",
+                "stp-adam",
+            ),
+        )
     )
 
     curvatures: tuple[Curvature, ...]
