@@ -8,7 +8,15 @@ from torch.nn.functional import embedding
 
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.recording import Recording, UnsupportedError
-from clipnoise.gradients.factored.uses import Constant, InProducts, Piece, Use, add_pairs, gram
+from clipnoise.gradients.factored.uses import (
+    Constant,
+    InProducts,
+    Piece,
+    Use,
+    add_pairs,
+    exact,
+    gram,
+)
 
 
 def record_embedding(
@@ -74,7 +82,8 @@ class Lookup(InProducts):
         if square is not None:
             right = right * square[ids]
         if isinstance(other, Constant):
-            return piece.size * (right * other.value[ids]).sum(dim=(1, 2), dtype=torch.float64)
+            terms = right * other.value[ids]
+            return exact(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
         if isinstance(other, Lookup):
             ids_, right_ = other._grouped(piece)
             left = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)

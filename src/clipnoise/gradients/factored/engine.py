@@ -27,10 +27,12 @@ from clipnoise.gradients.factored.normalisation import (
 )
 from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
-from clipnoise.gradients.factored.uses import Constant, Groups, ParameterGradient, Use
+from clipnoise.gradients.factored.uses import SLACK, Constant, Groups, ParameterGradient, Use
 
 if TYPE_CHECKING:
     from clipnoise.gradients.engine import Losses
+
+LOOSE = 5e-4  # how much further than to C a vector may be clipped before its norm is made exact
 
 
 def rules() -> dict[Any, Rule]:
@@ -97,17 +99,15 @@ class FactoredEngine(GradientEngine):
         scales = (
             [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
         )
-        squares = torch.zeros(groups.count, dtype=torch.float64, device=total.device)
-        for gradient, scale in zip(gradients, scales, strict=True):
-            squares += gradient.squared_norms(scale)
-        factors = clip_factors(squares.sqrt(), clipping.clip_norm).to(total.dtype)
+        norms = _norms(gradients, scales, total.new_zeros(2, groups.count))
+        factors = clip_factors(norms, clipping.clip_norm).to(total.dtype)
         for gradient, scale, into in zip(gradients, scales, self.flat.split(total), strict=True):
             gradient.add_weighted(factors, scale, into)
         if is_finite(total):
             return total
         # Each vector whose norm is not finite counts as zero. Its examples are left out and not
         # weighted by zero, because zero times infinity is nan.
-        rows = groups.to_examples(squares.isfinite()).nonzero().squeeze(1).cpu()
+        rows = groups.to_examples(norms.isfinite()).nonzero().squeeze(1).cpu()
         clipping = replace(clipping, examples=masks.examples)  # those left keep their masks
         if len(rows) == len(inputs):  # a product of finite factors is too large
             return super().clipped_sum(inputs, targets, iterates, clipping)
@@ -167,3 +167,31 @@ class FactoredEngine(GradientEngine):
 
     def _recording(self, count: int, layout: Layout | None) -> Recording:
         return Recording(self.flat.parameters, self._rules, count, layout)
+
+
+def _norms(
+    gradients: Sequence[ParameterGradient], scales: Sequence[Tensor | None], zeros: Tensor
+) -> Tensor:
+    """Return the norm of each group's vector, which rounding never makes too low.
+
+    Where so much cancels that the slack would clip a vector further than by LOOSE, the vector is
+    formed: its norm then errs by roundings of what cancels, and no longer of its square.
+
+    Args:
+        gradients: of each parameter.
+        scales: s of each parameter, or None for ones.
+        zeros: shape (2, n), in the dtype and on the device of the parameters.
+
+    Returns:
+        Shape (n,), float64.
+    """
+    pairs, total = list(zip(gradients, scales, strict=True)), zeros.double()
+    for gradient, scale in pairs:
+        total += gradient.squared_norms(scale)
+    squares, slack = total
+    norms = (squares + slack).sqrt()
+    for group in (slack > 2 * LOOSE * squares).nonzero().flatten().tolist():
+        formed = sum(gradient.squared_norm_of(group, scale) for gradient, scale in pairs)
+        rounding = SLACK * torch.finfo(zeros.dtype).eps * slack[group]
+        norms[group] = torch.minimum(norms[group], formed.sqrt() + rounding.sqrt())
+    return norms

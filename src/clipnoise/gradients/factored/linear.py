@@ -17,6 +17,7 @@ from clipnoise.gradients.factored.uses import (
     Use,
     add_pairs,
     add_up,
+    exact,
     gram,
 )
 
@@ -92,7 +93,8 @@ class Outer(InProducts):
         left, right = self.grouped(piece)
         if isinstance(other, Constant):
             direction = other.value if square is None else other.value * square
-            return piece.size * ((left @ direction) * right).sum(dim=(1, 2), dtype=torch.float64)
+            terms = (left @ direction) * right
+            return exact(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
         assert isinstance(other, Outer)
         left_, right_ = other.grouped(piece)
         if square is None:

@@ -23,7 +23,7 @@ from clipnoise.gradients.clipping import row_norms
 ELEMENT = 20  # for one element of an instantiated gradient
 OVERHEAD = 20  # for one inner product of two rows, beside the product itself
 
-SLACK = 8  # roundings that are added to a squared norm
+SLACK = 8  # roundings of the terms of a squared norm that may have made it too low
 LONG = 2048  # inner products of longer float32 rows are summed in float64
 CACHED = 2**19  # elements of a piece: 2 MB in float32, which fit in a processor's cache
 
@@ -118,6 +118,16 @@ class Groups:
                 yield Piece(slice(start, start + number * size), number, size)
                 start += number * size
 
+    def piece_of(self, group: int) -> Piece:
+        """Return one group, by its number."""
+        start = 0
+        for size, count in self.runs:
+            if group < count:
+                first = start + group * size
+                return Piece(slice(first, first + size), 1, size)
+            group, start = group - count, start + size * count
+        raise IndexError(group)
+
     def to_examples(self, values: Tensor) -> Tensor:
         """Repeat a value per group for its examples: shape (n,) → (b,)."""
         if self.largest == 1:
@@ -186,7 +196,7 @@ class InProducts(Use):
 
     @abstractmethod
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
-        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece; never too low for G with itself.
+        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece, and the slack of its rounding.
 
         Args:
             other: the use that G′ belongs to; one that `takes` accepts.
@@ -194,7 +204,7 @@ class InProducts(Use):
             square: s², shape of the parameter; None for ones.
 
         Returns:
-            Shape (groups,), float64.
+            Shape (2, groups), float64: as `add_pairs`.
         """
 
 
@@ -239,7 +249,7 @@ class Constant(InProducts):
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
         value = self.value.double()
         terms = value.square() if square is None else value.square() * square
-        return (piece.size**2 * terms.sum()).expand(piece.count)
+        return exact((piece.size**2 * terms.sum()).expand(piece.count))
 
 
 def add_up(grouped: Tensor) -> Tensor:
@@ -266,21 +276,26 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
 def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Tensor:
     """Add up the products of all pairs of rows.
 
-    Pairs may cancel, and rounding must not make a squared norm too low. For a use with itself, a
-    few roundings of the terms that cannot cancel are therefore added.
+    Pairs may cancel, and what rounding changed is then large beside the sum. For a use with itself,
+    a few roundings of the terms that cannot cancel are its slack.
 
     Args:
         lefts, rights: inner products of the left and of the right factors, shape (n, T, T′).
         same: whether both factors are those of one use.
 
     Returns:
-        Shape (n,), float64.
+        Shape (2, n), float64: the sums, and how far too low they may be.
     """
     total = (lefts.double() * rights).sum(dim=(1, 2))
-    if same:
-        alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
-        total = total + SLACK * torch.finfo(lefts.dtype).eps * alone
-    return total
+    if not same:
+        return exact(total)
+    alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
+    return torch.stack((total, SLACK * torch.finfo(lefts.dtype).eps * alone))
+
+
+def exact(total: Tensor) -> Tensor:
+    """Return sums in which nothing cancels, shape (n,), with a slack of zero: shape (2, n)."""
+    return torch.stack((total, torch.zeros_like(total)))
 
 
 @dataclass
@@ -298,13 +313,13 @@ class ParameterGradient:
     kept: Tensor | None = None
 
     def squared_norms(self, scale: Tensor | None) -> Tensor:
-        """Return ‖s ⊙ v‖² for each group.
+        """Return ‖s ⊙ v‖² for each group, and how far too low rounding may have made it.
 
         Args:
             scale: s, shape of the parameter, or None for ones.
 
         Returns:
-            Shape (n,), float64.
+            Shape (2, n), float64: squared norms, and their slack; a zero if nothing uses it.
         """
         if not self.uses:
             return torch.zeros((), dtype=torch.float64)
@@ -312,6 +327,22 @@ class ParameterGradient:
         if uses is None:
             return self._by_instantiating(scale)
         return self._by_products(uses, None if scale is None else scale.square())
+
+    def squared_norm_of(self, group: int, scale: Tensor | None) -> Tensor:
+        """Return ‖s ⊙ v‖² for one group by forming v, which takes longer, but loses little.
+
+        Args:
+            group: its number.
+            scale: s, the same as for all norms, which come first.
+        """
+        if self.kept is not None:
+            vector = self.kept[group]
+        elif not self.uses:
+            return torch.zeros((), dtype=torch.float64)
+        else:
+            vector = self.instantiate(self.groups.piece_of(group))
+            vector = vector if scale is None else vector * scale
+        return row_norms(vector.reshape(1, -1)).double().square().squeeze(0)
 
     def add_weighted(self, factors: Tensor, scale: Tensor | None, into: Tensor) -> None:
         """Add Σ f (s ⊙ v) over the groups, in place.
@@ -357,7 +388,7 @@ class ParameterGradient:
                 product = use.products(other, piece, square)
                 total = total + (product if use is other else 2 * product)
             parts.append(total)
-        return torch.cat(parts)
+        return torch.cat(parts, dim=1)
 
     def _by_instantiating(self, scale: Tensor | None) -> Tensor:
         keeps = _worth_keeping(self.uses, self.groups)
@@ -375,7 +406,7 @@ class ParameterGradient:
             done += piece.count
         if keeps:
             self.uses = []
-        return torch.cat(parts)
+        return exact(torch.cat(parts))
 
 
 def _worth_keeping(uses: Sequence[Use], groups: Groups) -> bool:
