@@ -233,7 +233,7 @@ def test_a_wrong_value_names_file_and_key(
         ("epsilon", 0.5, r"states ε 0\.5, but .* costs ε [\d.]+"),
         ("spent", {"0": 0.0, "200": 0.5}, r"states ε 0\.5, but .* step 200, [\d.]+, costs ε"),
         ("spent", {"0": 0.0, "77": 0.5}, r"states ε 0\.5, but .* step 77, .* costs ε nan"),
-        ("adjacency", "replace", "adjacency: must be add-remove, got replace"),
+        ("adjacency", "replace", "its adjacency must be add-remove, got replace"),
     ],
 )
 def test_a_file_whose_noise_does_not_cost_the_epsilon_that_it_states_is_refused(
@@ -244,7 +244,7 @@ def test_a_file_whose_noise_does_not_cost_the_epsilon_that_it_states_is_refused(
     path.write_text(json.dumps(whole))
     read_calibration(path)
     path.write_text(json.dumps({**whole, key: value}))
-    with pytest.raises(UserError, match=rf"file\.json: calibration: {wrong}"):
+    with pytest.raises(UserError, match=rf"file\.json: {wrong}"):
         read_calibration(path)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.report.privacy import privacy_statement
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
+from clipnoise.run.results import digest_of
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run
 from clipnoise.studies.collect import collect
@@ -127,6 +132,34 @@ def test_the_report_names_the_doubt_and_the_unit(
     assert marks["examples"] == marks["corrected"] == {""}
     assert len(marks["published"] | marks["users"]) == 2
     assert "" not in marks["published"] | marks["users"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [({"noise_multiplier": 9.0}, "states ε"), ({"noise_multiplier": 0.1, "epsilon": 3.9}, "0.1")],
+)
+def test_a_result_that_states_another_epsilon_than_its_noise_costs_is_not_collected(
+    study: Study,
+    folder: Path,
+    summaries: dict[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    changed: dict[str, float],
+    wrong: str,
+) -> None:
+    """Its digest fits: the ε itself must be computed again."""
+    shutil.copytree(folder / "results", tmp_path, dirs_exist_ok=True)
+    run = next(run for run in study.runs if run.panel == "examples")
+    path = tmp_path / "runs" / run.spec.folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["privacy"] |= changed
+    summary["digest"] = digest_of(summary, path.with_name("metrics.csv").read_text())
+    path.write_text(json.dumps(summary))
+    rows = list(csv.DictReader(io.StringIO(collect(study, tmp_path)[0])))
+    assert Counter(row["status"] for row in rows) == {"completed": len(rows) - 1, "corrupt": 1}
+    (bad,) = [row for row in rows if row["status"] == "corrupt"]
+    assert bad["hash"] == run.spec.hash
+    assert wrong in bad["reason"]
+    assert "costs ε" in bad["reason"]
 
 
 def _marks(runs: Any, panel: str) -> set[str]:

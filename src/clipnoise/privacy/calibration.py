@@ -70,19 +70,17 @@ class Calibration:
         for what, value, correct in stated:
             if not math.isclose(value, correct, rel_tol=ROUNDING, abs_tol=ROUNDING):
                 raise UserError(
-                    f"calibration: states ε {value:.6g}, but its {what}, "
-                    f"{self.noise_multiplier:.6g}, costs ε {correct:.6g}. {AGAIN}"
+                    f"states ε {value:.6g}, but its {what}, {self.noise_multiplier:.6g}, "
+                    f"costs ε {correct:.6g}."
                 )
         target = self.budget.epsilon
         if target is not None and true.epsilon > target * (1 + ROUNDING):
             raise UserError(
-                f"calibration: its noise multiplier, {self.noise_multiplier:.6g}, costs ε "
-                f"{true.epsilon:.6g}, above the target {target:.6g}. {AGAIN}"
+                f"its noise multiplier, {self.noise_multiplier:.6g}, costs ε {true.epsilon:.6g}, "
+                f"above the target {target:.6g}."
             )
         if self.adjacency != true.adjacency:
-            raise UserError(
-                f"calibration: adjacency: must be {true.adjacency}, got {self.adjacency}. {AGAIN}"
-            )
+            raise UserError(f"its adjacency must be {true.adjacency}, got {self.adjacency}.")
 
     def check(self, budget: Budget) -> None:
         """Refuse to be used for another budget, whose ε is not this one's, or to state a wrong ε.
@@ -93,7 +91,10 @@ class Calibration:
         Raises:
             UserError: names what differs, and how to calibrate for the budget.
         """
-        self.verify()
+        try:
+            self.verify()
+        except UserError as error:
+            raise UserError(f"calibration: {error} {AGAIN}") from None
         asked = _values(budget)
         differences = [
             f"{name} {value}, not {asked[name]}"
@@ -133,7 +134,7 @@ def read_calibration(path: Path) -> Calibration:
     try:
         calibration.verify()
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error} {AGAIN}") from None
     return calibration
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
 from clipnoise.files import csv_text
+from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice
-from clipnoise.run.results import FINAL, RunFiles, read_run, run_folder
-from clipnoise.run.spec import to_mapping
+from clipnoise.run.results import FINAL, SUMMARY, RunFiles, read_run, run_folder
+from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import epsilon_with_tuning
@@ -86,6 +88,8 @@ def _read(
     }
     try:
         files = read_run(run_folder(results, run.spec))
+        if files is not None:
+            _verify_epsilon(run.spec, files)
     except UserError as error:
         return {**planned, "status": "corrupt", "reason": str(error)}, iter(())
     if files is None:
@@ -93,6 +97,34 @@ def _read(
     settings = _settings(run, files.summary["spec"])
     tuning = _tuning(run, files.summary, results)
     return {**planned, **_finished(files), **settings, **tuning}, _points(identity, files)
+
+
+def _verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
+    """Compute the ε of a run from its σ and its budget again, and refuse a result with another.
+
+    Under a numerical accountant, which takes seconds for each, only the last ε is computed.
+
+    Raises:
+        UserError: names the file, σ, the ε that is stated and the ε that σ costs.
+    """
+    budget, stated = spec.budget, files.summary["privacy"]
+    if budget is None or stated["epsilon"] is None:
+        return
+    spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
+    if budget.accountant in ("prv", "pld"):
+        budget, spent = replace(budget, evaluation_steps=()), {}
+    calibration = Calibration(
+        budget=budget,
+        noise_multiplier=stated["noise_multiplier"],
+        epsilon=stated["epsilon"],
+        spent=spent,
+        adjacency=budget.adjacency,
+    )
+    try:
+        calibration.verify()
+    except UserError as error:
+        path = Path(spec.folder) / SUMMARY
+        raise UserError(f"{path}: {error} Delete it, and the next call repeats the run.") from None
 
 
 def _identity(study: str, run: PlannedRun) -> dict[str, Any]:

@@ -189,9 +189,10 @@ def _norms(
     for gradient, scale in pairs:
         total += gradient.squared_norms(scale)
     squares, slack = total
-    norms = (squares + slack).sqrt()
+    norms: Tensor = (squares + slack).sqrt()
     for group in (slack > 2 * LOOSE * squares).nonzero().flatten().tolist():
-        formed = sum(gradient.squared_norm_of(group, scale) for gradient, scale in pairs)
+        exact = (gradient.squared_norm_of(group, scale) for gradient, scale in pairs)
+        formed = sum(exact, start=total.new_zeros(()))
         rounding = SLACK * torch.finfo(zeros.dtype).eps * slack[group]
         norms[group] = torch.minimum(norms[group], formed.sqrt() + rounding.sqrt())
     return norms
