@@ -93,7 +93,7 @@ def test_a_method_without_a_clip_claims_nothing() -> None:
 def test_correlated_noise_is_as_declared_once_whitened(
     noise: NoiseCorrelation, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clipnoise.audit.noise.GRID", ((100, 1.0, 1.3, 12),))
+    monkeypatch.setattr("clipnoise.audit.noise.GRID", ((100, None, 1.0, 1.3, 12),))
     assert check_noise(subject("dp-sgd", noise=noise, sampler="cyclic"), cache)["holds"]
 
 

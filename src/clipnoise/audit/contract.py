@@ -100,8 +100,7 @@ def check_contract(
     noise = None
     if cache is not None and subject.method.query.draws:
         noise = check_noise(subject, cache, seed)
-    if subject.microbatches.size > 1:
-        subject = in_microbatches(subject, EXPECTED_BATCH_SIZE)
+    declared, subject = subject, in_microbatches(subject, EXPECTED_BATCH_SIZE)
     largest = Largest()
     bench = least_squares(DIMENSION, seed)
     for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
@@ -109,7 +108,7 @@ def check_contract(
             _attack(subject, moment, bench, largest, seed)
             checks.append(check_denominator(subject, moment, bench))
     if cache is not None:
-        _attack_grid(subject, bench, largest, checks, seed)
+        _attack_grid(declared, bench, largest, checks, seed)
         train = Digits().load(cache).train.dense()
         _attack_real(subject, real_data(Digits(), Logistic(), train), largest, seed, REAL)
         for other in (layers(), *_users(subject)):
@@ -127,10 +126,11 @@ def _attack_grid(
 ) -> None:
     """Attack steps at other B, C, σ and T with made pairs; q, which is B/n, is not seen by a step.
 
-    Micro-batches are assigned for one B, so they are left out.
+    B is rounded up to whole micro-batches.
     """
-    for size, factor, sigma, steps, attacked in GRID if subject.microbatches.size == 1 else ():
-        here = at_clip_norm(subject, factor)
+    for least, factor, sigma, steps, attacked in GRID:
+        size = least + -least % subject.microbatches.size
+        here = in_microbatches(at_clip_norm(subject, factor), size)
         moments = life(here, bench, expected_batch_size=size, steps=steps, sigma=sigma, seed=seed)
         for moment in moments:
             if moment.state.step + 1 not in attacked:

@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Subject
+    from clipnoise.run.spec import RunSpec
 
-# B, the factor on the clip norm, σ and T. n is constant, so q varies with B. The first run is as
-# long as a study's.
-GRID = ((4, 1.0, 1.3, 1000), (64, 0.1, 0.5, 40), (720, 10.0, 6.0, 40))
+# B, n (None for that of the digits), the factor on the clip norm, σ and T. The first run is as long
+# as a study's.
+GRID = (
+    (4, None, 1.0, 1.3, 1000),
+    (64, 80, 0.1, 0.5, 40),
+    (720, None, 10.0, 6.0, 40),
+)
 LOG_ODDS = math.log(1e6)  # a sound mechanism fails once in about a million times
 
 
@@ -48,10 +53,25 @@ def check_noise(subject: Subject, cache: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def _measure(
-    subject: Subject, cache: Path, seed: int, size: int, factor: float, sigma: float, steps: int
+    subject: Subject,
+    cache: Path,
+    seed: int,
+    size: int,
+    units: int | None,
+    factor: float,
+    sigma: float,
+    steps: int,
 ) -> dict[str, Any]:
     """Measure the noise of one run, and how far off it is: at most 1 for a sound mechanism."""
-    numbers = _noise(at_clip_norm(subject, factor), cache, seed, size, sigma, steps)
+    spec = run_spec(
+        at_clip_norm(subject, factor),
+        noise_multiplier=sigma,
+        expected_batch_size=size,
+        units=units,
+        steps=steps,
+        seed=seed,
+    )
+    numbers = _noise(subject, cache, spec, sigma)
     _, components, dimension = numbers.shape
     rows = numbers.flatten(0, 1)  # one row for each step and component
     count, squares = rows.numel(), rows.square()
@@ -101,22 +121,19 @@ def _largest_off_diagonal(matrix: Tensor) -> float:
     return float((matrix - torch.diag(matrix.diagonal())).abs().max())
 
 
-def _noise(subject: Subject, cache: Path, seed: int, size: int, sigma: float, steps: int) -> Tensor:
+def _noise(subject: Subject, cache: Path, spec: RunSpec, sigma: float) -> Tensor:
     """Return the standardised, whitened noise of a run, shape (steps, components, d)."""
-    spec = run_spec(
-        subject, noise_multiplier=sigma, expected_batch_size=size, steps=steps, seed=seed
-    )
     run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     run.cross = recorder = Recorder(subject.cross)
     total = torch.zeros_like(run.theta)
-    total[0] = subject.method.clip_norm_at(1) or 1.0
+    total[0] = spec.method.clip_norm_at(1) or 1.0
     run.sums = lambda *_: ClippedSum(total)
     found = []
     for batch in run.batches():
         run.step(batch)
         release = recorder.releases.pop()
         b, c = release.expected_batch_size, release.clip_norm
-        query = subject.method.query
+        query = spec.method.query
         scaled = [
             (noisy - clean) / (sigma * component.noise_factor * component.sensitivity)
             for noisy, clean, component in zip(

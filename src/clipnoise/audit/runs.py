@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PUBLIC_EXAMPLES = 100
 BATCHES = 400
+SAMPLED = ((20, None), (64, 80))  # B and n; None for that of the digits
 DEVIATIONS = 5.0
 STEPS = 12
 
@@ -48,12 +49,14 @@ def run_spec(
     steps: int,
     delta: float = 1e-5,
     accountant: PoissonAccountant = "rdp",
+    units: int | None = None,
     dataset: Dataset | None = None,
     seed: int = 0,
 ) -> RunSpec:
     """Return the spec of a run of logistic regression on digits with an audited method.
 
-    The expected batch size is in micro-batches and at most the number of private units.
+    The expected batch size is in micro-batches and at most the number of private units, which is
+    that of the digits unless it is given.
     """
     privacy = Privacy(
         noise_multiplier=noise_multiplier,
@@ -64,11 +67,11 @@ def run_spec(
         microbatch_size=subject.microbatches.size,
         microbatch_accounting=subject.microbatches.accounting,
     )
-    chosen, method = dataset or digits_for(subject), subject.method
+    chosen, method = dataset or digits_for(subject, units), subject.method
     if isinstance(method, WithSideInformation):  # digits occur in no public text
         method = replace(method, side_information=PublicGradients(source="public-gradients"))
-    units = chosen.user_count() or chosen.sizes()["train"]
-    size = min(expected_batch_size * subject.microbatches.size, units)
+    n, m = chosen.user_count() or chosen.sizes()["train"], subject.microbatches.size
+    size = min(expected_batch_size * m, n - n % m)
     training = Training(expected_batch_size=size, steps=steps, evaluations=1)
     return RunSpec(
         dataset=chosen,
@@ -80,10 +83,18 @@ def run_spec(
     )
 
 
-def digits_for(subject: Subject) -> Digits:
-    """Return the digits, handed out to users where the method protects users."""
-    kind = Digits if subject.method.local_training() is None else DigitsUsers
-    return kind(public_examples=PUBLIC_EXAMPLES)
+def digits_for(subject: Subject, units: int | None = None) -> Digits:
+    """Return the digits, handed out to users where the method protects users.
+
+    Args:
+        subject: the method.
+        units: n, the number of private examples or users; examples that are left over are public.
+    """
+    if subject.method.local_training() is not None:
+        users = DigitsUsers(public_examples=PUBLIC_EXAMPLES)
+        return users if units is None else replace(users, users=units)
+    private = sum(Digits().sizes()[part] for part in ("train", "public"))
+    return Digits(public_examples=PUBLIC_EXAMPLES if units is None else private - units)
 
 
 def batches(subject: Subject, spec: RunSpec) -> Sampler:
@@ -143,13 +154,28 @@ def check_sampler(subject: Subject) -> Finding:
     """
     if subject.sampler != "poisson":
         return Finding("sampler", True, f"statistics of the sampler {subject.sampler} not checked")
-    spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=20, steps=BATCHES)
-    n, q, source = spec.examples, spec.sampling_rate, batches(subject, spec)
+    off: dict[str, float] = {}
+    for size, units in SAMPLED:
+        spec = run_spec(
+            subject, noise_multiplier=1.0, expected_batch_size=size, steps=BATCHES, units=units
+        )
+        found = _off_poisson(spec, batches(subject, spec))
+        off |= {f"{what} at q = {spec.sampling_rate:.2g}": value for what, value in found.items()}
+    name = max(off, key=lambda what: abs(off[what]))
+    if abs(off[name]) <= DEVIATIONS:
+        return Finding("sampler", True, "batches are drawn as Poisson sampling draws them")
+    said = f"batches are not Poisson: {name} is off by {abs(off[name]):.0f} standard deviations"
+    return Finding("sampler", False, said)
+
+
+def _off_poisson(spec: RunSpec, source: Sampler) -> dict[str, float]:
+    """Return how far statistics of batches are off those of Poisson, in standard deviations."""
+    n, q = spec.examples, spec.sampling_rate
     drawn = torch.zeros(BATCHES, n)
     for row in drawn:
         row[source.sample()] = 1
     spread = q * (1 - q)
-    off = {
+    return {
         "mean batch size": (float(drawn.mean()) - q) / math.sqrt(spread / drawn.numel()),
         "variance of the batch size": _excess(drawn.sum(1), n * q, n * spread),
         "variance of how often an example takes part": _excess(
@@ -160,11 +186,6 @@ def check_sampler(subject: Subject) -> Finding:
             / math.sqrt(q * q * (1 - q * q) * 2 / drawn.numel())
         ),
     }
-    name = max(off, key=lambda what: abs(off[what]))
-    if abs(off[name]) <= DEVIATIONS:
-        return Finding("sampler", True, "batches are drawn as Poisson sampling draws them")
-    said = f"batches are not Poisson: {name} is off by {abs(off[name]):.0f} standard deviations"
-    return Finding("sampler", False, said)
 
 
 def _excess(counts: torch.Tensor, mean: float, variance: float) -> float:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
 
-PLACES = 1000  # more than any dataset under attack has examples
+PLACES = 10_000  # more than any dataset under attack has examples
 
 Form = Callable[..., ClippedSum]  # as `physical_batches`
 
@@ -90,15 +90,17 @@ def at_clip_norm(subject: Subject, factor: float) -> Subject:
 
 
 def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
-    """Return a subject whose sums are formed in micro-batches, as the training loop forms them.
+    """Return a subject that forms its sums in its micro-batches, as the training loop forms them.
 
     Every place in a dataset keeps its micro-batch, so that neighbouring datasets share them.
 
     Args:
-        subject: with micro-batches of more than one example, and the real code as its form.
+        subject: with the real code as its form, if its micro-batches have more than one example.
         expected_batch_size: B.
     """
     size = subject.microbatches.size
+    if size == 1:
+        return subject
     count = round(subject.microbatches.count(expected_batch_size))
 
     def microbatched(

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from clipnoise.data.base import Examples
     from clipnoise.run.spec import RunSpec
 
-READS, TRAINS = "update reads released values only", "released values train the parameters"
-RUNS = ((4, 500), (64, 20), (720, 10))  # B and T; the first is as long as a study's run
+READS, TRAINS = "updates", "training"
+# B, n (None for that of the digits) and T; the first is as long as a study's run.
+RUNS = ((4, None, 500), (64, 80, 20), (720, None, 10))
 WORLDS = (0, 1, 0)  # the private data, batches and noise of each run; 0 again finds a leak of 1
 MOVED = 0.9  # the share of parameters that must move; one can land on the same number by chance
 FAR = 1e3  # how far out of range the examples of another world are
@@ -48,8 +49,10 @@ def check_updates(subject: Subject, cache: Path) -> tuple[Finding, ...]:
     if isinstance(subject.method, OracleMethod):
         return (Finding(READS, True, "an oracle reads clean values and makes no claim"),)
     found, count = None, 0
-    for size, steps in RUNS:
-        spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=size, steps=steps)
+    for size, units, steps in RUNS:
+        spec = run_spec(
+            subject, noise_multiplier=1.0, expected_batch_size=size, units=units, steps=steps
+        )
         first, *others = (list(_steps(subject, spec, cache, world)) for world in WORLDS)
         differing = (t for other in others for t in range(steps) if not _same(first[t], other[t]))
         t = next(differing, None)
