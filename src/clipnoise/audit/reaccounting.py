@@ -39,8 +39,8 @@ class Published:
         examples, batch_size, epochs, participations: n, B, passes over the data, or for a result
             without amplification how often an example takes part.
         noise_multiplier, noise_source: σ and where it is printed.
-        noise_divisor: by which σ of the released code is smaller than accounted; None where nobody
-            looked.
+        noise_divisor: by which σ of the released code is smaller than accounted; None where no
+            accountant here covers what it does.
         degree: K, the bound on out-degrees, where examples are nodes of a graph.
         released: what the released code does.
     """

@@ -14,7 +14,7 @@ from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
 from clipnoise.report.privacy import headline, privacy_statement, tuned
 from clipnoise.report.published import compare, comparison_data
-from clipnoise.report.records import STATUSES
+from clipnoise.report.records import STATUSES, of_panels
 from clipnoise.report.tables import TEST, build_table, table_notes
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.file import ReportItem
@@ -141,7 +141,7 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":
         return moments_data(item, runs)
-    table = build_table(runs, item.panel, costs=item.costs)
+    table = build_table(of_panels(runs, item), item.panel, costs=item.costs)
     return {
         "kind": "table",
         "title": title,

@@ -19,7 +19,7 @@ from clipnoise.fields import STRICT, Count, parse
 from clipnoise.files import csv_text
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
 from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
-from clipnoise.report.records import NON_PRIVATE, PLACE
+from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels
 from clipnoise.report.statistics import Sample
 from clipnoise.report.tables import (
     Block,
@@ -201,7 +201,7 @@ class Comparison:
         pairs: the published cells at the panel's datasets and models, in the order of the table.
         unpublished: what the panel has and the table lacks.
         elsewhere: the published cells at other datasets and models.
-        runs: the panel's rows of runs.csv.
+        runs: the rows of runs.csv that it shows, under the name of its first panel.
     """
 
     item: ReportItem
@@ -227,7 +227,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     Raises:
         UserError: the table is missing or wrong.
     """
-    selected = runs[runs["panel"] == item.panel]
+    selected = of_panels(runs, item)
     by_place = selected.groupby(PLACE, sort=False)
     configurations = {tuple(map(str, place)): rows for place, rows in by_place}
     sites = {place[:2] for place in configurations}

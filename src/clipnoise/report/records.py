@@ -12,6 +12,7 @@ import pandas as pd
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import STATEMENT_WORDS
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.file import ReportItem
 
 NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
@@ -47,6 +48,14 @@ def read_runs(path: Path) -> pd.DataFrame:
     for status in set(runs["status"]) - set(STATUSES):
         raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
     return runs
+
+
+def of_panels(rows: pd.DataFrame, item: ReportItem) -> pd.DataFrame:
+    """Return the rows of what an item shows, once each, under the name of its first panel."""
+    shown = rows[rows["panel"].isin(item.panels)]
+    if not item.beside:
+        return shown
+    return shown.assign(panel=item.panel).drop_duplicates()
 
 
 def read_curves(path: Path) -> pd.DataFrame:

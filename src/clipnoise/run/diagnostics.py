@@ -104,8 +104,9 @@ class Diagnostics:
         Returns:
             The step; Φ; minimum, quartiles, maximum and mean of every quantity over coordinates,
             and of the series over steps; histograms with their ends, those of second moments over
-            log10; sorted second moments at evenly spaced ranks; the series at evenly spaced steps:
-            the fraction of coordinates with v̂ < Φ, and ‖ḡ‖/C. Φ is what noise adds to v̂.
+            log10, then of their roots, and updates as they are and as shares of the largest;
+            sorted second moments at evenly spaced ranks; the series at evenly spaced steps: the
+            fraction of coordinates with v̂ < Φ, and ‖ḡ‖/C. Φ is what noise adds to v̂.
         """
         values = dict(self._quantities())
         series = dict(zip(SERIES, torch.tensor(self._rows, dtype=torch.float64).T, strict=True))
@@ -124,6 +125,10 @@ class Diagnostics:
                 "first": _histograms({name: values[name] for name in FIRST}),
                 "second": _histograms({n: values[n] for n in SECOND if n in values}, log=True),
                 "update": _histograms({n: values[n] for n in UPDATES[1:] if n in values}),
+                "root": _histograms({n: values[n].sqrt() for n in SECOND if n in values}, low=0.0),
+                "rescaled": _histograms(
+                    {n: _rescaled(values[n]) for n in UPDATES[1:] if n in values}, ends=(-1.0, 1.0)
+                ),
             },
             "sorted": {
                 name: [_quantile(ordered[name], i / POINTS) for i in range(POINTS + 1)]
@@ -178,21 +183,37 @@ def _quantile(ordered: Tensor, share: float) -> float:
     return low if low == high else low + (place - below) * (high - low)
 
 
-def _histograms(values: dict[str, Tensor], *, log: bool = False) -> dict[str, Any]:
+def _rescaled(values: Tensor) -> Tensor:
+    """Return values divided by the largest absolute one."""
+    largest = values.abs().max() if len(values) else 0.0
+    return values / largest if largest else values
+
+
+def _histograms(
+    values: dict[str, Tensor],
+    *,
+    log: bool = False,
+    low: float | None = None,
+    ends: tuple[float, float] | None = None,
+) -> dict[str, Any]:
     """Count each quantity's values in the same bins; values outside the bins are left out.
 
     Args:
         values: each of shape (d,).
         log: whether the bins are evenly spaced in log10; zeros are then left out.
+        low: where the bins start; None for as far below 0 as they end above it.
+        ends: where they start and end, instead.
     """
-    if log:
+    if ends is not None:
+        low, high = ends
+    elif log:
         values = {name: value[value > 0].log10() for name, value in values.items()}
-        ends = [end for x in values.values() if len(x) for end in (float(x.min()), float(x.max()))]
-        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+        span = [end for x in values.values() if len(x) for end in (float(x.min()), float(x.max()))]
+        low, high = (min(span), max(span)) if span else (0.0, 1.0)
     else:
         spans = [_quantile(x.abs().sort().values, OUTLIERS) for x in values.values() if len(x)]
         high = max(spans, default=0.0)
-        low = -high
+        low = -high if low is None else low
     if low == high:
         low, high = low - 0.5, high + 0.5
     counts = {

@@ -31,6 +31,8 @@ Kind = Literal[
     "sweep",
     "momentum-sweep",
     "moments",
+    "estimates",
+    "corrections",
     "moments-table",
     "noise-bias",
     "interquartile-means",
@@ -41,6 +43,7 @@ SWEEPS = ("sweep", "momentum-sweep")
 RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
 TABLES = (*RESULTS, "moments-table")
 CURVES = ("curves", "accuracy-along-epsilon")
+TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon")  # may show several panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
     CurveMetric
@@ -60,7 +63,8 @@ class Shown:
         published: the published table of an item of that kind: its name, or a path that ends in
             `.csv`; empty takes the table that has the study's name.
         over: the hyper-parameter on the axis of a sweep.
-        metric: what curves show; None takes test accuracy, or test loss where there is none.
+        metric: what curves show; several give each panel a row of subplots; None takes test
+            accuracy, or test loss where there is none.
         costs: whether a table also shows what methods cost and what their audits found.
     """
 
@@ -70,8 +74,13 @@ class Shown:
     caption: str = ""
     published: str = ""
     over: str = ""
-    metric: CurveMetric | None = None
+    metric: CurveMetric | tuple[CurveMetric, ...] | None = None
     costs: bool = False
+
+    @property
+    def metrics(self) -> tuple[CurveMetric, ...]:
+        """What curves show, by name; empty for the default."""
+        return (self.metric,) if isinstance(self.metric, str) else self.metric or ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,18 +90,29 @@ class ReportItem(Shown):
     Attributes:
         kind: how it is drawn.
         panel: the panel of the study that it shows.
+        beside: further panels that the same table or figure shows.
+        titles: what titles call its panels, the first one's first.
     """
 
     kind: Kind
     panel: str
+    beside: tuple[str, ...] = ()
+    titles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.over) != (self.kind in SWEEPS):
             raise ValueError("`over` is required for sweeps and not allowed otherwise")
         if self.metric and self.kind not in CURVES:
             raise ValueError("`metric` is allowed for curves only")
+        if self.beside and self.kind not in TOGETHER:
+            raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
         if self.costs and self.kind not in RESULTS:
             raise ValueError("`costs` is allowed for table and published only")
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """Every panel that it shows."""
+        return (self.panel, *self.beside)
 
     @property
     def drawn(self) -> bool:
@@ -111,6 +131,7 @@ class ReportEntry(Shown):
         kind: as in ReportItem; None with `each`.
         panel: the panel; one with axes gives an item for each of its options.
         panels: several panels; without `panel` and `panels`, every panel of the study.
+        together: whether these panels share one table or figure.
         only: axis → the label of the option that is shown; of other axes all are.
         each: entries that are repeated for every panel in turn, instead of a kind.
     """
@@ -118,6 +139,7 @@ class ReportEntry(Shown):
     kind: Kind | None = None
     panel: str = ""
     panels: tuple[str, ...] = ()
+    together: bool = False
     only: dict[str, str] = field(default_factory=dict)
     each: tuple[ReportEntry, ...] = ()
 
@@ -437,6 +459,7 @@ def _items(
 ) -> Iterator[ReportItem]:
     families = list(dict.fromkeys(one.family for one in panels))
     named = [entry.panel] if entry.panel else list(entry.panels) or families
+    shown: list[NamedPanel] = []
     for family in named:
         if family not in families:
             raise UserError(
@@ -453,11 +476,16 @@ def _items(
             yield from _items(
                 replace(repeated, panel=family), members, path, f"{key}.each.{number}"
             )
-        for member in members if entry.kind else ():
-            yield _item(entry, member, path, key)
+        shown += members if entry.kind else []
+    if entry.together and shown:
+        yield _item(entry, shown, path, key)
+    else:
+        yield from (_item(entry, [member], path, key) for member in shown)
 
 
-def _item(entry: ReportEntry, panel: NamedPanel, path: Path, key: str) -> ReportItem:
+def _item(entry: ReportEntry, shown: list[NamedPanel], path: Path, key: str) -> ReportItem:
+    panel, *others = shown
+
     def filled(text: str) -> str:
         return re.sub(r"\{([a-z-]+)\}", titled, text)
 
@@ -466,6 +494,10 @@ def _item(entry: ReportEntry, panel: NamedPanel, path: Path, key: str) -> Report
             raise unknown("name in a title", match[1], panel.titles, file=str(path), key=key)
         return panel.titles[match[1]]
 
-    values = {one.name: getattr(entry, one.name) for one in fields(ReportItem)}
-    values |= {"panel": panel.name, "title": filled(entry.title), "caption": filled(entry.caption)}
+    values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
+    values |= {"kind": entry.kind, "panel": panel.name}
+    values |= {"title": filled(entry.title), "caption": filled(entry.caption)}
+    if entry.together:
+        values["beside"] = tuple(one.name for one in others)
+        values["titles"] = tuple(one.titles["panel"] for one in shown)
     return parse(ReportItem, values, file=str(path), key=key)

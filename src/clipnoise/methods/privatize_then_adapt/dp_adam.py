@@ -61,7 +61,8 @@ class ClippedAdamBiased(Adam, ClippingMethod):
 
     Φ′ is `phi`, for example the variance Φ = (σC/B)² of the noise that a private run would add.
 
-    Source: DP-AdamBC, section 3 and Figure 2 (right).
+    Source: DP-AdamBC, section 3 and Figure 2 (right), where the text has m/√(v + Φ′); its released
+    code has the hats and γ, as here.
     """
 
     id = "clipped-adam-biased"

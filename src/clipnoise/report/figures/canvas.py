@@ -24,6 +24,7 @@ from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import Sample, sample
 
+LOWEST = 0.6  # height of a row of subplots, labels included, relative to the width of one
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 MARK = '<text id="watermark"'
@@ -55,6 +56,7 @@ LOOK: dict[str, Any] = {
 }
 
 HANDLE, LETTER, ROW = 0.62, 0.058, 0.19  # inches that an entry of a legend takes
+LONG = 22  # letters of an entry that leaves no room for another beside it
 ROWS_WITHIN = 2  # rows of a legend that a figure's height already leaves room for
 
 REMARKS = 3  # more lines than this would cover the curves
@@ -69,14 +71,14 @@ class FigureData:
         curves: the panel's rows of curves.csv.
         metric: what runs are compared by.
         over: the hyper-parameter of a sweep; empty for other kinds.
-        shown: what curves show; None takes the metric.
+        shown: what curves show; empty takes the metric.
     """
 
     runs: pd.DataFrame
     curves: pd.DataFrame
     metric: Metric
     over: str = ""
-    shown: Metric | None = None
+    shown: tuple[Metric, ...] = ()
 
 
 @contextmanager
@@ -92,9 +94,10 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
     Args:
         rows: of axes.
         columns: of axes.
-        height: of one row, inches.
+        height: of one row, inches; more where subplots would be flatter than 2:1.
         options: for `Figure.subplots`.
     """
+    height = max(height, LOWEST * WIDTH / columns)
     figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
@@ -297,9 +300,9 @@ def remark(ax: Axes, text: str) -> None:
         ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
 
 
-def legend(figure: Figure, every: Sequence[Series]) -> None:
-    """Put one legend below a figure, references last; a long legend makes the figure taller."""
-    handles = [
+def _handles(every: Sequence[Series]) -> list[Line2D]:
+    """Return the entries of a legend, references last."""
+    return [
         Line2D(
             [],
             [],
@@ -310,6 +313,19 @@ def legend(figure: Figure, every: Sequence[Series]) -> None:
         )
         for line in sorted(every, key=lambda line: not line.private)
     ]
+
+
+def legend_below(ax: Axes, every: Sequence[Series]) -> None:
+    """Put a legend below one subplot, in small type."""
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "borderaxespad": 0}
+    longest = max((len(line.title) for line in every), default=0)
+    columns = 1 if longest > LONG else 2
+    ax.legend(handles=_handles(every), ncols=columns, fontsize=7, handlelength=2.4, **place)
+
+
+def legend(figure: Figure, every: Sequence[Series]) -> None:
+    """Put one legend below a figure, references last; a long legend makes the figure taller."""
+    handles = _handles(every)
     if not handles:
         return
     widest = HANDLE + LETTER * max(len(line.title) for line in every)

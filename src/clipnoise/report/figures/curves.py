@@ -5,7 +5,8 @@ Mean ± standard deviation over seeds: error bars for final models, a band along
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Sequence
 
 import pandas as pd
 import seaborn as sns
@@ -83,7 +84,7 @@ def draw(data: canvas.FigureData, along: str = "step") -> Figure:
             that spend no ε are left out of the latter.
     """
     runs, curves, metric = data.runs, data.curves, data.metric
-    shown = data.shown or metric
+    shown = data.shown[0] if data.shown else metric
     every = canvas.series(runs)
     done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
     by_pair = runs.groupby(["dataset", "model"], sort=False)
@@ -103,11 +104,52 @@ def draw(data: canvas.FigureData, along: str = "step") -> Figure:
         for ax, text in zip(row, texts, strict=False):
             ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
             _subplot(ax, _at(_of(done, pair), text), every, shown, along)
-            canvas.remark(ax, canvas.incomplete(_at(_of(runs, pair), text), every, metric))
+            missing = canvas.incomplete(_at(_of(runs, pair), text), every, metric)
+            apart = squared_difference(_at(_of(done, pair), text), every, shown)
+            canvas.remark(ax, "\n".join(filter(None, [missing, apart])))
             ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits)
             ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
             ax.tick_params(axis="y", labelleft=ax is row[0])
     canvas.legend(figure, every)
+    return figure
+
+
+def draw_panels(panels: Sequence[canvas.FigureData], titles: Sequence[str]) -> Figure:
+    """Draw several panels in one figure: two in a row, or with several metrics a row for each.
+
+    A panel with several budgets shows its last. Panels of the same methods share a legend.
+
+    Args:
+        panels: what each is drawn from, all with the same metrics to show.
+        titles: of the panels.
+    """
+    metrics = panels[0].shown or (panels[0].metric,)
+    subplots = [
+        (data, title, metric)
+        for data, title in zip(panels, titles, strict=True)
+        for metric in metrics
+    ]
+    columns = len(metrics) if len(metrics) > 1 else min(2, len(panels))
+    named = [[series.title for series in canvas.series(data.runs)] for data in panels]
+    alike = all(names == named[0] for names in named)
+    figure, axes = canvas.sheet(-(-len(subplots) // columns), columns, height=1.9 if alike else 3)
+    for ax in axes.flat[len(subplots) :]:
+        ax.set_axis_off()
+    for number, (ax, (data, title, metric)) in enumerate(zip(axes.flat, subplots, strict=False)):
+        text = _budgets(data.runs)[-1]
+        every, runs = canvas.series(data.runs), _at(data.runs, text)
+        done = canvas.completed(runs, data.metric)["hash"]
+        curves = data.curves[data.curves["hash"].isin(done)]
+        _subplot(ax, curves, every, metric, "step")
+        ax.set(title=title, ylabel=metric.heading, ylim=_limits(curves, metric))
+        ax.set_xlabel(AXES["step"] if number + columns >= len(subplots) else "")
+        missing = canvas.incomplete(runs, every, data.metric)
+        apart = squared_difference(curves, every, metric)
+        canvas.remark(ax, "\n".join(filter(None, [missing, apart])))
+        if not alike:
+            canvas.legend_below(ax, every)
+    if alike:
+        canvas.legend(figure, canvas.series(panels[0].runs))
     return figure
 
 
@@ -119,6 +161,21 @@ def _limits(curves: pd.DataFrame, metric: Metric) -> tuple[float, float] | None:
         return None
     margin = 0.06 * (values.max() - values.min()) or 1.0
     return float(values.min() - margin), float(values.max() + margin)
+
+
+def squared_difference(curves: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric) -> str:
+    """Return by how much the losses of two methods differ, in words; empty for anything else.
+
+    It is the mean, over seeds and evaluations after the start, of the squared difference.
+    """
+    if len(every) != 2 or not metric.column.endswith("loss"):
+        return ""
+    first, second = (
+        series.of(curves[curves["step"] > 0]).set_index(["seed", "step"])[metric.column]
+        for series in every
+    )
+    value = float(((first - second) ** 2).mean())
+    return "" if math.isnan(value) else f"mean squared difference: {significant(value, 2)}"
 
 
 def _budgets(runs: pd.DataFrame) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -18,6 +19,7 @@ from clipnoise.report.figures import (
     variants,
 )
 from clipnoise.report.formats import METRICS
+from clipnoise.report.records import of_panels
 from clipnoise.report.tables import choose_metric
 from clipnoise.studies.file import ReportItem
 
@@ -28,6 +30,8 @@ KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "ablation": variants.draw_ablation,
     "filter-sweep": variants.draw_filters,
     "moments": moments.draw,
+    "estimates": moments.draw_estimates,
+    "corrections": moments.draw_corrections,
     "noise-bias": moments.draw_noise_bias,
     "sweep": sweep.draw,
     "momentum-sweep": partial(sweep.draw, beside=sweep.draw_momentum),
@@ -56,17 +60,31 @@ def draw_figure(
     """
     if item.kind not in KINDS:
         raise unknown("figure kind", item.kind, KINDS)
-    selected = runs[runs["panel"] == item.panel]
+    selected = of_panels(runs, item)
     data = canvas.FigureData(
         runs=selected,
-        curves=points[points["panel"] == item.panel],
+        curves=of_panels(points, item),
         metric=choose_metric(selected),
         over=item.over,
-        shown=METRICS[item.metric] if item.metric else None,
+        shown=tuple(METRICS[name] for name in item.metrics),
     )
     with canvas.look():
         if canvas.completed(selected, data.metric).empty:
             figure = canvas.blank(f"{item.panel}: no completed run (0/{len(selected)})")
+        elif item.kind == "curves" and (item.beside or len(data.shown) > 1):
+            figure = curves.draw_panels(
+                [_of_panel(data, runs, points, panel) for panel in item.panels],
+                item.titles or item.panels,
+            )
         else:
             figure = KINDS[item.kind](data)
         return canvas.to_svg(figure, watermark)
+
+
+def _of_panel(
+    data: canvas.FigureData, runs: pd.DataFrame, points: pd.DataFrame, panel: str
+) -> canvas.FigureData:
+    """Return what one of several panels is drawn from."""
+    selected = runs[runs["panel"] == panel]
+    own = choose_metric(selected)
+    return replace(data, runs=selected, curves=points[points["panel"] == panel], metric=own)

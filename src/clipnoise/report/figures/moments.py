@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -20,14 +21,17 @@ LINES = {  # name in the legend, colour and line
     "private": ("with noise", BLUE, "--"),
     "corrected": ("corrected", ORANGE, "-."),
 }
+BIASED: dict[str, Callable[[float], float]] = {"second": float, "root": math.sqrt}
 PANELS = {
     "first": ("First moment", "m̂"),
     "second": ("Second moment", "v̂"),
     "update": ("Update", "m̂ / √v̂"),
+    "root": ("Root of the second moment", "√v̂"),
+    "rescaled": ("Update, rescaled", "m̂ / √v̂, as a share of the largest"),
 }
 
 
-def draw(data: canvas.FigureData) -> Figure:
+def draw(data: canvas.FigureData, names: Sequence[str] = ("first", "second", "update")) -> Figure:
     """Draw one row per configuration: first moments, second moments with Φ, updates.
 
     Of each configuration the first seed with diagnostics is drawn.
@@ -35,27 +39,57 @@ def draw(data: canvas.FigureData) -> Figure:
     configurations = diagnosed(data.runs)
     if not configurations:
         return canvas.blank(NOTHING)
-    figure, axes = canvas.sheet(len(configurations), len(PANELS), height=2.3)
+    figure, axes = canvas.sheet(len(configurations), len(names), height=2.3)
     for row, configuration in zip(axes, configurations, strict=True):
-        _row(row, configuration)
-    handles = [
-        Line2D([], [], color=colour, linestyle=cast("Any", line), label=name)
-        for name, colour, line in LINES.values()
-    ]
-    handles.append(Line2D([], [], color=canvas.INK, linestyle=":", label="Φ"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        for ax, name in zip(row, names, strict=True):
+            _subplot(ax, configuration, name)
+        step = f"step {configuration.values['step']:,}, seed {configuration.seed}"
+        row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
+    _legend(figure)
     return figure
 
 
-def _row(row: Any, configuration: Diagnosed) -> None:
+def draw_estimates(data: canvas.FigureData) -> Figure:
+    """Draw first and second moments, with noise and without, one row per configuration.
+
+    Source: DP-AdamBC, Figure 1.
+    """
+    return draw(data, ("first", "root"))
+
+
+def draw_corrections(data: canvas.FigureData) -> Figure:
+    """Draw the roots of second moments of each configuration, then the last one's updates.
+
+    Source: DP-AdamBC, Figure 4, whose updates are rescaled to [−1, 1].
+    """
+    configurations = diagnosed(data.runs)
+    if not configurations:
+        return canvas.blank(NOTHING)
+    shown = [*((one, "root") for one in configurations), (configurations[-1], "rescaled")]
+    figure, axes = canvas.sheet(1, len(shown), height=2.6)
+    for ax, (configuration, name) in zip(axes[0], shown, strict=True):
+        _subplot(ax, configuration, name)
+        ax.set_title(f"{PANELS[name][0]},\n{configuration.title}")
+    axes[0, 0].set_ylabel("Coordinates (%)")
+    _legend(figure)
+    return figure
+
+
+def _legend(figure: Figure) -> None:
+    handles: list[Line2D] = [
+        Line2D([], [], color=colour, linestyle=cast("Any", line), label=name)
+        for name, colour, line in LINES.values()
+    ]
+    handles.append(Line2D([], [], color=canvas.INK, linestyle=":", label="Φ, √Φ"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+def _subplot(ax: Axes, configuration: Diagnosed, name: str) -> None:
     values = configuration.values
-    for ax, (name, (heading, axis)) in zip(row, PANELS.items(), strict=True):
-        _histogram(ax, values["histograms"][name])
-        ax.set(title=heading, xlabel=axis)
-    step = f"step {values['step']:,}, seed {configuration.seed}"
-    row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
-    if values["phi"] > 0:
-        row[1].axvline(values["phi"], color=canvas.INK, linewidth=1.0, linestyle=":")
+    _histogram(ax, values["histograms"][name])
+    ax.set(title=PANELS[name][0], xlabel=PANELS[name][1])
+    if values["phi"] > 0 and name in BIASED:
+        ax.axvline(BIASED[name](values["phi"]), color=canvas.INK, linewidth=1.0, linestyle=":")
 
 
 def _histogram(ax: Axes, histogram: Mapping[str, Any]) -> None:
@@ -71,7 +105,8 @@ def _histogram(ax: Axes, histogram: Mapping[str, Any]) -> None:
         ax.set_xscale("log")
         canvas.powers(ax.xaxis)
     else:
-        ax.locator_params(axis="x", nbins=5)
+        ax.locator_params(axis="x", nbins=4)
+        ax.ticklabel_format(axis="x", scilimits=(-2, 3))
 
 
 def draw_noise_bias(data: canvas.FigureData) -> Figure:
