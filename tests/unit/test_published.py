@@ -36,7 +36,7 @@ TABLES = {
     "dp-pmlf/table3": (4 * 4 * 2, True),
     "dp-pmlf/table4": (8 * 2 * 4, True),
 }
-QUANTITIES = {"dp-adambc/tables3-5": 3 * 6 * 4, "design-principles/fig2": 5}
+QUANTITIES = {"dp-adambc/tables3-5": 3 * 6 * 4, "design-principles/fig2": 9}
 HEAD = "dataset,model,method,budget,metric,mean,source\n"
 GOOD = "mnist,vit,dp-sgd,eps=1,test_accuracy,91.50,A paper\n"
 
