@@ -15,7 +15,13 @@ from reporting_data import run_row, write_csv, write_study
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.report.document import document
-from clipnoise.report.published import Comparison, compare, comparison_data, to_csv
+from clipnoise.report.published import (
+    Comparison,
+    compare,
+    comparison_data,
+    side_by_side,
+    to_csv,
+)
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
@@ -72,6 +78,45 @@ def test_the_difference_is_ours_minus_published_with_welchs_standard_error(tmp_p
     (line,) = lines(one)
     assert line["published"] == "0.8950", "in the metric's own unit, with the digits printed"
     assert float(line["difference"]) == pair.difference
+
+
+def test_panels_side_by_side_are_one_table_without_the_cells_of_other_panels(
+    tmp_path: Path,
+) -> None:
+    """Two panels with the same budget are two columns; one without privacy spans them."""
+    path = tmp_path / "paper.csv"
+    numbers = {"sgd,,non-private": 95, "dp-sgd,,eps=1": 90, "dp-sgd,banded,eps=1": 91}
+    numbers |= {"dp-adam,,eps=1": 80, "dp-rmsprop,,eps=1": 70}
+    cells = [f"digits,logistic,{key},test_accuracy,{x},,,%,A,\n" for key, x in numbers.items()]
+    path.write_text(HEAD + "".join(cells))
+    rows = [
+        *seeds(0.96, panel="free", method="sgd", budget="non-private", claim="non-private"),
+        *seeds(0.92, panel="independent", method="dp-sgd"),
+        *seeds(0.82, panel="independent", method="dp-adam"),
+        *seeds(0.94, panel="correlated", method="dp-sgd", label="banded"),
+    ]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    panels = ("free", "independent", "correlated")
+    item = ReportItem(
+        kind="published",
+        panel=panels[0],
+        beside=panels[1:],
+        titles=tuple(f"{panel} noise" for panel in panels),
+        side_by_side=True,
+    )
+    data = side_by_side(runs, item, path)
+    (block,) = data["blocks"]
+    assert [one["title"] for one in block["groups"]] == ["independent noise", "correlated noise"]
+    found = {
+        row["label"]: [(cell["text"], cell["published"], cell["span"]) for cell in row["cells"]]
+        for row in (*block["rows"], *block["references"])
+    }
+    assert found == {
+        "dp-sgd": [("92.00", "90", 1), ("94.00", "91", 1)],
+        "dp-adam": [("82.00", "80", 1), ("", "", 1)],
+        "sgd": [("96.00", "95", 2)],
+    }
+    assert "1 published cell without a run." in data["notes"]
 
 
 @pytest.mark.parametrize("missing", ["89.5,,4", "89.5,2.0,", "89.5,,"])

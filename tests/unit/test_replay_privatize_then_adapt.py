@@ -109,6 +109,16 @@ def dp_adam_pub(h: dict[str, Any], s: Stream) -> list[Vector]:
     return pseudocode.adam(h | {"betas": others}, s, release)
 
 
+def public_preconditioner(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Design principles, Algorithm 9, with ν from the public gradients of each step."""
+    moments = {"betas": h["betas"][1:]}
+
+    def release(t: int, _: Vector) -> tuple[Vector, Vector]:
+        return private_gradient(h, s, t), squares(s.public[t])
+
+    return pseudocode.adam(h | moments, s, release)
+
+
 def pda_dpmd(h: dict[str, Any], s: Stream) -> list[Vector]:
     def mixed(t: int) -> Vector:
         g, p = private_gradient(h, s, t), s.public[t]
@@ -155,6 +165,7 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("dp-adagrad", dp_adagrad, {}),
     ("dp-r-pub", dp_r_pub, {"beta": 0.9, "gamma": 1e-3}),
     ("dp-adam-pub", dp_adam_pub, {"betas": [0.7, 0.8, 0.95], "gamma": 1e-3}),
+    ("dp-adam-pub", public_preconditioner, {"betas": [1.0, 0.8, 0.95], "gamma": 1e-3}),
     ("pda-dpmd", pda_dpmd, {}),
     ("sgd", sgd, {}),
     ("adam", adam, ADAM),

@@ -106,6 +106,21 @@ def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path
         assert to_hex(line.get_color()).upper() == style("dp-adambc").colour
 
 
+def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> None:
+    """Of 0, 1e-7, 1e-6 and 1e-5, evenly spaced in rank, two thirds are below 1e-6."""
+    free = diagnostics() | {"phi": 0.0}
+    noisy = diagnostics() | {"phi": 1e-6}
+    rows = [
+        run_row(method="adam", budget="non-private", diagnostics=json.dumps(free)),
+        run_row(method="dp-adam", budget="sigma=0.4", diagnostics=json.dumps(noisy)),
+    ]
+    table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    (_, _, ranked) = axes(moments.draw_noise_bias, table)
+    assert [text.get_text() for text in ranked.texts] == ["67% below Φ", "Φ"]
+    notes = moments_data(ReportItem(kind="moments-table", panel="comparison"), table)["notes"]
+    assert notes[0].startswith("67% of the second moments of adam are below the Φ of dp-adam")
+
+
 @pytest.mark.parametrize("kind", ["moments", "noise-bias"])
 def test_a_panel_without_diagnostics_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]

@@ -54,6 +54,17 @@ def test_every_experiment_has_settings_and_published_numbers() -> None:
         read_published(PUBLISHED / f"{name}.csv")
 
 
+def test_the_second_moment_of_scaled_gradients_settles_where_the_formula_says() -> None:
+    """Without noise it is g² from the first step; with noise it settles at g²/(1 − σ²/B²)."""
+    settings = SETTINGS / "design-principles" / "steady-state.yaml"
+    small = {"coordinates": 300, "steps": 60, "noise_to_batch": [0.0, 0.5], "measured_share": 0.1}
+    fast = {"learning_rate": 1.0, "clip_norm": 1e9, "gamma_scale": 1e-6, "betas": [0.9, 0.9]}
+    variants = [{"method": "stp-adam", "options": fast}]
+    experiment = load("design-principles/steady-state", settings, small | {"variants": variants})
+    for quantity in experiment.run().quantities[:4]:
+        assert quantity.formula == pytest.approx(quantity.measured, rel=0.05)
+
+
 def test_settings_with_a_mistake_name_file_and_key(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("momentum: 0.9\nstep: 3\nsettings: []\n")

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, count, significant
@@ -69,6 +70,12 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
     return configurations
 
 
+def share_below(configuration: Diagnosed, bound: float) -> float:
+    """Return the share of second moments without noise below a bound, to a hundredth."""
+    heights = np.asarray(configuration.values["sorted"]["v_clipped"], dtype=float)
+    return float(np.interp(bound, heights, np.linspace(0, 1, len(heights)), left=0.0, right=1.0))
+
+
 def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
     """Return the table of a panel's moments as plain data for the PDF template.
 
@@ -104,9 +111,18 @@ def _rows(configuration: Diagnosed) -> list[list[str]]:
 
 def diagnostic_notes(runs: pd.DataFrame) -> list[str]:
     """Return how to read the moments of a panel, whose rows of runs.csv these are."""
-    steps = sorted({configuration.values["step"] for configuration in diagnosed(runs)})
+    found = diagnosed(runs)
+    steps = sorted({configuration.values["step"] for configuration in found})
     number = int((runs["diagnostics"] != "").sum())
+    shares = [
+        f"{share_below(other, one.values['phi']):.0%} of the second moments of {other.title} are "
+        f"below the Φ of {one.title}, {significant(one.values['phi'], 3)}."
+        for one in found
+        for other in found
+        if one.values["phi"] > 0 and other.values["phi"] == 0
+    ]
     return [
+        *shares,
         f"Over the coordinates of the parameters, after step "
         f"{', '.join(f'{step:,}' for step in steps) or DASH}; shares below Φ and norms are over "
         f"the steps. Means over seeds: {count(number, 'run')} of {len(runs)} planned.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from clipnoise.report.claims import CLAIM_NOTE, claims_data
 from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
 from clipnoise.report.privacy import headline, privacy_statement, tuned
-from clipnoise.report.published import compare, comparison_data
+from clipnoise.report.published import compare, comparison_data, side_by_side
 from clipnoise.report.records import STATUSES, of_panels
 from clipnoise.report.tables import TEST, build_table, table_notes
 from clipnoise.studies.fidelity import open_settings
@@ -66,12 +66,7 @@ def document(
         "privacy": privacy_statement(distinct),
         "claims": claims_data(study.claims, runs, curves, study.scale.watermark),
         "claim-note": CLAIM_NOTE,
-        "items": _noted_once(
-            comparison_data(compare(runs, item, tables[item]))
-            if item in tables
-            else _item(item, runs, figures.get(number))
-            for number, item in enumerate(items)
-        ),
+        "items": _noted_once(_results(items, runs, figures, tables)),
         "failures": _failures(runs),
         "reading": list(READING),
         "configurations": _configurations(runs),
@@ -79,6 +74,22 @@ def document(
         "provenance": _provenance(distinct),
         "open-settings": open_settings(study.name, published),
     }
+
+
+def _results(
+    items: Iterable[ReportItem],
+    runs: pd.DataFrame,
+    figures: Mapping[int, str],
+    tables: Mapping[ReportItem, Path],
+) -> Iterator[dict[str, Any]]:
+    """Yield the tables and figures of a report in order."""
+    for number, item in enumerate(items):
+        if item.side_by_side:
+            yield side_by_side(runs, item, tables[item])
+        elif item in tables:
+            yield comparison_data(compare(runs, item, tables[item]))
+        else:
+            yield _item(item, runs, figures.get(number))
 
 
 def _noted_once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -26,9 +26,11 @@ from clipnoise.report.tables import (
     Cell,
     Row,
     Table,
+    across,
     build_table,
     cell_of,
     mark_notes,
+    spanning,
     table_notes,
 )
 from clipnoise.studies.file import ReportItem
@@ -329,6 +331,56 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         "caption": item.caption,
         "blocks": [*blocks, *costs],
         "notes": _notes(comparison, tables),
+    }
+
+
+def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str, Any]:
+    """Return one table of several panels as plain data: a group of columns for each of them.
+
+    A method is one row, whatever its labels are. A panel without privacy has no columns of its own:
+    its values span those of the others.
+
+    Args:
+        runs, item, table: as in `compare`, and so are the errors; the item names the panels.
+    """
+    alone = replace(item, beside=(), side_by_side=False)
+    compared = [compare(runs, replace(alone, panel=panel), table) for panel in item.panels]
+    found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
+    tables = [next(_by_metric(one), build_table(one.runs, one.item.panel)) for one in found]
+    pairs = list(zip(found, tables, strict=True))
+    titled = zip(item.titles, tables, strict=True)
+    columns = [(title, one) for title, one in titled if any(row.private for row in one.rows)]
+    groups = [
+        {"title": title, "headings": [budget(text) for _, _, text in group]}
+        for title, one in columns
+        for group in one.groups
+    ]
+    width = sum(len(group["headings"]) for group in groups)
+    methods = dict.fromkeys(row.method for _, one in columns for row in one.rows)
+    references = [row for one in tables for row in (*one.rows, *one.references)]
+    notes = [note for one, panel in pairs for note in _notes(one, [panel])]
+    everywhere = {pair.published for one in found for pair in one.pairs}
+    lost = {cell for one in compared for pair in one.pairs if (cell := pair.published)} - everywhere
+    if lost:
+        notes.append(f"{count(len(lost), 'published cell')} without a run.")
+    block = {
+        "groups": groups,
+        "rows": [
+            {
+                "label": method,
+                "cells": [cell for _, one in columns for cell in across(method, one)],
+            }
+            for method in methods
+        ],
+        "references": [
+            {"label": row.label, "cells": spanning(row, width)}
+            for row in references
+            if not row.private
+        ],
+    }
+    return {
+        **{"kind": "table", "title": item.title, "caption": item.caption, "blocks": [block]},
+        "notes": list(dict.fromkeys(notes)),
     }
 
 

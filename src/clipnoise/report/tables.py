@@ -167,6 +167,17 @@ class Table:
         ]
 
 
+def across(method: str, table: Table) -> list[dict[str, Any]]:
+    """Return the cells of a method, of its first label, below all columns of a table."""
+    row = next((one for one in table.rows if one.method == method), Row(method, method, True, {}))
+    return [cell for group in table.groups for cell in row.across(group)]
+
+
+def spanning(row: Row, width: int) -> list[dict[str, Any]]:
+    """Return the first cell of a row as one that spans so many columns."""
+    return [_plain(next(iter(row.cells.values()), None), span=width)]
+
+
 def title_of(group: Group) -> str:
     """Return the heading above the columns of a dataset and model."""
     dataset, model, _ = group[0]

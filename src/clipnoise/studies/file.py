@@ -66,6 +66,8 @@ class Shown:
         metric: what curves show; several give each panel a row of subplots; None takes test
             accuracy, or test loss where there is none.
         costs: whether a table also shows what methods cost and what their audits found.
+        side_by_side: whether panels that share a `published` table have columns of their own there;
+            those without privacy have rows that span them.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -76,6 +78,7 @@ class Shown:
     over: str = ""
     metric: CurveMetric | tuple[CurveMetric, ...] | None = None
     costs: bool = False
+    side_by_side: bool = False
 
     @property
     def metrics(self) -> tuple[CurveMetric, ...]:
@@ -108,6 +111,8 @@ class ReportItem(Shown):
             raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
         if self.costs and self.kind not in RESULTS:
             raise ValueError("`costs` is allowed for table and published only")
+        if self.side_by_side and not (self.kind == "published" and self.beside):
+            raise ValueError("`side_by_side` is allowed for published panels that are `together`")
 
     @property
     def panels(self) -> tuple[str, ...]:

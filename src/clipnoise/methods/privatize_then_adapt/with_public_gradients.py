@@ -23,6 +23,9 @@ from clipnoise.methods.base import (
 class DPAdamPub(RootScaled, PrivateMethod):
     """m ← β2 m + (1−β2)(β1 g̃ + (1−β1)ĝ); v ← β3 v + (1−β3)ĝ²; θ ← θ − η m̂/(√v̂ + γ).
 
+    With β1 = 1 only the preconditioner is public: Algorithm 9 of the design-principles paper, with
+    public gradients taken during training as its side information.
+
     Source: AdaDPS, appendix C.1 (DP-Adam-Pub).
     """
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from clipnoise.report.diagnostics import Diagnosed, diagnosed
+from clipnoise.report.diagnostics import Diagnosed, diagnosed, share_below
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE, style
 
@@ -122,6 +122,7 @@ def draw_noise_bias(data: canvas.FigureData) -> Figure:
         return canvas.blank(NOTHING)
     figure, axes = canvas.sheet(1, 3, height=2.7)
     negative, norm, ranked = axes[0]
+    biases = [one.values["phi"] for one in configurations if one.values["phi"] > 0]
     variants: dict[str, int] = {}
     for configuration in configurations:
         variant = variants[configuration.method] = variants.get(configuration.method, -1) + 1
@@ -129,6 +130,9 @@ def draw_noise_bias(data: canvas.FigureData) -> Figure:
         look = {"color": style_of.colour, "linestyle": style_of.line}
         _lines(negative, norm, configuration, look)
         _ranked(ranked, configuration, look)
+        if configuration.values["phi"] == 0:
+            below = [f"{share_below(configuration, phi):.0%} below Φ" for phi in biases]
+            canvas.remark(ranked, "\n".join(below))
     negative.set(title="Second moment below Φ", xlabel="Step", ylabel="Coordinates (%)")
     norm.set(title="Mean clipped gradient", xlabel="Step", ylabel="Norm / C")
     norm.set_ylim(bottom=0)
