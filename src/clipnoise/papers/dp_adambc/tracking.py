@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.fields import Count, Decay, Positive
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.base import (
+    Drawing,
+    Experiment,
+    Findings,
+    Quantity,
+    QuantityClaim,
+    Results,
+    Row,
+    Section,
+)
 from clipnoise.papers.report import draw_line, panels, shared_legend
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
@@ -58,6 +68,15 @@ class ScheduleTracking(Experiment):
         "The paper trains on SNLI, where 7.7 M parameters make the squared gradient of a "
         "coordinate small against Φ at σ = 0.4. Here there are 650 parameters, so the same regime "
         "needs more noise.",
+    )
+    claims = (
+        QuantityClaim(
+            "DP-Adam and DP-SGDM with its schedule train almost identically: a mean squared "
+            "difference of about 0.015 (shown: where noise dominates most).",
+            "section 3",
+            f"{CELL}, σ = 16, {SCHEDULED}",
+            bounds=(-math.inf, 0.015),
+        ),
     )
 
     model: str
