@@ -253,3 +253,24 @@ def test_the_source_is_part_of_a_run_s_identity_and_a_misspelt_one_is_named() ->
     ):
         with pytest.raises(UserError, match=message):
             from_mapping(SPEC | {"method": SPEC["method"] | {"side_information": source}})
+
+
+@pytest.mark.parametrize("name", ["adadps-side", "adadps-fed", "dp-sgd"])
+def test_a_result_says_how_much_its_scale_varies(name: str, tmp_path: Path) -> None:
+    data = {**SPARSE, "target": "tag", "users": 12}
+    SyntheticSparse(examples=120, features=40, tags=4, users=12).prepare(tmp_path)
+    spreads = []
+    for gamma in (1e-4, 1e3):
+        own = {} if name == "dp-sgd" else {"gamma": gamma}
+        method = {"id": name, "learning_rate": 0.1, "clip_norm": 1, **own}
+        training = {"expected_batch_size": 4, "steps": 1}
+        spec = from_mapping(SPEC | {"dataset": data, "method": method, "training": training})
+        run = Run.prepare(spec, tmp_path, "cpu")
+        run.step(torch.arange(3))
+        spreads.append(run.scale_spread())
+    if name == "dp-sgd":
+        assert spreads == [None, None]
+    else:
+        assert spreads[0] is not None
+        assert spreads[0] > 10  # the rarest word and the most frequent one
+        assert spreads[1] == pytest.approx(1, abs=1e-2)  # where γ is far above A it is DP-SGD

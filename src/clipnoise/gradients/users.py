@@ -49,7 +49,7 @@ class UserEngine(GradientEngine):
         self.flat, self.losses = engine.flat, engine.losses
         self._engine, self._examples = engine, examples
         self._rows = [(users == user).nonzero().squeeze(1) for user in range(count)]
-        self._training, self._scale = training, scale
+        self._training, self.scale = training, scale
 
     @property
     def units(self) -> Examples:
@@ -72,7 +72,7 @@ class UserEngine(GradientEngine):
                 inputs, targets = self._examples.seen(rows[chosen], key)
                 masks = Masks(key, rows[chosen])
                 gradient = self._engine.mean_gradient(inputs, targets, local, masks)
-                scaled = gradient if self._scale is None else self._scale * gradient
+                scaled = gradient if self.scale is None else self.scale * gradient
                 local = local - self._training.learning_rate * scaled
         return local - theta
 

@@ -22,6 +22,7 @@ from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
+SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
 READING = (
     "± is the sample standard deviation over seeds: how much single runs vary, not how precisely "
     "the mean is known. Divide by √n for the standard error of the mean.",
@@ -33,6 +34,9 @@ READING = (
     "below 2 to the power 1 − n (0.0625 for five), before any correction.",
     "For a method that diverged in some runs, the mean is over the other runs, with n/N beside it. "
     "This mean flatters the method, so it cannot be bold.",
+    f"“{SPREAD}” among hyper-parameters: how much the factors by which a method multiplies "
+    "gradients before the clip vary over coordinates in the last step. At 1 nothing is scaled: "
+    "AdaDPS is then DP-SGD.",
     "ε is the cost of one training run with fixed hyper-parameters. Choosing them, repeating runs "
     "over seeds and publishing several models cost more; that is not included here.",
 )
@@ -189,6 +193,8 @@ def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
     for (panel, label, method), every in runs.groupby(["panel", "label", "method"], sort=False):
         for text, subset in every.groupby("hyperparameters", sort=False):
             values = json.loads(str(text)) if text else {}
+            if subset["scale_spread"].notna().any():
+                values[SPREAD] = float(f"{subset['scale_spread'].mean():.3g}")
             scope = _scope(subset, every)
             rows.append(
                 {

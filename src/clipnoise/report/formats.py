@@ -86,9 +86,11 @@ def power(mantissa: str, exponent: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a hyper-parameter as text: numbers short, lists in brackets."""
+    """Return a hyper-parameter as text: numbers short, lists in brackets, a mapping's values."""
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return " ".join(map(shown, value.values()))
     if isinstance(value, float | int) and not isinstance(value, bool):
         return significant(float(value), 6)
     return str(value)

@@ -55,6 +55,9 @@ class Outcome:
         processed: examples whose gradients were taken.
         training_seconds: time in steps, evaluations excluded.
         seconds_before: time that the run took before it last resumed from a checkpoint.
+        scale_spread: how much the factors that gradients are multiplied by before the clip vary
+            over coordinates in the last step: their 99% quantile over their 1% quantile; None where
+            there are none. At 1 nothing is scaled.
         diagnostics: what was seen of the moments, as plain data; None where nothing watched.
     """
 
@@ -70,6 +73,7 @@ class Outcome:
     processed: int = 0
     training_seconds: float = 0.0
     seconds_before: float = 0.0
+    scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None
 
     def get_state(self) -> dict[str, Any]:

@@ -54,8 +54,13 @@ class PublicData:
     seed: int
 
     def gradient(self, theta: Tensor, step: int) -> Tensor:
-        """Return ĝ of step t: the mean gradient of a mini-batch drawn with replacement, (d,)."""
-        chosen = self.draws.integers(len(self.examples), self.batch_size)
+        """Return ĝ of step t, shape (d,): the mean gradient of a mini-batch drawn with replacement.
+
+        Where there are no more public examples than a mini-batch holds, it is all of them, once.
+        """
+        every = len(self.examples)
+        few = self.batch_size == every
+        chosen = torch.arange(every) if few else self.draws.integers(every, self.batch_size)
         return self._mean(theta, Masks(derive("public dropout", self.seed, step), chosen))
 
     def get_state(self) -> dict[str, Tensor]:

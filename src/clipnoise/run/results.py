@@ -144,6 +144,7 @@ def write_run(
         "examples_per_second": None if spec.strict else speed,
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
+        "scale_spread": outcome.scale_spread,
         "diagnostics": outcome.diagnostics,
         **provenance.as_mapping(),
     }

@@ -18,6 +18,7 @@ from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, physical_batches
+from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.resumable import gather, restore
@@ -114,6 +115,7 @@ def train(
         outcome.diagnostics = run.diagnostics.result()
     outcome.processed, outcome.training_seconds = clock.processed, clock.seconds
     outcome.physical_batch_size = run.physical.size
+    outcome.scale_spread = run.scale_spread()
     return outcome
 
 
@@ -151,6 +153,7 @@ class Run:
             replaces it.
         cross: how a sum crosses the privacy boundary; only an audit replaces it.
         physical: how many examples are in memory at once.
+        scale: s of the last step, shape (d,); None where nothing is scaled.
         diagnostics: observes the steps; the run is then marked non-private. None otherwise.
     """
 
@@ -170,6 +173,7 @@ class Run:
     past: deque[Tensor]
     memory: PeakMemory
     physical: PhysicalBatch
+    scale: Tensor | None = None
     diagnostics: Diagnostics | None = None
     sums: Callable[..., ClippedSum] = physical_batches
     cross: Crossing = privatize
@@ -233,6 +237,16 @@ class Run:
             diagnostics=Diagnostics(spec.method, theta) if spec.training.diagnostics else None,
         )
 
+    def scale_spread(self) -> float | None:
+        """Return q99/q1 over coordinates of what gradients were last multiplied by, or None."""
+        engine = self.units.engine
+        scale = engine.scale if isinstance(engine, UserEngine) else self.scale
+        if scale is None:
+            return None
+        rank = max(1, round(0.01 * len(scale)))
+        low, high = (scale.kthvalue(k).values for k in (rank, len(scale) + 1 - rank))
+        return float(high / low)
+
     def batches(self, after: int = 0) -> Iterator[Tensor]:
         """Yield the examples (or users) drawn for each of the T steps, as indices.
 
@@ -255,7 +269,7 @@ class Run:
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
             iterates = list(self.past)[: len(clipping.weights)]
-            clipping = replace(clipping, key=key)
+            clipping, self.scale = replace(clipping, key=key), clipping.scale
             if groups is not None:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population

@@ -33,7 +33,7 @@ COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engin
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
 TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
-EXTRA = ("data", "tuned", *TUNING, "passes_per_step", "audit", "diagnostics")
+EXTRA = ("data", "tuned", *TUNING, "passes_per_step", "audit", "scale_spread", "diagnostics")
 RUN_COLUMNS = (
     *(*IDENTITY, "folder", "status", "reason"),
     *(*PRIVACY, *FINAL, *COST, *SETTINGS, *ORIGIN, *EXTRA),
@@ -190,6 +190,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         **{name: hardware.get(name) for name in ("host", "cpu", "gpu")},
         "started": summary["started"],
         "finished": summary["finished"],
+        "scale_spread": summary.get("scale_spread"),
         "diagnostics": json.dumps(seen) if (seen := summary.get("diagnostics")) else None,
     }
 
