@@ -13,7 +13,7 @@ WORKFLOW = Path(__file__).parents[2] / "workflow"
 # By paper; numbers of tables or figures that one target shows together are joined.
 ARTEFACTS = {
     "dp-adambc": [
-        *("table1", "table2", "tables3-5"),
+        *("table1", "table2", "tables3-5", "convergence"),
         *("fig1", "fig2", "fig2-left", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
         "fig10",
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
+from scipy.stats import chi2, norm
 
 from clipnoise.core.state import Public
 from clipnoise.data.digits import Digits
@@ -31,6 +31,7 @@ from clipnoise.papers.base import (
 )
 from clipnoise.papers.design_principles.fig2 import expected_loss
 from clipnoise.papers.design_principles.negative_coordinates import crossing
+from clipnoise.papers.dp_adambc.convergence import bound as lemma_3
 from clipnoise.papers.dp_adambc.tables3_5 import (
     deviation_quantile,
     exceedance,
@@ -233,3 +234,42 @@ def test_a_crossing_is_interpolated_between_its_neighbours() -> None:
     points = [(0.1, 0.5), (1.0, 0.1), (0.1, 0.3)]
     assert crossing(points, 0.25) == pytest.approx(10**-0.5)
     assert crossing(points, 0.05) is None
+
+
+@pytest.mark.parametrize(("t", "holds"), [(1, False), (10, True), (50, True)])
+def test_lemma_3_as_printed_fails_at_the_first_step_alone(t: int, holds: bool) -> None:
+    """At t = 1 it says P[β₂(C + z)² ≥ δ] ≤ α with δ hardly above β₂ E[(C + |z|)²]."""
+    phi, beta2, clip_norm, alpha = (0.4 * 0.1 / 256) ** 2, 0.999, 0.1, 0.05
+    delta = lemma_3(t, beta2, phi, clip_norm, alpha)
+    draws = np.random.default_rng(0)
+    noisy = clip_norm + math.sqrt(phi) * draws.standard_normal((t, 20_000))
+    v = (beta2 ** np.arange(1, t + 1)) @ noisy**2
+    assert ((v >= delta).mean() <= alpha) == holds
+    if t == 1:
+        exact = norm.sf((math.sqrt(delta / beta2) - clip_norm) / math.sqrt(phi))
+        assert (v >= delta).mean() == pytest.approx(exact, abs=0.02)
+
+
+def test_the_printed_bound_of_dp_adambc_is_the_logarithm_of_a_negative_number() -> None:
+    experiment = load(
+        "dp-adambc/convergence",
+        SETTINGS / "dp-adambc/convergence.yaml",
+        {
+            "steps": [1],
+            "horizon": 5,
+            "trials": 50,
+            "problem": {
+                **{"dimension": 3, "start": 2.0, "steps": 30, "learning_rate": 0.01},
+                **{"epsilon": 1e-8, "trials": 2},
+            },
+        },
+    )
+    found = {quantity.name: quantity for quantity in experiment.run().quantities}
+    for number in (6, 7):
+        argument = found[f"Proposition {number}, DP-AdamBC, argument of the logarithm"].measured
+        assert argument is not None
+        assert argument < 0
+        squared = found[f"Proposition {number}, DP-Adam, mean squared gradient"]
+        assert squared.measured is not None
+        assert squared.formula is not None
+        assert 0 < squared.measured < squared.formula
