@@ -73,14 +73,17 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     write(
         tmp_path, "contract", "plain", contract("plain", private=False, measured=None, noise=None)
     )
-    lie = {"mistake": "A lie.", "refuted_by": [], "said": ["nothing"]}
+    lie = {"control": "lie", "mistake": "A lie.", "refuted_by": [], "said": ["nothing"]}
+    lie["refuted"] = False
     write(tmp_path, "control", "lie", lie)
     text = text_of(build_audit_report(tmp_path, TEMPLATE), tmp_path)
     lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
     assert "not refuted" in lines["good"]
     assert "0.90" in lines["good"]
     assert "0.45" in lines["good"]
-    assert "steps: holds for 3 of 3 methods" in text
+    assert "steps for 3 of 3" in text
+    assert "Of 3 methods, 1 is refuted and 1 claims no privacy." in text
+    assert "the audit is broken: lie." in text
     assert "refuted: the empirical lower bound exceeds the claimed ε" in lines["bad"]
     assert "no claim" in lines["plain"]
     assert "NOT REFUTED" in text

@@ -177,3 +177,9 @@ def test_links_and_pictures_of_a_page_lead_somewhere(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)", linked.read_text(), re.MULTILINE)
             slugs = [re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings]
             assert anchor in slugs, target
+
+
+def test_the_tests_and_sources_that_back_a_guarantee_exist() -> None:
+    named = re.findall(r"`((?:src|tests)/[^`]+)`", (ROOT / "docs" / "guarantees.md").read_text())
+    assert len(named) > 15
+    assert [name for name in named if not (ROOT / name).exists()] == []

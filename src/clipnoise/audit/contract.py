@@ -223,7 +223,8 @@ def _verdict(
     method = subject.method
     failed = {finding.name: finding.said for finding in checks if not finding.holds}
     if largest is not None and largest.joint > 1 + ROUNDING:
-        many = f"{largest.joint:.3g}" if math.isfinite(largest.joint) else "infinitely many"
+        many = f"{largest.joint:.3g}" if largest.joint < 1000 else f"{largest.joint:,.0f}"
+        many = many if math.isfinite(largest.joint) else "infinitely many"
         failed["sensitivity"] = f"one example moves the release {many} times as far as declared"
     if noise is not None and not noise["holds"]:
         failed["noise"] = noise["said"]

@@ -69,6 +69,7 @@ def build_audit_report(folder: Path, template: Path) -> bytes:
         "from final parameters, verdict"
     )
     blocks = [
+        _text("Result", [_result([row[-1] for row in methods], list(controls.values()))]),
         _text("What the columns mean", COLUMNS),
         _table("Methods", heads.split(", "), "ll" + "r" * 6 + "l", methods),
         _text("Setup", _setup(contracts.values(), bounds.values())),
@@ -162,9 +163,24 @@ def _verdict(contract: dict[str, Any], bound: dict[str, Any] | None) -> str:
     return "not refuted" + (" (ε is nominal)" if bound["claim"] == "nominal" else "")
 
 
+def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
+    """Return the verdicts on all methods and controls in a few sentences."""
+    nothing = sum(verdict.startswith("no claim") for verdict in verdicts)
+    refuted = sum(verdict.startswith("refuted") for verdict in verdicts)
+    missed = [control["control"] for control in controls if not control["refuted"]]
+    found = (
+        f"Of {len(verdicts)} methods, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
+        f"and {nothing or 'none'} {'claim' if nothing > 1 else 'claims'} no privacy."
+    )
+    if missed:
+        return f"{found} NOT REFUTED, so that the audit is broken: {', '.join(missed)}."
+    return f"{found} All {len(controls)} controls are refuted, as they must be."
+
+
 def _control(control: dict[str, Any]) -> list[str]:
     refuted_by = ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken"
-    return [control["mistake"], refuted_by, "; ".join(control["said"])]
+    mistake = f"{control['control']}: {control['mistake']}"
+    return [mistake, refuted_by, "; ".join(control["said"])]
 
 
 def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
@@ -183,18 +199,23 @@ def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
     checks = [
         check for row in contracts for check in {c["name"]: c for c in row["checks"]}.values()
     ]
+    parts = []
     for name in dict.fromkeys(check["name"] for check in checks):
         held = [check["holds"] for check in checks if check["name"] == name]
-        paragraphs.append(f"Contract check, {name}: holds for {sum(held)} of {len(held)} methods.")
+        parts.append(f"{name} for {sum(held)} of {len(held)}")
+    if parts:
+        paragraphs.append(
+            f"Other promises, and for how many methods they hold: {', '.join(parts)}."
+        )
     for text in sorted({json.dumps(row["settings"], sort_keys=True) for row in bounds}):
         values = json.loads(text)
         paragraphs.append(
             f"Empirical audit: m = {values['canaries'] * values['runs']:,} gradient canaries, each "
             f"included with probability 1/2, in {values['runs']} independent runs of logistic "
-            f"regression on digits; σ {values['noise_multiplier']:g}, q "
-            f"{values['sampling_rate']:g}, {values['steps']} steps, δ {values['delta']:g}, "
-            f"confidence {values['confidence']:g}. Each canary belongs to a single run, so all "
-            "runs together are one mechanism."
+            f"regression on digits; σ = {values['noise_multiplier']:g}, "
+            f"q = {values['sampling_rate']:g}, {values['steps']} steps, δ = "
+            f"{significant(values['delta'])}, confidence {values['confidence']:g}. Each canary "
+            "belongs to a single run, so all runs together are one mechanism."
         )
     scores = {row[name] for row in bounds for name in ("score", "final_score")}
     paragraphs += [f"Score: {score}." for score in sorted(scores)]

@@ -46,8 +46,10 @@ def check_control(name: str, cache: Path, settings: Settings | None = None) -> d
             result["empirical"] = found = audit(broken, cache, settings)
             if found["verdict"] == "refuted":
                 refuted_by.append("empirical audit")
+            bound, final = found["bound"]["epsilon"], found["final_bound"]["epsilon"]
+            seen = "the final parameters show" if final > bound else "releases show"
             said.append(
-                f"the audit shows ε of at least {found['bound']['epsilon']:.2f}, "
+                f"{seen} an ε of at least {max(bound, final):.2f}, "
                 f"claimed is {found['claimed_epsilon']:.2f}"
             )
     if control.claim is not None:
