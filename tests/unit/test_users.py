@@ -10,12 +10,14 @@ import torch
 from every_method import build as build_method
 from gradient_networks import build, losses
 from gradient_networks import examples as draw_examples
+from real_files import small, write_raw
 from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Dataset, Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
+from clipnoise.data.stackoverflow import StackOverflow
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine, logical_sum
@@ -304,6 +306,7 @@ def test_adadps_without_public_examples_says_what_to_do(cache: Path) -> None:
 # Whose examples serve other purposes.
 
 PUBLIC_USERS = {"public_users": 4, "train_examples": 235_000, "public_examples": 1000}
+SET_APART = {"public_users": 1, "validation_users": 2}
 
 
 def stackoverflow(method: str = "adadps-fed", **options: Any) -> RunSpec:
@@ -331,14 +334,36 @@ def test_public_examples_of_protected_users_are_refused() -> None:
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedadam"])
 def test_validation_examples_of_protected_users_are_refused(method: str) -> None:
-    with pytest.raises(UserError, match=r"validation_examples: .* Give validation_examples: 0"):
+    with pytest.raises(UserError, match=r"validation_examples: .* Give validation_users: 4"):
         stackoverflow(method)
 
 
 def test_users_whose_examples_serve_nothing_else_are_accepted() -> None:
     assert stackoverflow(**PUBLIC_USERS, validation_examples=0).examples == 396
     assert stackoverflow("dp-fedavg", validation_examples=0).examples == 400
+    tuned = {"validation_users": 4, "train_examples": 235_000}
+    assert stackoverflow("dp-fedavg", **tuned).examples == 396
+    assert stackoverflow(**PUBLIC_USERS, validation_users=6).examples == 390
     assert stackoverflow("fedavg", public_examples=10).privacy is None
+
+
+def test_public_and_validation_users_own_their_examples_and_no_private_one(tmp_path: Path) -> None:
+    write_raw(tmp_path, "stackoverflow")
+    data = small("stackoverflow", train_examples=30, public_examples=6, **SET_APART)
+    assert isinstance(data, StackOverflow)
+    data.prepare(tmp_path)
+    arrays, _ = data.read(tmp_path)
+    owners = torch.from_numpy(arrays["users"].astype("int64"))
+    chosen = data._chosen(owners, arrays["test"])
+    found = {part: set(owners[chosen[part]].tolist()) for part in ("public", "validation", "train")}
+    assert found["public"] == {0}
+    assert found["validation"] == {1, 2}
+    assert found["train"] <= {3, 4, 5}
+    splits = data.load(tmp_path)
+    assert splits.users is not None
+    assert set(splits.users.tolist()) <= {0, 1, 2}
+    assert data.user_count() == 3
+    assert set(data.shared_users()) == {"test"}
 
 
 @pytest.mark.parametrize("name", plugins("clipnoise.data", Dataset))

@@ -66,6 +66,7 @@ class StackOverflow(Partitioned):
         public_users: this many of the first users are public, and own the public examples; 0 takes
             public examples from all users, which is refused where users are protected. It needs
             train_examples, as the number of the other users' sentences is not known beforehand.
+        validation_users: the same for validation examples; these users come after the public ones.
 
     Source: AdaDPS, section 6 and released code, after TensorFlow Federated's tag prediction.
     """
@@ -109,15 +110,18 @@ class StackOverflow(Partitioned):
     target: Target = "tag"
     counted: Literal["held-out", "published"] = "held-out"
     public_users: Natural = 0
+    validation_users: Natural = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.words, self.tags) > MOST_IDS:
             raise ValueError(f"words and tags must be at most {MOST_IDS}")
-        if self.public_users >= self.users:
-            raise ValueError(f"public_users must be below users, {self.users}")
+        if self.user_count() < 1:
+            raise ValueError(f"public_users + validation_users must be below users, {self.users}")
         if self.public_users and not (self.train_examples and self.public_examples):
             raise ValueError("public_users needs train_examples and public_examples")
+        if self.validation_users and not (self.train_examples and self.validation_examples):
+            raise ValueError("validation_users needs train_examples and validation_examples")
 
     @property
     def signature(self) -> Signature:
@@ -125,12 +129,14 @@ class StackOverflow(Partitioned):
         return Signature("features", (self.words,), self.tags, TASK_OF[self.target], None, meaning)
 
     def user_count(self) -> int:
-        return self.users - self.public_users
+        return self.users - self.public_users - self.validation_users
 
     def shared_users(self) -> dict[str, str]:
         sizes, shared = self.sizes(), {"test": ""}
-        if sizes["validation"]:
-            shared["validation"] = "validation_examples: 0"
+        if sizes["validation"] and not self.validation_users:
+            shared["validation"] = (
+                "validation_users: 4 (with train_examples), or validation_examples: 0"
+            )
         if sizes["public"] and not self.public_users:
             shared["public"] = "public_users: 4 (with train_examples), or public_examples: 0"
         return shared
@@ -167,6 +173,10 @@ class StackOverflow(Partitioned):
         )
         arrays["users"], arrays["test"] = np.array(owners, "int32"), np.array(tests, "bool")
         self.write(cache, arrays | counts)
+
+    @property
+    def _first_private(self) -> int:
+        return self.public_users + self.validation_users
 
     def _names(self, database: Database) -> list[str]:
         names = database.users("train")
@@ -220,27 +230,32 @@ class StackOverflow(Partitioned):
             return Examples(inputs, tag_targets(arrays, rows, self.target, self.tags))
 
         owners = torch.from_numpy(arrays["users"][chosen["train"].numpy()].astype("int64"))
-        return Splits.build(take, self.sizes(), provenance, owners - self.public_users)
+        return Splits.build(take, self.sizes(), provenance, owners - self._first_private)
 
     def _chosen(self, users: Tensor, test: np.ndarray) -> dict[str, Tensor]:
         """Return the sentences of each part, int64 of shape (size,)."""
         tests = torch.from_numpy(test.copy())
-        training = (~tests).nonzero().squeeze(1)
-        public = training[users[training] < self.public_users]
-        private = training[users[training] >= self.public_users]
-        last = tests.nonzero().squeeze(1)
+        training, last = (~tests).nonzero().squeeze(1), tests.nonzero().squeeze(1)
         sizes, draws = self.sizes(), generator("split", self.split_seed)
+
+        def shuffled(first: int, end: int) -> Tensor:
+            """Return the training sentences of some users in random order."""
+            own = training[(users[training] >= first) & (users[training] < end)]
+            return own[torch.randperm(len(own), generator=draws)]
+
+        order = shuffled(self._first_private, self.users)
+        reserve = shuffled(0, self.public_users) if self.public_users else order.flip(0)
+        held = shuffled(self.public_users, self._first_private) if self.validation_users else order
+        before = 0 if self.validation_users else sizes["validation"]
         shared = 0 if self.public_users else sizes["public"]
-        self.require(sizes["train"] + sizes["validation"] + shared, len(private), "training")
+        self.require(sizes["train"] + before + shared, len(order), "training")
         self.require(sizes["test"], len(last), "test")
-        order = private[torch.randperm(len(private), generator=draws)]
-        reserve = public[torch.randperm(len(public), generator=draws)]
-        reserve = reserve if self.public_users else order.flip(0)
         self.require(sizes["public"], len(reserve), "public users'")
+        self.require(sizes["validation"], len(held), "validation users'")
         fixed = torch.randperm(len(last), generator=generator("split", 0))
         return {
-            "train": order[sizes["validation"] :][: sizes["train"]],
-            "validation": order[: sizes["validation"]],
+            "train": order[before:][: sizes["train"]],
+            "validation": held[: sizes["validation"]],
             "test": last[fixed[: sizes["test"]]],
             "public": reserve[: sizes["public"]],
         }

@@ -131,8 +131,11 @@ class ExampleDropout(TorchFunctionMode):
         dropped = round(rate * HALF_WORD)
         if dropped == HALF_WORD:
             return values.new_zeros(len(values), *shape)
-        kept = self._halves(shape, values.device) >= dropped - HALF_WORD // 2
-        return kept.to(values.dtype).mul_(HALF_WORD / (HALF_WORD - dropped))
+        # 1 from the smallest integer that is kept, and 0 below, by arithmetic on floats: a
+        # comparison to booleans, which are then converted, takes three times as long.
+        exact = torch.promote_types(values.dtype, torch.float32)  # holds every 16-bit integer
+        kept = self._halves(shape, values.device).to(exact).add_(HALF_WORD // 2 + 1 - dropped)
+        return kept.clamp(0, 1).mul_(HALF_WORD / (HALF_WORD - dropped)).to(values.dtype)
 
     def _halves(self, shape: torch.Size, device: torch.device) -> Tensor:
         """Return a uniform 16-bit integer for each element; two share a word: (b, *shape)."""
