@@ -23,6 +23,10 @@ COLLECTED = plan.collected
 JOB = plan.config.resources
 LOCK = f"{workflow.basedir}/envs/environment.yaml"
 
+# Commands of jobs are forked from a process that has imported what they need, and that ends with this
+# one: clipnoise.cli.warm. The first words are Snakemake's own for bash.
+shell.prefix("set -euo pipefail; export CLIPNOISE_WARM_OWNER=$PPID; ")
+
 # The files of a study and of its scale, as inputs `study` and `scale`.
 STUDY = unpack(lambda wildcards: plan.files(wildcards.study))
 

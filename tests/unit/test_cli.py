@@ -12,8 +12,8 @@ import click
 import numpy as np
 import pytest
 
-import clipnoise.cli
-from clipnoise.cli import COMMANDS, USERS, WORKFLOW, main, options, program
+from clipnoise.cli import main, options
+from clipnoise.cli.program import COMMANDS, USERS, WORKFLOW, LazyGroup, program
 from clipnoise.fields import Natural, Probability
 
 SGD = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 2.0, "expected_batch_size": 4}
@@ -79,7 +79,7 @@ def test_a_fault_is_not_taken_for_a_users_mistake(monkeypatch: pytest.MonkeyPatc
         raise ZeroDivisionError
 
     broken = click.Command("replay", callback=fail)
-    monkeypatch.setattr(clipnoise.cli.LazyGroup, "get_command", lambda *words: broken)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *words: broken)
     with pytest.raises(ZeroDivisionError):
         main(["replay"])
 

@@ -1,0 +1,100 @@
+"""The program `clipnoise`: which commands there are, in which files, and how one is run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+
+import click
+
+from clipnoise.cli.options import CommandGroup
+
+
+def _files(**names: str) -> dict[str, str]:
+    """Return the file of each command, sorted by command, from the commands of each file."""
+    return dict(sorted((name, file) for file, line in names.items() for name in line.split()))
+
+
+USERS = _files(
+    audit="audit reaccount",
+    doctor="doctor",
+    inventory="data methods papers weights",
+    mlflow="mlflow-sync mlflow-ui",
+    privacy="account calibrate",
+    reports="partial-report",
+    studies="schema status",
+    train="replay train",
+)
+WORKFLOW = _files(
+    mlflow="mlflow-init",
+    reports="bundle compare figure report reproduce reproduction-report table",
+    studies="collect select",
+    train="train-group",
+)
+COMMANDS = {**USERS, **WORKFLOW}
+
+
+class LazyGroup(CommandGroup):
+    """The commands of `clipnoise`; the file of one is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"clipnoise.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def sections(self, ctx: click.Context) -> dict[str, Iterable[str]]:
+        shown: dict[str, Iterable[str]] = {"Commands": USERS}
+        if ctx.params["everything"]:
+            shown["Commands that the workflow calls"] = WORKFLOW
+        return shown
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
+
+
+@click.group(
+    cls=LazyGroup, invoke_without_command=True, add_help_option=False, context_settings=SETTINGS
+)
+@click.option("--all", "everything", is_flag=True, help="Also list the workflow's own commands.")
+@click.option("-h", "--help", "wants_help", is_flag=True, help="Show this message.")
+@click.pass_context
+def program(context: click.Context, everything: bool, wants_help: bool) -> None:
+    """Benchmark differentially private optimizers.
+
+    `clipnoise COMMAND --help` explains a command.
+    """
+    if context.invoked_subcommand is None or wants_help:
+        click.echo(context.get_help())
+        context.exit()
+
+
+def run(words: list[str]) -> int:
+    """Run one command in this process.
+
+    Args:
+        words: the words after the program's name.
+
+    Returns:
+        The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
+    """
+    from clipnoise.errors import UserError
+
+    called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
+    try:
+        code = program.main(words, prog_name="clipnoise", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except (UserError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else error
+        print(f"{' '.join(called)}: {message}", file=sys.stderr)
+        return 2
+    except click.Abort:
+        return 130  # interrupted, as a shell reports it
+    return int(code or 0)

@@ -1,0 +1,200 @@
+"""Warm processes: a command that is forked behaves like one that is started by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clipnoise.cli import warm
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
+
+COMMAND = "import sys; from clipnoise.cli import main; sys.exit(main())"
+# A warm process whose commands are a few lines of this test.
+SERVER = """
+import importlib, json, os, signal, sys, time
+from clipnoise.cli import program, warm
+def run(words):
+    if words[0] == "exit":
+        print("out"); print("err", file=sys.stderr)
+        return int(words[1])
+    if words[0] == "where":
+        print(json.dumps([os.getcwd(), os.environ.get("MARK"), sys.argv, os.umask(0)]))
+    if words[0] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if words[0] == "fail":
+        raise RuntimeError("broken")
+    if words[0] == "import":
+        print(words[1] in sys.modules)
+        importlib.import_module(words[1])
+    if words[0] == "stop":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+    return 0
+program.run = run
+warm.serve(int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def owner() -> Iterator[int]:
+    """A process that lasts as long as the test."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def start(owner: int) -> Iterator[Start]:
+    """Start a command in a warm process of this test."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(warm._address("exit", owner))
+        listener.listen()
+        arguments = [sys.executable, "-c", SERVER, str(listener.fileno()), str(owner)]
+        server = subprocess.Popen(arguments, pass_fds=[listener.fileno()])
+
+    def start(*words: str, mark: str = "", folder: Path | None = None) -> subprocess.Popen[str]:
+        environment = {**os.environ, warm.OWNER: str(owner), "MARK": mark}
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *words],
+            env=environment,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    yield start
+    server.kill()
+    server.wait()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_output_and_exit_code_are_those_of_the_child(start: Start) -> None:
+    assert ended(start("exit", "3")) == (3, "out\n", "err\n")
+    assert ended(start("exit", "0")) == (0, "out\n", "err\n")
+
+
+def test_a_child_has_the_folder_environment_and_words_of_its_command(
+    start: Start, tmp_path: Path
+) -> None:
+    for mark in ("first", "second"):
+        code, out, _ = ended(start("where", "--x", mark=mark, folder=tmp_path))
+        mask = os.umask(0)
+        os.umask(mask)
+        assert (code, json.loads(out)) == (
+            0,
+            [str(tmp_path), mark, ["clipnoise", "where", "--x"], mask],
+        )
+
+
+def test_a_fault_and_a_kill_end_the_command_as_they_end_the_child(start: Start) -> None:
+    code, _, err = ended(start("fail"))
+    assert (code, err.splitlines()[-1]) == (1, "RuntimeError: broken")
+    assert ended(start("die"))[0] == -signal.SIGKILL
+    assert ended(start("exit", "0"))[0] == 0  # others are none the worse for it
+
+
+def test_a_signal_to_the_command_reaches_the_child(start: Start) -> None:
+    command = start("stop")
+    assert command.stdout is not None
+    command.stdout.readline()
+    command.send_signal(signal.SIGTERM)
+    assert ended(command)[0] == 75
+
+
+def test_a_child_does_not_outlive_its_command(start: Start) -> None:
+    command = start("stop")
+    assert command.stdout is not None
+    child = int(command.stdout.readline())
+    command.kill()
+    until(lambda: not psutil.pid_exists(child))
+
+
+def test_what_a_child_has_imported_is_there_for_the_next(start: Start) -> None:
+    assert ended(start("import", "colorsys"))[1] == "False\n"
+    assert ended(start("import", "colorsys"))[1] == "True\n"
+
+
+def test_commands_run_at_the_same_time(start: Start) -> None:
+    commands = [start("stop") for _ in range(3)]
+    children = {int(command.stdout.readline()) for command in commands if command.stdout}
+    assert len(children) == 3
+    for command in commands:
+        command.terminate()
+    assert [ended(command)[0] for command in commands] == [75] * 3
+
+
+def servers(owner: int) -> list[psutil.Process]:
+    """Return the warm processes of an owner."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words: Sequence[str] = process.info["cmdline"] or []
+        if any("serve(" in word and word.endswith(f", {owner})") for word in words):
+            found.append(process)
+    return found
+
+
+def run_command(owner: int | str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", COMMAND, *words],
+        env={**os.environ, warm.OWNER: str(owner)},
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def test_the_first_command_starts_a_warm_process_that_ends_with_its_owner() -> None:
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        plain = run_command("", "audit", "--help")
+        both = [run_command(owner.pid, "audit", "--help") for _ in range(2)]
+        (server,) = servers(owner.pid)
+        assert server.num_threads() == 1
+        owner.kill()
+    assert all((one.returncode, one.stdout) == (0, plain.stdout) for one in both)
+    until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_command_starts_as_usual_where_no_warm_process_can_be_had() -> None:
+    result = run_command(2**22 + 1, "trian")
+    assert (result.returncode, "Did you mean 'train'?" in result.stderr) == (2, True)
+
+
+def test_an_edit_of_the_code_has_a_warm_process_of_its_own(
+    owner: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "clipnoise" / "cli"
+    package.mkdir(parents=True)
+    source = package / "warm.py"
+    source.touch()
+    monkeypatch.setattr(warm, "__file__", str(source))
+    before = warm._address("train", owner)
+    assert warm._address("train", owner) == before
+    os.utime(source, ns=(1, 1))
+    assert warm._address("train", owner) != before
+    assert warm._address("figure", owner) != warm._address("train", owner)
