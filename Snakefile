@@ -52,7 +52,6 @@ localrules:
 # Snakemake would take everything behind it for up to date, even if runs are missing.
 onstart:
     shell(plan.open_store)
-    plan.note_groups()
 
 
 wildcard_constraints:
@@ -63,7 +62,6 @@ wildcard_constraints:
     seed="[0-9]+",
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
-    group="[0-9a-f]{12}",
     study=plan.patterns["study"],
     panel="[A-Za-z0-9_-]+",
     number="[0-9]+",

@@ -45,7 +45,6 @@ sys.exit(code)
 MARKERS = "osD^v"  # lines differ without colour, too
 WHAT = {
     "dry run": "snakemake -n of the whole study",
-    "dry run, one run per job": "the same with as many jobs as runs (jobs_per_study)",
     "one job": "what every cluster job does first: read the Snakefile and find one target",
     "collect": "clipnoise collect over the finished runs",
     "status": "clipnoise status of the finished runs",
@@ -89,7 +88,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
     study = write_study(folder, runs)
     planned = Plan.from_values({"studies": [str(study)]}, ROOT / "workflow" / "studies")
     first = planned.study(planned.configured[0]).runs[0].spec
-    inputs = [file for files in planned.inputs([first]).values() for file in files]
+    inputs = [file for files in planned.inputs(first.hash).values() for file in files]
     for name in (*inputs, "results/mlflow.json"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -98,17 +97,11 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
     out = str(folder / "collected")
     commands = {
         "dry run": snakemake,
-        "dry run, one run per job": [
-            *snakemake,
-            "--config",
-            f"resources={{jobs_per_study: {runs}}}",
-        ],
         "one job": [
             *snakemake,
             planned.results(planned.configured[0])[0],
             "--allowed-rules",
             "train",
-            "train_group",
         ],
         "collect": ["clipnoise", "collect", str(study), "--results", "results", "--out", out],
         "status": ["clipnoise", "status"],

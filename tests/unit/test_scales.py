@@ -224,21 +224,6 @@ def test_a_bundle_of_something_else_is_one_clear_error(tmp_path: Path) -> None:
         pages(tmp_path / "a.pdf")
 
 
-@pytest.mark.parametrize(("configured", "dealt"), [(1, 5), (9, 9)])
-def test_a_scale_of_short_runs_asks_for_several_in_one_job(
-    tmp_path: Path, configured: int, dealt: int
-) -> None:
-    load(tmp_path, scale={**SMOKE, "runs_per_job": 5})
-    resources = {"runs_per_job": configured, "threads": 1, "memory_mb": 1000, "minutes": 5}
-    config = {"studies": ["paper/table1"], "scale": "smoke", "resources": resources}
-    assert Plan.from_values(config, tmp_path / "studies").config.resources.runs_per_job == dealt
-
-
-def test_how_many_runs_a_job_has_is_not_for_a_study_to_say(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"table1\.yaml: scales.*runs_per_job"):
-        load(tmp_path, scales={"smoke": {"runs_per_job": 5}})
-
-
 @pytest.mark.parametrize(
     ("settings", "folder"),
     [({"paper/fig": {"steps": 3}}, "reproductions-smoke"), ({}, "reproductions")],

@@ -237,14 +237,6 @@ def test_spans_of_time_are_short(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
-def test_a_batch_that_ended_before_its_runs_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "logs" / "train_group" / "0123456789ab.log"
-    path.parent.mkdir(parents=True)
-    path.write_text("clipnoise train-group: 1.json: not a calibration file.\n")
-    (name,) = failed_steps(tmp_path, tmp_path)
-    assert name == "train_group 0123456789ab"
-
-
 def test_folders_are_relative_to_the_configuration(
     states: StudyStatus,
     tmp_path: Path,

@@ -16,7 +16,6 @@ from clipnoise.fields import to_plain
 
 pytestmark = pytest.mark.workflow
 
-RUNS_PER_JOB = 40
 ASKED = {"fashion-mnist": {"task": "reconstruction"}}  # classes are asked of the other images
 METHODS = [
     {"id": "sgd", "learning_rate": 0.01},
@@ -51,7 +50,7 @@ def project(tmp_path: Path) -> Path:
     config = {
         "studies": ["studies/every.yaml"],
         "tracking": "off",
-        "resources": {"threads": 1, "memory_mb": 2000, "minutes": 9, "runs_per_job": RUNS_PER_JOB},
+        "resources": {"threads": 1, "memory_mb": 2000, "minutes": 9},
     }
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "every.yaml").write_text(yaml.safe_dump(study))

@@ -9,8 +9,6 @@ rule collect:
         curves=f"{COLLECTED}/{{study}}/curves.csv",
     log:
         f"{RESULTS}/logs/collect/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/collect/{{study}}.jsonl"
     retries: 0
     conda:
         LOCK

@@ -19,8 +19,6 @@ rule audit_method:
         f"{RESULTS}/audit/{{kind}}/{{method}}.json",
     log:
         f"{RESULTS}/logs/audit/{{kind}}/{{method}}.log",
-    benchmark:
-        f"{RESULTS}/logs/audit/{{kind}}/{{method}}.jsonl"
     wildcard_constraints:
         kind="contract|empirical",
     conda:
@@ -42,8 +40,6 @@ rule audit_control:
         f"{RESULTS}/audit/control/{{control}}.json",
     log:
         f"{RESULTS}/logs/audit/control/{{control}}.log",
-    benchmark:
-        f"{RESULTS}/logs/audit/control/{{control}}.jsonl"
     conda:
         LOCK
     params:
@@ -75,8 +71,6 @@ rule audit_report:
         ),
     log:
         f"{RESULTS}/logs/audit/report.log",
-    benchmark:
-        f"{RESULTS}/logs/audit/report.jsonl"
     conda:
         LOCK
     params:
@@ -100,8 +94,6 @@ rule reaccount:
         ),
     log:
         f"{RESULTS}/logs/reaccount.log",
-    benchmark:
-        f"{RESULTS}/logs/reaccount.jsonl"
     conda:
         LOCK
     shell:

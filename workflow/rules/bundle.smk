@@ -20,8 +20,6 @@ rule paper_report:
         ),
     log:
         f"{RESULTS}/logs/paper_report/{{paper}}.log",
-    benchmark:
-        f"{RESULTS}/logs/paper_report/{{paper}}.jsonl"
     wildcard_constraints:
         paper=plan.patterns["paper"],
     conda:
@@ -52,8 +50,6 @@ use rule paper_report as every_report with:
         ),
     log:
         f"{RESULTS}/logs/every_report.log",
-    benchmark:
-        f"{RESULTS}/logs/every_report.jsonl"
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),

@@ -3,8 +3,6 @@ rule calibrate:
         f"{RESULTS}/calibration/{{key}}.json",
     log:
         f"{RESULTS}/logs/calibrate/{{key}}.log",
-    benchmark:
-        f"{RESULTS}/logs/calibrate/{{key}}.jsonl"
     conda:
         LOCK
     params:

@@ -10,8 +10,6 @@ rule fetch:
         touch(f"{CACHE}/raw/{{dataset}}/fetched"),
     log:
         f"{RESULTS}/logs/fetch/{{dataset}}.log",
-    benchmark:
-        f"{RESULTS}/logs/fetch/{{dataset}}.jsonl"
     conda:
         LOCK
     params:
@@ -30,8 +28,6 @@ rule prepare:
         f"{CACHE}/{{prepared}}/manifest.json",
     log:
         f"{RESULTS}/logs/prepare/{{prepared}}.log",
-    benchmark:
-        f"{RESULTS}/logs/prepare/{{prepared}}.jsonl"
     conda:
         LOCK
     params:

@@ -22,8 +22,6 @@ rule table:
         latex=f"{REPORTS}/{{study}}/tables/{{panel}}.tex",
     log:
         f"{RESULTS}/logs/table/{{study}}/{{panel}}.log",
-    benchmark:
-        f"{RESULTS}/logs/table/{{study}}/{{panel}}.jsonl"
     conda:
         LOCK
     shell:
@@ -48,8 +46,6 @@ rule figure:
         ),
     log:
         f"{RESULTS}/logs/figure/{{study}}/{{number}}.log",
-    benchmark:
-        f"{RESULTS}/logs/figure/{{study}}/{{number}}.jsonl"
     conda:
         LOCK
     shell:
@@ -74,8 +70,6 @@ rule compare:
         ),
     log:
         f"{RESULTS}/logs/compare/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/compare/{{study}}.jsonl"
     conda:
         LOCK
     params:
@@ -110,8 +104,6 @@ rule report:
         ),
     log:
         f"{RESULTS}/logs/report/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/report/{{study}}.jsonl"
     wildcard_constraints:
         study=plan.patterns["single"],
     conda:
@@ -136,8 +128,6 @@ use rule report as artefact with:
         ),
     log:
         f"{RESULTS}/logs/artefact/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/artefact/{{study}}.jsonl"
     wildcard_constraints:
         study=plan.patterns["artefact"],
 
@@ -153,8 +143,6 @@ rule partial_report:
         f"{REPORTS}/{{study}}/partial.pdf",
     log:
         f"{RESULTS}/logs/partial_report/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/partial_report/{{study}}.jsonl"
     conda:
         LOCK
     params:

@@ -12,8 +12,6 @@ rule reproduce:
         run=f"{plan.reproduced}/{{artefact}}/run.json",
     log:
         f"{RESULTS}/logs/reproduce/{{artefact}}.log",
-    benchmark:
-        f"{RESULTS}/logs/reproduce/{{artefact}}.jsonl"
     wildcard_constraints:
         artefact=plan.patterns["reproduction"],
     conda:
@@ -46,8 +44,6 @@ rule reproduction_report:
         comparison=f"{REPORTS}/{{artefact}}.csv",
     log:
         f"{RESULTS}/logs/reproduction_report/{{artefact}}.log",
-    benchmark:
-        f"{RESULTS}/logs/reproduction_report/{{artefact}}.jsonl"
     wildcard_constraints:
         artefact=plan.patterns["reproduction"],
     conda:

@@ -6,8 +6,6 @@ rule track:
         f"{COLLECTED}/{{study}}/tracked.json",
     log:
         f"{RESULTS}/logs/track/{{study}}.log",
-    benchmark:
-        f"{RESULTS}/logs/track/{{study}}.jsonl"
     conda:
         LOCK
     params:

@@ -6,8 +6,6 @@ rule select:
         f"{RESULTS}/tuning/{{key}}.json",
     log:
         f"{RESULTS}/logs/select/{{key}}.log",
-    benchmark:
-        f"{RESULTS}/logs/select/{{key}}.jsonl"
     retries: 0  # a damaged result is set aside: a second try would find none
     conda:
         LOCK

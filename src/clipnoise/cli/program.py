@@ -30,7 +30,6 @@ WORKFLOW = _files(
     mlflow="mlflow-init",
     reports="bundle compare figure report reproduce reproduction-report table",
     studies="collect select",
-    train="train-group",
 )
 COMMANDS = {**USERS, **WORKFLOW}
 

@@ -39,7 +39,6 @@ class Model:
         pretrained_weights: that the network can start from, in a folder named by its id below the
             weights folder; None where it always starts from random values.
         accepts: the examples that the model takes, in words; `takes` decides.
-        libraries: modules that take seconds to import; a job of several runs imports them once.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -47,7 +46,6 @@ class Model:
     title: ClassVar[str]
     pretrained_weights: ClassVar[PretrainedWeights | None] = None
     accepts: ClassVar[str]
-    libraries: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:

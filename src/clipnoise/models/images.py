@@ -205,7 +205,6 @@ class ResNet18(ImageModel):
     """
 
     id: ClassVar[str] = "resnet-18"
-    libraries: ClassVar[tuple[str, ...]] = ("timm.models.resnet",)
     title: ClassVar[str] = "ResNet-18"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides: ClassVar[tuple[int, int]] = (16, 256)
@@ -257,7 +256,6 @@ class VisionTransformer(ImageModel):
     """
 
     id: ClassVar[str] = "vit"
-    libraries: ClassVar[tuple[str, ...]] = ("timm.models.vision_transformer",)
     title: ClassVar[str] = "ViT"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides: ClassVar[tuple[int, int]] = (16, 256)

@@ -176,7 +176,6 @@ class Bert(LanguageModel):
     """
 
     family: ClassVar[Literal["bert", "roberta"]] = "bert"
-    libraries: ClassVar[tuple[str, ...]] = ("transformers.models.bert.modeling_bert",)
     tokens: ClassVar[dict[str, Any]] = {
         "pad_token_id": 0,
         "type_vocab_size": 2,
@@ -256,7 +255,6 @@ class RobertaBase(LanguageModel):
     """
 
     id: ClassVar[str] = "roberta-base"
-    libraries: ClassVar[tuple[str, ...]] = ("transformers.models.roberta.modeling_roberta",)
     title: ClassVar[str] = "RoBERTa-base"
     pretrained_weights: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
     family: ClassVar[Literal["bert", "roberta"]] = "roberta"

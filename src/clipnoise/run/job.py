@@ -81,6 +81,7 @@ def run_job(
     device: str,
     open_view: Callable[[], AbstractContextManager[MetricsView | None]] = nullcontext,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    keep_finished: bool = False,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
 
@@ -93,6 +94,7 @@ def run_job(
         device: a torch device name; "auto" takes a CUDA GPU if there is one.
         open_view: opens what shows the metrics while the run trains; by default nothing does.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
+        keep_finished: whether a finished run is left as it is; see `is_finished`.
 
     Returns:
         The run's summary.
@@ -115,10 +117,10 @@ def run_job(
     folder = run_folder(results, spec)
     require_writable(folder)
     with _locked_run(folder) as waited:
-        done = waited and is_finished(results, cache, spec, calibration)
+        done = (waited or keep_finished) and is_finished(results, cache, spec, calibration)
         finished = read_summary(folder) if done else None
         if finished is not None:
-            logger.info("the other job has finished it")
+            logger.info("finished before: the result is left as it is")
             return finished
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache))

@@ -190,13 +190,6 @@ class RunSpec:
         return (self.dataset,) if self.public is None else (self.dataset, self.public)
 
     @property
-    def libraries(self) -> tuple[str, ...]:
-        """Modules that this run loads besides what all runs load; a job group loads them once."""
-        correlated = self.privacy is not None and self.privacy.noise.bands_over(self.steps) > 1
-        strategies = ("clipnoise.privacy.noise.strategies",) if correlated else ()
-        return (*self.model.libraries, *strategies)
-
-    @property
     def unit(self) -> Literal["example", "user", "node"]:
         """What is drawn, clipped and protected as a whole: an example, a user or a node.
 

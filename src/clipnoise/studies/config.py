@@ -9,9 +9,8 @@ from annotated_types import Ge, Le
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
+from clipnoise.run.scheduler import SLOTS
 from clipnoise.tracking import Mode
-
-MOST_RUNS = 64  # of one job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +24,7 @@ class Resources:
         gpus: GPUs of one run; 0 trains on the CPU.
         gpu_share: model id → how many of its runs share one GPU; other models do not share one.
         shards_per_gpu: how many shards Slurm divides a GPU into; a run then asks for its share of
-            them. 0 if there are none: the runs that share a GPU are then one job.
-        runs_per_job: how many runs one job trains, one after another.
-        jobs_per_study: about how many jobs train a study, tuning runs counted apart. If a study
-            has more runs, its jobs hold several, so that planning stays quick and the queue short.
+            them. 0 if there are none: runs then share the GPU of the job that they are grouped in.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -37,10 +33,8 @@ class Resources:
     memory_mb: Count = 4000
     minutes: Count = 60
     gpus: Natural = 0
-    gpu_share: dict[str, Annotated[int, Ge(1), Le(MOST_RUNS)]] = field(default_factory=dict)
+    gpu_share: dict[str, Annotated[int, Ge(1), Le(SLOTS)]] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
-    runs_per_job: Annotated[int, Ge(1), Le(MOST_RUNS)] = 1
-    jobs_per_study: Count = 1000
 
     def __post_init__(self) -> None:
         if self.gpu_share and self.gpus != 1:
@@ -50,13 +44,9 @@ class Resources:
         for model in self.gpu_share:
             model_class(model, file="gpu_share")
 
-    def runs_in_a_job(self, runs: int) -> int:
-        """Return how many of a study's runs one job trains, one after another; 64 at most."""
-        return min(MOST_RUNS, max(self.runs_per_job, -(-runs // self.jobs_per_study)))
-
-    def at_once(self, model: str) -> int:
-        """Return how many runs of a model one job trains at the same time."""
-        return 1 if self.shards_per_gpu else self.gpu_share.get(model, 1)
+    def slots(self, model: str) -> int:
+        """Return how many of the slots of a GPU, or of the job that it is in, a run takes."""
+        return SLOTS // (1 if self.shards_per_gpu else self.gpu_share.get(model, 1))
 
     def gres(self, model: str) -> str:
         """Return what a job asks Slurm for: GPUs, the shards of one, or nothing."""

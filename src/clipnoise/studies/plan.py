@@ -10,9 +10,8 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.files import locked, write_json
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
@@ -28,7 +26,6 @@ from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import RESULTS
-from clipnoise.studies.groups import JobGroup, group_runs
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import Study, find_study, names_below
 from clipnoise.studies.tuning import Search
@@ -40,7 +37,6 @@ PART = "[A-Za-z0-9_-]+"
 NAME = rf"{PART}(/{PART})?"
 RESERVED = ("audit", "reaccounting")  # they are reports of their own
 RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
-PLANNED = "groups/planned.json"  # what a plan notes, below the results folder
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,6 @@ class Plan:
     _searches: dict[str, Search] = field(default_factory=dict)
     _budgets: dict[str, Budget] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
-    _groups: dict[str, JobGroup] = field(default_factory=dict)
-    _group_of: dict[str, str] = field(default_factory=dict)  # by the hash of a run
-    _grouped: set[str] = field(default_factory=set)  # runs of configured studies
 
     @classmethod
     def from_values(
@@ -89,8 +82,6 @@ class Plan:
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
         rules = read_scale(scale)
-        most = max(config.resources.runs_per_job, rules.runs_per_job or 1)
-        config = replace(config, resources=replace(config.resources, runs_per_job=most))
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
         _check_names(studies)
@@ -112,24 +103,7 @@ class Plan:
             self._datasets.update((one.prepared, one) for one in spec.datasets)
             if spec.budget is not None:
                 self._budgets[spec.budget.key] = spec.budget
-        self._group(study)
         return study
-
-    def _group(self, study: Study) -> None:
-        """Group a study's runs into jobs, except those that a configured study has grouped.
-
-        Tuning runs are grouped apart from the runs that wait for them.
-        """
-        new: set[str] = set()
-        for runs in (study.tuning_runs, [run.spec for run in study.runs]):
-            ungrouped = (run for run in runs if run.hash not in self._grouped)
-            for group in group_runs(ungrouped, self.config.resources):
-                self._groups[group.key] = group
-                new.update(run.hash for run in group.runs)
-                for run in group.runs:
-                    self._group_of.setdefault(run.hash, group.key)
-        if study.name in self.configured:
-            self._grouped.update(new)
 
     def study(self, name: str) -> Study:
         """Return a study; one that config.yaml does not name is read now."""
@@ -141,51 +115,6 @@ class Plan:
     def run(self, run_hash: str) -> RunSpec:
         """Return the spec of a run."""
         return self._find(self._runs, run_hash, "run")
-
-    def group(self, key: str) -> JobGroup:
-        """Return the runs of one job.
-
-        One that waited in a queue while studies were edited is found by what was noted of it.
-        """
-        noted = {} if key in self._groups else self._noted_groups()
-        if key in noted:
-            runs = tuple(self.run(run_hash) for run_hash in noted[key]["runs"])
-            self._groups[key] = JobGroup(runs, noted[key]["parallel"])
-        return self._find(self._groups, key, "group")
-
-    def note_groups(self) -> None:
-        """Note on the disk what the groups hold, beside those that were noted before.
-
-        Their jobs may start after the studies were edited. If the results folder cannot be written,
-        the jobs will report that.
-        """
-        planned = {
-            key: {"runs": [run.hash for run in group.runs], "parallel": group.parallel}
-            for key, group in self._groups.items()
-            if not group.alone and not self._is_done(key)
-        }
-        path = Path(self.config.results) / PLANNED
-        if planned:
-            with suppress(OSError), locked(path.with_suffix(".lock")):
-                noted = self._noted_groups()
-                before = {key: one for key, one in noted.items() if not self._is_done(key)}
-                write_json(path, {**before, **planned})
-
-    def _noted_groups(self) -> dict[str, dict[str, Any]]:
-        """Return what was noted: the hashes of a group's runs, and how many train at a time."""
-        try:
-            found: dict[str, dict[str, Any]] = json.loads(
-                (Path(self.config.results) / PLANNED).read_text()
-            )
-        except (OSError, ValueError):
-            return {}
-        return found
-
-    def _group_file(self, key: str) -> str:
-        return f"{self.config.results}/groups/{key}.json"
-
-    def _is_done(self, key: str) -> bool:
-        return Path(self._group_file(key)).exists()
 
     def calibration(self, key: str) -> Budget:
         """Return the budget of a calibration: one job calibrates σ for all runs that share it."""
@@ -208,58 +137,32 @@ class Plan:
 
     # Training
 
-    def inputs(self, runs: Sequence[RunSpec]) -> dict[str, list[str]]:
-        """Return the files that some runs read: datasets, calibrations and choices of tuning."""
-        results, cache = self.config.results, self.config.cache
-        datasets = [f"{cache}/{one.prepared}/manifest.json" for run in runs for one in run.datasets]
-        budgets = [run.budget.key for run in runs if run.budget is not None]
-        searches = [run.tuning.key for run in runs if run.tuning is not None]
-        return {
-            "data": list(dict.fromkeys(datasets)),
-            "calibration": [f"{results}/calibration/{key}.json" for key in dict.fromkeys(budgets)],
-            "choice": [f"{results}/tuning/{key}.json" for key in dict.fromkeys(searches)],
-        }
+    def inputs(self, run_hash: str) -> dict[str, list[str]]:
+        """Return the files that a run reads: datasets, calibration and choice of tuning."""
+        run, results, cache = self.run(run_hash), self.config.results, self.config.cache
+        budget = [] if run.budget is None else [f"{results}/calibration/{run.budget.key}.json"]
+        choice = [] if run.tuning is None else [f"{results}/tuning/{run.tuning.key}.json"]
+        datasets = dict.fromkeys(f"{cache}/{one.prepared}/manifest.json" for one in run.datasets)
+        return {"data": list(datasets), "calibration": budget, "choice": choice}
 
-    def fingerprints(self, runs: Sequence[RunSpec]) -> list[str]:
-        """Return the fingerprints of the code that can change some runs, each once.
+    def fingerprint(self, run_hash: str) -> str:
+        """Return the fingerprint of the code that can change a run.
 
-        Only the process that plans jobs compares them; a job on a node starts sooner without.
+        Only the process that plans jobs compares it; a job on a node starts sooner without.
         """
-        return list(dict.fromkeys(map(fingerprint, runs))) if self.plans_jobs else []
+        return fingerprint(self.run(run_hash)) if self.plans_jobs else ""
 
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""
         return json.dumps(to_mapping(self.run(run_hash)), separators=(",", ":"))
-
-    def group_json(self, key: str) -> str:
-        """Return the specs of a group as one line of JSON."""
-        specs = [to_mapping(run) for run in self.group(key).runs]
-        return json.dumps(specs, separators=(",", ":"))
 
     def run_file(self, spec: RunSpec, name: str) -> str:
         """Return the path of one of a run's files."""
         return f"{self.config.results}/runs/{spec.folder}/{name}"
 
     def done_files(self, runs: Iterable[RunSpec]) -> list[str]:
-        """Return the files that show that runs are done.
-
-        That is the summary of a run that has a job to itself, and the file of its group for any
-        other. If a group is done but the result of a run is missing, it was lost later, and is
-        asked for by itself. A result that a group has made is left to a group to check, because
-        Snakemake does not know which code and data it was made from.
-        """
-        done: dict[str, bool] = {}
-        alone: list[str] = []
-        for spec in {run.hash: run for run in runs}.values():
-            group = self._groups[self._group_of[spec.hash]]
-            summary = self.run_file(spec, "summary.json")
-            if group.alone and not _made_by_a_group(Path(summary)):
-                alone.append(summary)
-                continue
-            file = self._group_file(group.key)
-            if done.setdefault(file, Path(file).exists()) and not Path(summary).exists():
-                alone.append(summary)
-        return [*done, *alone]
+        """Return the files that show that runs are done, each once."""
+        return list(dict.fromkeys(self.run_file(spec, "summary.json") for spec in runs))
 
     def search_options(self, key: str) -> str:
         """Return the options of `clipnoise select`, for a shell."""
@@ -411,11 +314,6 @@ class Plan:
             "reproduction": "|".join(self.reproductions),
             "paper": papers or "none",
         }
-
-
-def _made_by_a_group(summary: Path) -> bool:
-    """Return whether a group has made a result: Snakemake times the jobs of single runs."""
-    return summary.exists() and not (summary.parent / "benchmark.jsonl").exists()
 
 
 def _check_names(studies: Iterable[Study]) -> None:

@@ -112,12 +112,10 @@ class ScaleFile(Scale):
     """A scale as its file gives it, with values that no study has of its own.
 
     Attributes:
-        runs_per_job: how many runs one job trains at least. Jobs hold runs of several studies.
         reproductions: settings that replace those of an experiment without a dataset, by its
             name. An experiment that is not listed keeps its published size and has no watermark.
     """
 
-    runs_per_job: Count | None = None
     reproductions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 

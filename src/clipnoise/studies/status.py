@@ -44,7 +44,6 @@ MADE_BY = {
     "prepare": "{cache}/{name}/manifest.json",
     "calibrate": "{results}/calibration/{name}.json",
     "select": "{results}/tuning/{name}.json",
-    "train_group": "{results}/groups/{name}.json",
 }
 
 

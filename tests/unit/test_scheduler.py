@@ -1,0 +1,209 @@
+"""What jobs share: the slots of GPUs, names of studies, results that are left as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from clipnoise.cli.warm import OWNER
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.run import scheduler
+from clipnoise.run.job import is_finished
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.studies.config import Config, Resources
+from clipnoise.studies.plan import Plan
+
+STUDY = """\
+title: Small
+defaults: {{training: {{expected_batch_size: 50, steps: 2, evaluations: 1}}}}
+panels:
+  panel:
+    datasets: [digits]
+    models: {models}
+    seeds: {seeds}
+    methods: [{{id: sgd, learning_rate: 0.1}}]
+report: [{{kind: table, panel: panel}}]
+"""
+
+
+def run(seed: int, model: str = "logistic") -> RunSpec:
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": model,
+            "method": {"id": "sgd", "learning_rate": 0.1},
+            "training": {"expected_batch_size": 50, "steps": 2, "evaluations": 1},
+            "seed": seed,
+        }
+    )
+
+
+def plan(folder: Path, *studies: str, **resources: object) -> Plan:
+    return Plan.from_values(
+        {"studies": list(studies), "results": str(folder / "results"), "resources": resources},
+        folder,
+    )
+
+
+def write_study(folder: Path, name: str, seeds: list[int], models: str = "[logistic]") -> None:
+    (folder / f"{name}.yaml").write_text(STUDY.format(seeds=seeds, models=models))
+
+
+def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
+    resources = Resources(gpus=1, gpu_share={"logistic": 4}, shards_per_gpu=8)
+    assert resources.slots("logistic") == scheduler.SLOTS
+    assert (resources.gres("logistic"), resources.gres("cnn-5")) == ("shard:2", "shard:8")
+    assert (Resources(gpus=2).gres("logistic"), Resources().gres("logistic")) == ("gpu:2", "")
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"gpus": 1, "gpu_share": {"logistc": 4}}, "gpu_share: .*'logistc'.*Did you mean"),
+        ({"gpus": 0, "shards_per_gpu": 8}, "shards_per_gpu: .* need gpus: 1"),
+        ({"gpus": 1, "gpu_share": {"logistic": 65}}, "less than or equal to 64"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(resources: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(Config, {"resources": resources}, file="config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("a/trial", "b/trial"), "have the same name, trial"),
+        (("my study",), "letters, digits"),
+        (("v1.2",), "letters, digits"),
+        (("audit",), "may not be audit or reaccounting"),
+    ],
+)
+def test_names_that_the_workflow_cannot_carry_are_refused(
+    tmp_path: Path, files: tuple[str, ...], message: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_study(tmp_path, name, [1])
+    with pytest.raises(UserError, match=message):
+        plan(tmp_path, *(str(tmp_path / f"{name}.yaml") for name in files))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with two GPUs and no scheduler."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho GPU-one\necho GPU-two\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in (scheduler.VISIBLE, "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "locks"
+
+
+def test_jobs_take_different_gpus_and_give_them_back(machine: Path) -> None:
+    with scheduler.hold_gpus(1, locks=machine) as first:
+        assert os.environ[scheduler.VISIBLE] == first[0]
+        del os.environ[scheduler.VISIBLE]  # as another process would find it
+        with scheduler.hold_gpus(1, locks=machine) as second:
+            assert sorted([*first, *second]) == ["GPU-one", "GPU-two"]
+        os.environ[scheduler.VISIBLE] = first[0]
+    assert scheduler.VISIBLE not in os.environ
+    with scheduler.hold_gpus(5, locks=machine) as every:
+        assert every == ["GPU-one", "GPU-two"]
+
+
+def test_a_job_waits_until_a_gpu_is_free_also_when_its_holder_is_killed(machine: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from clipnoise.run.scheduler import hold_gpus\n"
+        "with hold_gpus(2, locks=Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", code, str(machine)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        threading.Timer(0.3, holder.kill).start()
+        with scheduler.hold_gpus(1, locks=machine, poll=0.05):
+            assert holder.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", [scheduler.VISIBLE, "SLURM_JOB_ID"])
+def test_gpus_that_a_scheduler_has_dealt_out_are_left_as_they_are(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "7")
+    before = dict(os.environ)
+    with scheduler.hold_gpus(1, locks=machine) as taken:
+        assert taken == []
+        assert dict(os.environ) == before
+
+
+def test_a_gpu_is_shared_by_as_many_runs_as_its_slots_allow(machine: Path) -> None:
+    thirds = Resources(gpus=1, gpu_share={"logistic": 3})
+    share = thirds.slots("logistic")
+    with ExitStack() as held:
+        taken = [scheduler._take("GPU-one", share, machine, held) for _ in range(4)]
+        assert taken == [True, True, True, False]
+        with scheduler.hold_gpus(1, slots=share, locks=machine) as other:
+            assert other == ["GPU-two"]
+    with scheduler.hold_gpus(2, slots=thirds.slots("cnn-5"), locks=machine) as whole:
+        assert whole == ["GPU-one", "GPU-two"]
+
+
+def train(tmp_path: Path, folder: str, spec: RunSpec, *words: str, owner: str = "") -> Path:
+    """Train a run in a process of its own; return its folder."""
+    program = str(Path(sys.executable).parent / "clipnoise")
+    results = tmp_path / folder
+    command = [program, "train", "--spec", json.dumps(to_mapping(spec)), "--device", "cpu"]
+    command += ["--cache", str(tmp_path / "data"), "--results", str(results), *words]
+    subprocess.run(command, check=True, env={**os.environ, OWNER: owner})
+    (summary,) = results.rglob("summary.json")
+    return summary.parent
+
+
+def numbers(folder: Path) -> list[list[str]]:
+    """Return losses and accuracies: speed and memory are another process's."""
+    return [line.split(",")[:8] for line in (folder / "metrics.csv").read_text().splitlines()]
+
+
+def test_a_warm_process_changes_no_result_and_a_finished_run_is_left_alone(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).parent / "clipnoise")
+    prepare = [program, "data", "prepare", "digits", "--cache", str(tmp_path / "data")]
+    subprocess.run(prepare, check=True)
+    alone = train(tmp_path, "alone", run(1))
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        warm = train(tmp_path, "warm", run(1), owner=str(owner.pid))
+        again = train(tmp_path, "again", run(1), owner=str(owner.pid))
+        owner.kill()
+    assert numbers(alone) == numbers(warm) == numbers(again)
+
+    before = (warm / "summary.json").stat().st_mtime_ns
+    train(tmp_path, "warm", run(1), "--keep-finished")
+    assert (warm / "summary.json").stat().st_mtime_ns == before
+    train(tmp_path, "warm", run(1))
+    assert (warm / "summary.json").stat().st_mtime_ns > before
+    (warm / "summary.json").write_text("{")
+    train(tmp_path, "warm", run(1), "--keep-finished")
+    assert json.loads((warm / "summary.json").read_text())["status"] == "completed"
+
+
+def test_a_run_is_not_finished_if_its_data_have_changed(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).parent / "clipnoise")
+    cache = tmp_path / "data"
+    subprocess.run([program, "data", "prepare", "digits", "--cache", str(cache)], check=True)
+    train(tmp_path, "results", run(1))
+    assert is_finished(tmp_path / "results", cache, run(1))
+    manifest = cache / "digits" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["inputs.npy"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(content))
+    assert not is_finished(tmp_path / "results", cache, run(1))
