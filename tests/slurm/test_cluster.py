@@ -287,13 +287,6 @@ def minutes(job: Job) -> int:
     return int(job.shown["TimeLimit"].split(":")[1])
 
 
-def test_a_job_that_is_tried_again_repeats_only_the_runs_it_lacks(story: Story) -> None:
-    logs = [path.read_text() for path in story.folder.glob("results/runs/**/run.log")]
-    trained = ["step 0/" in text or "resumed" in text for text in logs]
-    kept = ["finished before" in text for text in logs]
-    assert [one or other for one, other in zip(trained, kept, strict=True)] == [True] * 5
-
-
 def test_a_preempted_job_returns_to_the_queue_under_its_id(story: Story) -> None:
     job = story.jobs[story.preempted]
     assert (job.state, int(job.shown["Restarts"]) >= 1) == ("COMPLETED", True)

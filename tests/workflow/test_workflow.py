@@ -102,6 +102,17 @@ def test_a_second_run_has_nothing_to_do(miniature: Path) -> None:
     assert planned(snakemake(miniature, "-n")) == {}
 
 
+def test_a_job_that_is_repeated_leaves_finished_runs_as_they_are(miniature: Path) -> None:
+    """This is how a cluster job that holds several runs, and failed, repeats only what is missing."""
+    summaries = sorted((miniature / "results/runs").rglob("summary.json"))
+    before = [summary.read_bytes() for summary in summaries]
+    summaries[0].unlink()
+    snakemake(miniature, "--forcerun", "train", "--until", "train")
+    logs = [(summary.parent / "run.log").read_text() for summary in summaries]
+    assert ["finished before" in log for log in logs] == [False, *[True] * (len(logs) - 1)]
+    assert [summary.read_bytes() for summary in summaries][1:] == before[1:]
+
+
 def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
     (miniature / "reports/miniature/report.pdf").unlink()
     assert "train" not in planned(snakemake(miniature, "-n"))

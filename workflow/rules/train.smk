@@ -11,10 +11,10 @@ rule train:
         metrics=update(f"{RESULTS}/runs/{RUN}/metrics.csv"),
     log:
         f"{RESULTS}/runs/{RUN}/run.log",
-    conda:
-        LOCK
     group:
         "train"
+    conda:
+        LOCK
     threads: JOB.threads
     resources:
         mem_mb=lambda wildcards, attempt: JOB.memory_mb * attempt,
@@ -36,4 +36,3 @@ rule train:
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
         " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --requeue --keep-finished --threads {resources.cpus_per_task} > {log:q} 2>&1"
-
