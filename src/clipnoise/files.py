@@ -146,6 +146,18 @@ def locked(path: Path, *, seconds: float = -1) -> Iterator[None]:
         held.release()
 
 
+def load_yaml(text: str) -> Any:
+    """Return the content of YAML or JSON text, read by libyaml, which is eight times as fast.
+
+    Raises:
+        yaml.YAMLError: the text is wrong; with the line that PyYAML's own reader shows.
+    """
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return yaml.safe_load(text)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping, safely.
 
@@ -153,7 +165,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not YAML, or is not a mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = load_yaml(path.read_text())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except OSError as error:

@@ -18,7 +18,7 @@ from clipnoise.data.base import dataset_class
 from clipnoise.data.own import Own
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.files import inside, read_yaml
+from clipnoise.files import inside, load_yaml, read_yaml
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.spec import from_mapping
 from clipnoise.studies.study import find_study, load_study, published_tables
@@ -86,6 +86,15 @@ def test_a_yaml_file_that_names_code_is_refused_and_runs_nothing(tmp_path: Path)
     with pytest.raises(UserError, match="not valid YAML"):
         read_yaml(path)
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("text", ["a: [1, 2", "a: b: c", "a:\n\t- 1", "- a\nb: 1", "'x", "!!x 1"])
+def test_the_fast_reader_of_yaml_has_the_messages_of_the_other(text: str) -> None:
+    with pytest.raises(yaml.YAMLError) as slow:
+        yaml.safe_load(text)
+    with pytest.raises(yaml.YAMLError) as fast:
+        load_yaml(text)
+    assert str(fast.value) == str(slow.value)
 
 
 # Names stay in their folders.

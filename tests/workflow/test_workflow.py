@@ -103,7 +103,7 @@ def test_a_second_run_has_nothing_to_do(miniature: Path) -> None:
 
 
 def test_a_job_that_is_repeated_leaves_finished_runs_as_they_are(miniature: Path) -> None:
-    """This is how a cluster job that holds several runs, and failed, repeats only what is missing."""
+    """So a cluster job of several runs that failed repeats only what is missing."""
     summaries = sorted((miniature / "results/runs").rglob("summary.json"))
     before = [summary.read_bytes() for summary in summaries]
     summaries[0].unlink()

@@ -13,7 +13,7 @@ import yaml
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, Probability, parse
-from clipnoise.files import csv_text
+from clipnoise.files import csv_text, load_yaml
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.nodes import affected_examples, node_epsilon
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases, epsilon
@@ -112,7 +112,7 @@ def read_published(path: Path) -> list[Published]:
         UserError: the file is missing or wrong; names the key and what is allowed.
     """
     try:
-        values = yaml.safe_load(path.read_text())["results"]
+        values = load_yaml(path.read_text())["results"]
     except (OSError, TypeError, KeyError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not a file of published results: {error}.") from None
     return [

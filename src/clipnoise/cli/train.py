@@ -125,12 +125,13 @@ def _try_again(requeue: bool) -> int:
 def _read_spec(text: str) -> RunSpec:
     import yaml
 
+    from clipnoise.files import load_yaml
     from clipnoise.run.spec import from_mapping, read_spec
 
     if not text.lstrip().startswith("{"):
         return read_spec(Path(text))
     try:
-        return from_mapping(yaml.safe_load(text), file="--spec")
+        return from_mapping(load_yaml(text), file="--spec")
     except yaml.YAMLError as error:
         raise UserError(f"--spec: not valid JSON: {error}") from None
 
