@@ -15,7 +15,7 @@ from clipnoise.fields import parse
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
-from clipnoise.run.train import train
+from clipnoise.run.train import Run, train
 from clipnoise.studies.config import Config
 from clipnoise.studies.plan import Plan
 
@@ -142,3 +142,16 @@ def test_printed_digits_look_like_written_ones(cache: Path) -> None:
         means = [one.inputs[one.targets == digit].mean(0).flatten() for one in (written, printed)]
         both = torch.stack([mean - mean.mean() for mean in means])
         assert torch.cosine_similarity(both[0], both[1], dim=0) > 0.5
+
+
+@pytest.mark.parametrize("given", [20, 60])
+def test_a_step_takes_all_public_examples_once_where_a_batch_of_50_holds_them(
+    given: int, cache: Path
+) -> None:
+    run = Run.prepare(spec(None, dataset={"id": "digits", "public_examples": given}), cache, "cpu")
+    assert run.public is not None
+    assert run.splits.public is not None
+    every = run.splits.public.dense()
+    mean = run.engine.mean_gradient(every.inputs, every.targets, run.theta)
+    same = [torch.allclose(run.public.gradient(run.theta, step), mean) for step in (1, 2)]
+    assert same == [given == 20] * 2
