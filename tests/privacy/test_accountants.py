@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import (
     ORDERS,
     POISSON_ACCOUNTANTS,
@@ -36,17 +35,6 @@ def bound(accountant: str, sigma: float, q: float, steps: int, delta: float) -> 
     return epsilon(accountant, noise_multiplier=sigma, sampling_rate=q, steps=steps, delta=delta)
 
 
-def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """Exact ε of one Gaussian release (Balle and Wang 2018, Theorem 8), sensitivity 1."""
-
-    def excess(eps: float) -> float:
-        below = norm.cdf(1 / (2 * sigma) - eps * sigma)
-        above = norm.cdf(-1 / (2 * sigma) - eps * sigma)
-        return float(below - math.exp(eps) * above - delta)
-
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, 200.0, xtol=1e-12))
-
-
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 5.0, 50.0])
 @pytest.mark.parametrize("steps", [1, 25])
 def test_without_subsampling_the_bounds_sit_on_the_exact_gaussian(sigma: float, steps: int) -> None:
@@ -65,13 +53,6 @@ def test_composition_without_subsampling_divides_sigma_by_the_root_of_steps(
 ) -> None:
     composed = bound(accountant, 8.0, 1.0, 16, 1e-5)
     assert composed == pytest.approx(bound(accountant, 2.0, 1.0, 1, 1e-5), abs=2e-3)
-
-
-@pytest.mark.parametrize(("sigma", "q", "steps", "delta"), TRAINING)
-def test_rdp_is_above_prv_is_above_pld(sigma: float, q: float, steps: int, delta: float) -> None:
-    rdp, prv, pld = (bound(name, sigma, q, steps, delta) for name in ("rdp", "prv", "pld"))
-    assert pld - 2e-3 <= prv <= pld + PRV_EPSILON_ERROR + 1e-3
-    assert prv <= rdp <= 3 * prv
 
 
 @pytest.mark.parametrize("alpha", [2, 3, 7])
@@ -184,7 +165,7 @@ def test_tiny_noise_is_bounded_by_rdp_and_refused_by_the_others() -> None:
 
 @pytest.mark.parametrize("accountant", POISSON_ACCOUNTANTS)
 def test_noise_so_small_that_series_need_not_end_is_refused(accountant: str) -> None:
-    with pytest.raises(AccountantError, match="noise_multiplier is below"):
+    with pytest.raises(AccountantError, match="noise_multiplier: 1e-160 is below"):
         bound(accountant, 1e-160, 0.5, 10, 1e-5)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from budgets import flat_budget
 from scipy.special import logsumexp
-from scipy.stats import hypergeom, norm
 
 from clipnoise.cli.privacy import budget_of
 from clipnoise.cli.privacy import calibrate as command
@@ -70,22 +69,6 @@ def test_random_draws_of_the_nodes_agree_with_the_curve() -> None:
         error = moments.std() / math.sqrt(len(drawn))
         expected = math.exp(curve[ORDERS.index(order)] * (order - 1))
         assert abs(moments.mean() - expected) < 5 * error
-
-
-def test_the_curve_bounds_the_divergence_of_the_mixtures() -> None:
-    """All K + 1 gradients turn around together: the worst that the sensitivity allows."""
-    terms, nodes, batch, sigma = 3, 20, 6, 1.0
-    x = np.linspace(-25, 25, 100_001)
-    rho = np.arange(terms + 1)
-    weights = hypergeom(nodes, terms, batch).pmf(rho)
-    shifts = (rho / terms)[:, None]
-    moved = logsumexp(norm.logpdf(x, loc=shifts, scale=sigma), b=weights[:, None], axis=0)
-    still = norm.logpdf(x, scale=sigma)
-    curve = node_curve(sigma, terms, batch / nodes, nodes)
-    for order in (1.5, 2.0, 4.0, 8.0):
-        for p, q in ((moved, still), (still, moved)):
-            integral = np.trapezoid(np.exp(order * p - (order - 1) * q), x)
-            assert math.log(integral) / (order - 1) <= curve[ORDERS.index(order)] * (1 + 1e-9)
 
 
 def test_batches_of_a_fixed_size_cost_no_more_than_poisson_batches() -> None:

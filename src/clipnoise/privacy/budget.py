@@ -112,11 +112,32 @@ class Budget:
                 f"the accountant 'rdp-replace', and not allowed otherwise; got {examples} with "
                 f"{self.sampler!r}, {affected} and {self.accountant!r}."
             )
+        self._check_participation()
         steps, latest = self.participation.steps, max(self.evaluation_steps, default=0)
         if latest > steps:
             raise UserError(
                 f"evaluation_steps: must not exceed steps, which is {steps}, got {latest}."
             )
+
+    def _check_participation(self) -> None:
+        """Refuse numbers that the sampler cannot have, for which ε would be too small."""
+        given, epochs = self.participation, self.accountant == "per-epoch"
+        turns = epochs or self.sampler in ("cyclic", "cyclic-poisson")
+        whole = epochs or self.sampler in ("cyclic", "full")
+        for name, value, only in (
+            ("groups", given.groups, None if turns else 1),
+            ("sampling_rate", given.sampling_rate, 1 if whole else None),
+            (
+                "truncation_probability",
+                given.truncation_probability,
+                None if self.sampler == "truncated-poisson" else 0,
+            ),
+        ):
+            if only not in (None, value):
+                raise UserError(
+                    f"{name}: must be {only} for the sampler {self.sampler!r} with the accountant "
+                    f"{self.accountant!r}, got {value:g}."
+                )
 
     @property
     def adjacency(self) -> Adjacency:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Count, Fraction, Natural
+from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
 from clipnoise.privacy.accountants.nodes import affected_examples
 from clipnoise.privacy.accountants.poisson import Rate, Releases
@@ -70,23 +70,22 @@ class Participation:
             accountant is about.
 
         Raises:
-            UserError: the accountant cannot bound ε for these values.
+            UserError: the accountant cannot bound ε for these values, or one is out of range.
         """
         releases = self.releases(steps)
         if releases == 0:
             return 0.0
 
         def spent(delta: float) -> float:
-            return ACCOUNTANTS[accountant].epsilon(
-                Releases(
-                    noise_multiplier=noise_multiplier,
-                    sampling_rate=self.sampling_rate,
-                    steps=releases,
-                    delta=delta,
-                    affected_examples=self.affected_examples,
-                    examples=self.examples,
-                )
-            )
+            values = {
+                "noise_multiplier": noise_multiplier,
+                "sampling_rate": self.sampling_rate,
+                "steps": releases,
+                "delta": delta,
+                "affected_examples": self.affected_examples,
+                "examples": self.examples,
+            }
+            return ACCOUNTANTS[accountant].epsilon(parse(Releases, values))
 
         return truncated_epsilon(spent, delta, releases * self.truncation_probability)
 

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
+from clipnoise.privacy.accountants.fixed_size import whole_batch
 from clipnoise.privacy.accountants.poisson import (
     LOG_MOMENT_ERROR,
     ORDERS,
-    SMALLEST_SIGMA,
-    AccountantError,
     Releases,
+    refuse_tiny,
     renyi_epsilon,
 )
 
@@ -122,16 +122,18 @@ def node_epsilon(releases: Releases) -> float:
 
     Raises:
         AccountantError: the noise is too small for a finite bound.
+        UserError: there are fewer nodes than one of them affects.
     """
-    sigma = releases.noise_multiplier
+    sigma, affected = releases.noise_multiplier, releases.affected_examples
+    examples = releases.examples
+    if examples is not None and examples < affected:
+        raise UserError(
+            f"affected_examples: must not exceed the number of nodes, {examples}, got {affected}."
+        )
     if releases.steps == 0:
         return 0.0
-    if sigma < SMALLEST_SIGMA:
-        raise AccountantError(
-            f"noise_multiplier: {sigma:g} is below {SMALLEST_SIGMA:g}, too small for a finite "
-            "bound on epsilon."
-        )
-    curve = node_curve(sigma, releases.affected_examples, releases.sampling_rate, releases.examples)
+    refuse_tiny(sigma)
+    curve = node_curve(sigma, affected, releases.sampling_rate, examples)
     return max(0.0, renyi_epsilon(curve * releases.steps, releases.delta))
 
 
@@ -143,7 +145,7 @@ def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDAr
     counts = np.arange(affected + 1)
     if examples is None:
         return np.asarray(binom.logpmf(counts, affected, rate), dtype=np.float64)
-    batch = round(rate * examples)
+    batch = whole_batch(rate, examples)
 
     def falling(n: int) -> NDArray[np.float64]:
         """Return ln of n(n−1)…(n−ρ+1) for each ρ."""

@@ -56,6 +56,7 @@ SMALLEST_SIGMA = 1e-4  # below it, ε exceeds 10^7 and Opacus' series may not en
 
 PRV_EPSILON_ERROR = 0.01  # Opacus' default; part of the bound it returns
 PRV_POINTS = 2**24  # about 1.5 GB of working memory
+PLD_ROUNDING = 2.0**-51  # per release: its convolutions are off by up to 2^-53 for each
 LARGEST_LOSS = 690.0  # exp() of more leaves the range of float64
 
 
@@ -130,12 +131,24 @@ def epsilon(
     )
     if releases.steps == 0:
         return 0.0
-    if releases.noise_multiplier < SMALLEST_SIGMA:
-        raise _beyond(accountant, releases, f"noise_multiplier is below {SMALLEST_SIGMA:g}")
+    refuse_tiny(releases.noise_multiplier)
     value = compute[accountant](releases)
     if not math.isfinite(value):
         raise _beyond(accountant, releases, "its bound is not a finite number")
     return max(0.0, value)
+
+
+def refuse_tiny(noise_multiplier: float) -> None:
+    """Refuse a σ at which every bound is useless, and some are computed wrongly or never.
+
+    Raises:
+        AccountantError: σ is below SMALLEST_SIGMA.
+    """
+    if noise_multiplier < SMALLEST_SIGMA:
+        raise AccountantError(
+            f"noise_multiplier: {noise_multiplier:g} is below {SMALLEST_SIGMA:g}, too small for a "
+            "bound on epsilon."
+        )
 
 
 def _opacus(analysis: str) -> ModuleType:
@@ -169,6 +182,7 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
     """
     import numpy as np
 
+    refuse_tiny(noise_multiplier)
     with np.errstate(all="ignore"):
         curve = np.asarray(
             _opacus("rdp").compute_rdp(
@@ -280,8 +294,12 @@ def _pld(releases: Releases) -> float:
         )
     if not _rdp(releases) <= LARGEST_LOSS:
         raise _beyond("pld", releases, f"privacy losses reach beyond {LARGEST_LOSS:g}")
+    rounding = releases.steps * PLD_ROUNDING
+    if rounding > releases.delta / 2:
+        raise _beyond("pld", releases, f"its rounding errors ({rounding:.1g}) rival delta")
     one = _one_loss(releases.noise_multiplier, releases.sampling_rate)
-    return float(one.self_compose(releases.steps).get_epsilon_for_delta(releases.delta))
+    composed = one.self_compose(releases.steps)
+    return float(composed.get_epsilon_for_delta(releases.delta - rounding))
 
 
 @lru_cache(maxsize=4)
