@@ -70,9 +70,9 @@ def measure(
     parameters = 0
     for way in ways:
         torch.manual_seed(0)
-        network = case.build().to(device).train()
-        parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
         try:
+            network = case.build(way.dropout).to(device).train()
+            parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
             run = way.prepare(network, case.losses, inputs, targets)
             sums[way] = run()
         except Exception as error:  # that a library cannot do this is a result
@@ -101,7 +101,7 @@ def measure(
 def non_private(ways: Iterable[Way], query: str) -> Way:
     """Return the non-private way that a query is compared with; whole steps with a whole step."""
     others = {way.query: way for way in ways if way.engine == NON_PRIVATE}
-    return others.get(query, others["plain"])
+    return others.get(query.partition(",")[0], others["plain"])
 
 
 def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:

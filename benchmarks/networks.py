@@ -38,11 +38,19 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     goal: str = "convolutions and transformers"
 
-    def build(self) -> nn.Module:
-        """Return the network, with no in-place ReLU: hooks of Opacus do not work with those."""
-        network = parse(model_class(self.model), self.options).build(
-            self.signature, Path("weights")
-        )
+    def build(self, dropout: float = 0.0) -> nn.Module:
+        """Return the network, with no in-place ReLU: hooks of Opacus do not work with those.
+
+        Args:
+            dropout: its rate, where the network has dropout.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if dropout and "dropout" not in self.options:
+            raise ValueError("the network has no dropout")
+        options = {**self.options, **({"dropout": dropout} if dropout else {})}
+        network = parse(model_class(self.model), options).build(self.signature, Path("weights"))
         for module in network.modules():
             if isinstance(module, torch.nn.ReLU):
                 module.inplace = False

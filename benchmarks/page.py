@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 from networks import CASES
+from ways import DROPOUT, WHOLE_STEP, WITH_DROPOUT
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -29,6 +31,7 @@ GOALS = {
     "logistic regression": {"plain": 1.8, "scaled": 1.3, "two iterates": 2.2},
 }
 MEMORY_GOAL = 1.3
+DROPOUT_GOAL = 1.15
 
 
 def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine: str) -> None:
@@ -45,6 +48,7 @@ def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine:
         draw(table, folder / "speed.svg")
         parts += ["![Time relative to the non-private gradient](speed.svg)", ""]
         parts += ["## Goals and results", "", goals(table), ""]
+        parts += ["## Cost of dropout", "", dropout(table), ""]
         for column, title in (("time_ratio", "Time"), ("memory_ratio", "Peak memory")):
             parts += [f"## {title}, relative to non-private", "", as_markdown(table, column), ""]
     if len(curves):
@@ -67,6 +71,18 @@ def goals(table: pd.DataFrame) -> str:
             memory = _ratio(row["memory_ratio"], MEMORY_GOAL)
             goal_text = "" if goal is None else f"{goal:g}"
             lines.append(f"| {network} | {query} | {goal_text} | {result} | {fastest} | {memory} |")
+    return "\n".join(lines)
+
+
+def dropout(table: pd.DataFrame) -> str:
+    """Return a table of the time of a step with dropout, relative to the step without."""
+    lines = [f"| network | with dropout {DROPOUT:g} (goal {DROPOUT_GOAL}) |", "|---|---:|"]
+    ours = table[table["engine"] == "factored"]
+    for network, rows in ours.groupby("network", sort=False):
+        seconds = rows.set_index("query")["seconds"]
+        if seconds.get(WITH_DROPOUT, math.nan) > 0:
+            ratio = seconds[WITH_DROPOUT] / seconds[WHOLE_STEP]
+            lines.append(f"| {network} | {_ratio(ratio, DROPOUT_GOAL)} |")
     return "\n".join(lines)
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
 WHOLE_STEP = "whole step"
+DROPOUT = 0.1
+WITH_DROPOUT = f"{WHOLE_STEP}, dropout {DROPOUT:g}"
 NON_PRIVATE = "non-private"
 NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1e-6  # so small that the network hardly changes
 
@@ -39,11 +41,13 @@ class Way:
         query: the query.
         prepare: takes network, losses, inputs and targets, and returns a function that computes
             the sum once.
+        dropout: the rate in networks that have dropout; only they are measured if it is above 0.
     """
 
     engine: str
     query: str
     prepare: Callable[[nn.Module, Losses, Tensor, Tensor], Callable[[], Tensor]]
+    dropout: float = 0.0
 
 
 class SummedLoss(nn.Module):
@@ -222,6 +226,7 @@ WAYS = (
     Way("Opacus functorch", "plain", partial(opacus_instantiating, functorch=True)),
     Way(NON_PRIVATE, WHOLE_STEP, non_private_step),
     Way("factored", WHOLE_STEP, whole_step),
+    Way("factored", WITH_DROPOUT, whole_step, dropout=DROPOUT),
     Way("Opacus hooks", WHOLE_STEP, partial(opacus_instantiating, functorch=False, whole=True)),
     Way("Opacus ghost", WHOLE_STEP, partial(opacus_ghost, whole=True)),
 )
