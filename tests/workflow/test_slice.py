@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from captions import NUMBERED
 from pypdf import PdfReader
-from test_workflow import ROOT, rows, snakemake
+from test_workflow import ROOT, planned, rows, snakemake
 
 from clipnoise.methods.registry import method_class
+from clipnoise.studies.fidelity import fidelity_files, read_fidelity
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study
 
@@ -73,6 +75,18 @@ def test_the_slice_has_every_family_of_methods_and_data_and_every_kind_of_artefa
     slice_ = set().union(*(covered(plan.study(name)) for name in (*ARTEFACTS, LEAGUE)))
     assert slice_ == every
     assert len(every) > 25
+
+
+def test_snakemake_finds_a_target_for_every_table_and_figure(checkout: Path) -> None:
+    files = fidelity_files(checkout / "reports/published")
+    targets = {
+        f"reports/{paper}/{report}.pdf"
+        for paper, names in NUMBERED.items()
+        for name in names
+        for report in read_fidelity(files[paper]).reports_of(name)
+    }
+    jobs = planned(snakemake(checkout, "-n", *sorted(targets), "--config", "scale=smoke"))
+    assert jobs["artefact"] + jobs["reproduction_report"] == len(targets)
 
 
 def test_the_slice_builds_reports_that_carry_a_watermark(checkout: Path) -> None:
