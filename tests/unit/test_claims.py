@@ -174,10 +174,17 @@ def test_one_seed_or_no_run_leaves_a_claim_open(tmp_path: Path) -> None:
 
 
 def test_under_a_watermark_there_is_no_verdict(tmp_path: Path) -> None:
-    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
+    runs = rows(
+        {
+            **{("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(-0.01)},
+            **{("dp-sgd", "eps=8"): list(BASE), ("slow", "eps=8"): shifted(0.05)},
+        }
+    )
     (found,) = verdicts(tmp_path, study(tmp_path, {}), runs, watermark="smoke")
-    assert {found["verdict"], found["found"][0]["verdict"]} == {"not evidence"}
+    assert {found["verdict"], *(one["verdict"] for one in found["found"])} == {"not evidence"}
     assert found["votes"] == ""
+    (found,) = verdicts(tmp_path, study(tmp_path, {}), runs)
+    assert found["votes"] == "does not hold in 1; holds in 1"
 
 
 def test_the_largest_fall_of_a_curve_is_compared(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.papers.base import experiments
 from clipnoise.papers.page import paper_pages
+from clipnoise.report.pdf import bundle
 from clipnoise.studies.fidelity import fidelity_files, open_settings, read_fidelity
 from clipnoise.studies.study import comparisons, load_study, names_below
 
@@ -144,3 +145,17 @@ def test_a_report_ends_with_the_settings_and_shows_the_verdicts(tmp_path: Path) 
     assert "ablation, digits, cnn-small, ε = 1: DP-PMLF − without low-pass filter" in said
     assert said.rindex("What the paper leaves open, and what we took") > said.rindex("Provenance")
     assert "η not given silent 0.1 tuned" in said
+    chapter = bundle(
+        {"some-paper/table1": out},
+        {"some-paper/table1": "One"},
+        ROOT / "reports" / "templates" / "bundle.typ",
+        published,
+        "not evidence",
+    )
+    (tmp_path / "bundle.pdf").write_bytes(chapter)
+    first, *_, last = (p.extract_text() for p in PdfReader(tmp_path / "bundle.pdf").pages)
+    assert EXAMPLE["title"] in first
+    said = " ".join(last.split())
+    assert "What the paper leaves open, and what we took" in said
+    assert "η not given silent 0.1 tuned Epochs 20 30 20 the text" in said
+    assert "not evidence" in said

@@ -101,7 +101,7 @@ def claim_row(
         watermark: that of the report; where there is one, no verdict is given.
     """
     overall = together([one.verdict for one in found])
-    votes = Counter(one.verdict for one in found)
+    votes = Counter(one.verdict for one in found if not watermark)
     several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
     return {
         **{"text": claim[0], "source": claim[1], "bounds": bounds, "votes": several},
@@ -216,7 +216,8 @@ def _pairs(
     ours = _samples(contrast.method, claim, runs, metric)
     theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
     for (dataset, model, text), method in ours.items():
-        place = ", ".join(filter(None, [contrast.method.panel, dataset, model, budget(text)]))
+        # A panel is often named for its dataset.
+        place = ", ".join(dict.fromkeys([contrast.method.panel, dataset, model, budget(text)]))
         if not theirs:
             yield place, contrast.method.label, _advantage(method, None, metric)
         for side, samples in theirs.items():
