@@ -117,3 +117,4 @@ def test_steps_and_batches_do_not_depend_on_the_data(cache: Path) -> None:
     assert steps.holds
     assert "empty batches among them: 0" not in steps.said
     assert check_sampler(subject("dp-adam")).holds
+    assert check_sampler(subject("dp-sgd", microbatches=MicroBatches(4))).holds

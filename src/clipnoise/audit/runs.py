@@ -155,7 +155,8 @@ def check_sampler(subject: Subject) -> Finding:
     if subject.sampler != "poisson":
         return Finding("sampler", True, f"statistics of the sampler {subject.sampler} not checked")
     off: dict[str, float] = {}
-    for size, units in SAMPLED:
+    for examples, units in SAMPLED:
+        size = max(1, examples // subject.microbatches.size)
         spec = run_spec(
             subject, noise_multiplier=1.0, expected_batch_size=size, steps=BATCHES, units=units
         )
