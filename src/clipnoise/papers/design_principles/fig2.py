@@ -172,13 +172,13 @@ class SparseAdaGrad(Experiment):
             values = excess[variant.name]
             rows += self._rows(variant, values, truth, lucky)
             readings = _readings(values, excess[REFERENCE], lucky)
-            for reading, value in readings.items():
+            for reading in readings if variant.name in LOOKS else (ONE_RATE, LUCKY):
                 name, cell = f"excess, {variant.name}, {reading}", f"excess, {variant.cell}"
-                quantities.append(Quantity(name, value, cell))
-            for reading in (LUCKY, LUCKY_SAME) if variant.name in LOOKS else ():
-                above, of_truth = readings[reading], _mean(truth[lucky, 0])
+                quantities.append(Quantity(name, readings[reading], cell))
+            if variant.name in LOOKS:
+                above, of_truth = readings[LUCKY_SAME], _mean(truth[lucky, 0])
                 loss = None if above is None or of_truth is None else of_truth + above
-                name, cell = f"loss, {variant.name}, {reading}", f"loss, {variant.cell}"
+                name, cell = f"loss, {variant.name}, {LUCKY_SAME}", f"loss, {variant.cell}"
                 quantities.append(Quantity(name, loss, cell))
         tuning: list[Row] = [
             {"variant": v.name, "learning_rate": rate, "excess": float(excess[v.name][i].mean())}
