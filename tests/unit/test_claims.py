@@ -122,6 +122,20 @@ def test_for_a_loss_lower_is_better(tmp_path: Path) -> None:
     assert verdicts(tmp_path, one, runs)[0]["verdict"] == "holds"
 
 
+def test_a_panel_without_accuracy_is_compared_by_its_loss(tmp_path: Path) -> None:
+    one = study(tmp_path, {}, images=PANEL)
+    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
+    runs += [
+        {**run_row(panel="images", label=label, seed=seed, test_loss=loss), "test_accuracy": ""}
+        for label, loss in (("dp-sgd", 0.5), ("slow", 0.3))
+        for seed in (1, 2, 3)
+    ]
+    (found,) = verdicts(tmp_path, one, runs)
+    assert [each["verdict"] for each in found["found"]] == ["holds", "holds"]
+    assert [each["difference"][:6] for each in found["found"]] == ["5.00 [", "0.2000"]
+    assert found["bounds"] == "Test accuracy (%) or Test loss: above 0"
+
+
 def test_methods_can_be_claimed_to_be_alike(tmp_path: Path) -> None:
     one = study(tmp_path, {"at_least": -0.003, "at_most": 0.003})
     for gain, verdict in ((0.0, "holds"), (0.003, "cannot be told"), (0.01, "does not hold")):

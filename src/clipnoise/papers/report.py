@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.errors import unknown
 from clipnoise.papers.base import Experiment, Results
-from clipnoise.report.claims import PLAIN, bounds_text, claim_row, quantity_found
+from clipnoise.report.claims import claim_row, quantity_found
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import duration, significant
@@ -83,8 +83,8 @@ def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, An
         value -= results.measured(claim.minus) if claim.minus else 0.0
         sides = f"{claim.quantity} − {claim.minus}" if claim.minus else claim.quantity
         found = [quantity_found(sides, value, claim.bounds)]
-        said = bounds_text(claim.bounds, PLAIN)
-        rows.append(claim_row((claim.text, claim.source), said, found, PLAIN, results.watermark))
+        said = (claim.text, claim.source)
+        rows.append(claim_row(said, claim.bounds, found, results.watermark))
     return rows
 
 

@@ -23,7 +23,7 @@ CURVE_METRICS = (
     Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False),
     Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True),
 )
-PLAIN = Metric("", "Value", "", 1.0, None, True)
+PLAIN = Metric("", "", "", 1.0, None, True)
 CLAIM_METRICS = METRICS | {metric.column: metric for metric in CURVE_METRICS}
 CLAIM_NOTE = (
     "Difference: positive where the method named first is better; its mean over seeds, and in "
@@ -46,6 +46,7 @@ class Found:
         sides: the method and its competitor, or the method alone.
         interval: of the advantage.
         verdict: on the claim here.
+        metric: how the advantage is written.
         lost: why there is no interval; empty where there is one.
     """
 
@@ -53,6 +54,7 @@ class Found:
     sides: str
     interval: Interval
     verdict: Answer
+    metric: Metric
     lost: str = ""
 
 
@@ -89,27 +91,28 @@ def claims_data(
 
 
 def claim_row(
-    claim: tuple[str, str], bounds: str, found: Sequence[Found], shown: Metric, watermark: str
+    claim: tuple[str, str], bounds: Bounds, found: Sequence[Found], watermark: str
 ) -> dict[str, Any]:
     """Return a claim as plain data.
 
     Args:
         claim: its text and its source.
-        bounds: what is claimed, in words.
+        bounds: what is claimed.
         found: the verdict in each place.
-        shown: how differences are written.
         watermark: that of the report; where there is one, no verdict is given.
     """
     overall = together([one.verdict for one in found])
     votes = Counter(one.verdict for one in found if not watermark)
     several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
+    said = dict.fromkeys(filter(None, (one.metric.heading for one in found)))
+    words = ": ".join(filter(None, [" or ".join(said), _bounds_text(bounds, found[0].metric)]))
     return {
-        **{"text": claim[0], "source": claim[1], "bounds": bounds, "votes": several},
+        **{"text": claim[0], "source": claim[1], "bounds": words, "votes": several},
         "verdict": NOT_EVIDENCE if watermark else overall,
         "found": [
             {
                 **{"place": one.place, "sides": one.sides},
-                "difference": one.lost or _shown(one.interval, shown),
+                "difference": one.lost or _shown(one.interval, one.metric),
                 "verdict": NOT_EVIDENCE if watermark else one.verdict,
             }
             for one in found
@@ -119,13 +122,9 @@ def claim_row(
 
 def _claim_data(placed: PlacedClaim, runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     claim = placed.claim
-    panels = [contrast.method.panel for contrast in placed.contrasts]
-    metric = _metric(claim, runs[runs["panel"].isin(panels)])
-    found = list(_found(placed, runs, metric))
-    said = f"{metric.heading}: {bounds_text(claim.bounds, metric)}"
-    if claim.over == "mean":
-        said += ", on average"
-    return claim_row((claim.text, claim.source), said, found, metric, watermark)
+    return claim_row(
+        (claim.text, claim.source), claim.bounds, list(_found(placed, runs)), watermark
+    )
 
 
 def _metric(claim: PaperClaim, runs: pd.DataFrame) -> Metric:
@@ -135,7 +134,7 @@ def _metric(claim: PaperClaim, runs: pd.DataFrame) -> Metric:
     return CLAIM_METRICS.get(claim.metric, plain)
 
 
-def bounds_text(bounds: Bounds, metric: Metric) -> str:
+def _bounds_text(bounds: Bounds, metric: Metric) -> str:
     """Return the bounds of a claim in words, in the unit of the metric."""
     low, high = (metric.show(bound) for bound in bounds)
     if math.isinf(bounds[1]):
@@ -161,13 +160,14 @@ def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
 
 
-def _found(placed: PlacedClaim, runs: pd.DataFrame, metric: Metric) -> Iterator[Found]:
+def _found(placed: PlacedClaim, runs: pd.DataFrame) -> Iterator[Found]:
     """Yield what was found in each place, or of the mean over all places."""
-    pairs = [pair for one in placed.contrasts for pair in _pairs(one, placed.claim, runs, metric)]
+    pairs = [pair for one in placed.contrasts for pair in _pairs(one, placed.claim, runs)]
     bounds = placed.claim.bounds
     if not pairs:
         nothing = Interval(math.nan, math.nan, math.nan)
-        yield Found("", placed.claim.method, nothing, "cannot be told", "no such run")
+        metric = _metric(placed.claim, runs)
+        yield Found("", placed.claim.method, nothing, "cannot be told", metric, "no such run")
     elif placed.claim.over == "each":
         for place in dict.fromkeys(place for place, _, _ in pairs):
             here = [(sides, advantage) for at, sides, advantage in pairs if at == place]
@@ -185,6 +185,7 @@ class Advantage:
     """How much better a method is than another one, by seed; `lost` says why that is unknown."""
 
     values: Mapping[int, float]
+    metric: Metric
     lost: str = ""
 
 
@@ -197,7 +198,7 @@ def _decisive(place: str, here: Sequence[tuple[str, Advantage]], bounds: Bounds)
     for sides, advantage in here:
         interval = paired_interval(advantage.values)
         told: Answer = "cannot be told" if advantage.lost else answer(interval, bounds)
-        every.append(Found(place, sides, interval, told, advantage.lost))
+        every.append(Found(place, sides, interval, told, advantage.metric, advantage.lost))
     return min(every, key=lambda one: (order.index(one.verdict), one.interval.mean))
 
 
@@ -206,13 +207,14 @@ def _mean(advantages: Sequence[Advantage]) -> Advantage:
     lost = next((one.lost for one in advantages if one.lost), "")
     seeds = set.intersection(*(set(one.values) for one in advantages))
     means = {s: sum(one.values[s] for one in advantages) / len(advantages) for s in sorted(seeds)}
-    return Advantage(means, lost)
+    return Advantage(means, advantages[0].metric, lost)
 
 
 def _pairs(
-    contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
+    contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame
 ) -> Iterator[tuple[str, str, Advantage]]:
     """Yield place, sides and advantage of a method over each of its competitors."""
+    metric = _metric(claim, runs[runs["panel"] == contrast.method.panel])
     ours = _samples(contrast.method, claim, runs, metric)
     theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
     for (dataset, model, text), method in ours.items():
@@ -247,12 +249,13 @@ def _advantage(method: Sample, other: Sample | None, metric: Metric) -> Advantag
     """Return the differences by shared seed, or the values themselves without a competitor."""
     for one in (method, other):
         if one is not None and not one.complete:
-            return Advantage({}, f"{one.n}/{one.planned} runs")
+            return Advantage({}, metric, f"{one.n}/{one.planned} runs")
     if other is None:
-        return Advantage(method.values)
+        return Advantage(method.values, metric)
     sign = 1.0 if metric.higher_is_better else -1.0
     shared = sorted(method.values.keys() & other.values.keys())
-    return Advantage({seed: sign * (method.values[seed] - other.values[seed]) for seed in shared})
+    values = {seed: sign * (method.values[seed] - other.values[seed]) for seed in shared}
+    return Advantage(values, metric)
 
 
 # ---- Of experiments without seeds
@@ -262,4 +265,4 @@ def quantity_found(sides: str, value: float, bounds: Bounds) -> Found:
     """Return what one computed number says of a claim."""
     interval = Interval(value, value, value)
     told = "cannot be told" if math.isnan(value) else answer(interval, bounds)
-    return Found("", sides, Interval(value, math.nan, math.nan), told)
+    return Found("", sides, Interval(value, math.nan, math.nan), told, PLAIN)
