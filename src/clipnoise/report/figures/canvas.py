@@ -24,7 +24,7 @@ from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import Sample, sample
 
-LOWEST = 0.6  # height of a row of subplots, labels included, relative to the width of one
+BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, for words
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 MARK = '<text id="watermark"'
@@ -97,7 +97,7 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
         height: of one row, inches; more where subplots would be flatter than 2:1.
         options: for `Figure.subplots`.
     """
-    height = max(height, LOWEST * WIDTH / columns)
+    height = max(height, (WIDTH / columns - BESIDE) / 2 + AROUND)
     figure = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
