@@ -164,6 +164,9 @@ class AveragedCNN(ImageModel):
 
     Max-pooling follows the first three; the first convolution is not padded.
     Source: DP-AdamBC, released code, the 5-layer CNN.
+
+    Attributes:
+        width: channels of the first convolution; the next three have 2, 4 and 8 times as many.
     """
 
     id: ClassVar[str] = "cnn-5-averaged"
@@ -171,17 +174,20 @@ class AveragedCNN(ImageModel):
     accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
     sides: ClassVar[tuple[int, int]] = (17, 64)
 
+    width: Count = 32
+
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
+        widths = [signature.shape[0], *(self.width * 2**doubling for doubling in range(4))]
         layers: list[nn.Module] = []
-        for before, after, padding in ((signature.shape[0], 32, 0), (32, 64, 1), (64, 128, 1)):
+        for before, after, padding in zip(widths, widths[1:4], (0, 1, 1), strict=False):
             layers.append(nn.Conv2d(before, after, kernel_size=3, padding=padding))
             layers += [nn.Tanh(), nn.MaxPool2d(2)]
         return nn.Sequential(
             *layers,
-            nn.Conv2d(128, 256, kernel_size=3, padding=1),
+            nn.Conv2d(widths[3], widths[4], kernel_size=3, padding=1),
             nn.Tanh(),
-            nn.Conv2d(256, signature.outputs, kernel_size=3, padding=1),
+            nn.Conv2d(widths[4], signature.outputs, kernel_size=3, padding=1),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
