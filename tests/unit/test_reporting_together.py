@@ -1,0 +1,59 @@
+"""Several panels in one table or figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.report.figures.curves import squared_difference
+from clipnoise.report.formats import ACCURACY, LOSS
+from clipnoise.report.records import of_panels
+from clipnoise.studies.file import ReportItem
+from clipnoise.studies.study import load_study
+
+STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
+
+
+def test_panels_that_are_shown_together_are_one_item_with_their_titles() -> None:
+    study = load_study(STUDIES / "dp-adambc" / "fig9.yaml")
+    assert [(item.kind, item.panels) for item in study.report] == [
+        ("curves", ("snli", "sst2")),
+        ("published", ("snli", "sst2")),
+    ]
+    assert study.report[0].titles == ("SNLI", "SST-2")
+
+
+def test_a_run_of_two_panels_is_shown_once() -> None:
+    item = ReportItem(kind="table", panel="a", beside=("b",))
+    rows = pd.DataFrame({"panel": ["a", "b", "b", "c"], "hash": ["x", "x", "y", "z"]})
+    shown = of_panels(rows, item)
+    assert list(shown["hash"]) == ["x", "y"]
+    assert set(shown["panel"]) == {"a"}
+
+
+def test_a_kind_that_cannot_show_several_panels_says_so() -> None:
+    with pytest.raises(UserError, match="together"):
+        parse(ReportItem, {"kind": "moments", "panel": "a", "beside": ["b"]})
+
+
+def test_losses_are_compared_seed_by_seed_after_the_start() -> None:
+    rows = [
+        {"method": method, "seed": seed, "step": step, "test_loss": step * seed + shift}
+        for method, shift in (("a", 0.0), ("b", 0.5))
+        for seed in (1, 2)
+        for step in (0, 1, 2)
+    ]
+    curves = pd.DataFrame(rows)
+    every: Any = [
+        SimpleNamespace(of=lambda frame, name=name: frame[frame["method"] == name])
+        for name in ("a", "b")
+    ]
+    assert squared_difference(curves, every, LOSS) == "mean squared difference: 0.25"
+    assert squared_difference(curves, every, ACCURACY) == ""
+    assert squared_difference(curves, cast("Any", every[:1]), LOSS) == ""
