@@ -128,8 +128,8 @@ def test_a_panel_gives_public_data_to_the_methods_that_use_them(tmp_path: Path) 
     plan = Plan.from_values({"studies": [os.fspath(path)]}, tmp_path)
     runs = {run.spec.method.id: run.spec for run in plan.study(plan.configured[0]).runs}
     cache = parse(Config, {}, file="config.yaml").cache
-    assert plan.inputs([runs["dp-sgd"]])["data"] == [f"{cache}/digits/manifest.json"]
-    assert plan.inputs([runs["adadps-rmsprop"]])["data"] == [
+    assert plan.inputs(runs["dp-sgd"].hash)["data"] == [f"{cache}/digits/manifest.json"]
+    assert plan.inputs(runs["adadps-rmsprop"].hash)["data"] == [
         f"{cache}/digits/manifest.json",
         f"{cache}/printed-digits/manifest.json",
     ]

@@ -157,8 +157,8 @@ def test_the_plan_knows_the_runs_of_a_search_and_what_waits_for_it(tmp_path: Pat
     below, first = words[words.index("--below") + 1], words[words.index("--runs") + 1]
     assert f"{below}/{first}/summary.json" == summaries[0]
     waiting = next(run.spec for run in study.runs if run.spec.tuning and run.spec.tuning.key == key)
-    assert plan.inputs([waiting])["choice"] == [f"results/tuning/{key}.json"]
-    assert plan.inputs(search.runs)["choice"] == []
+    assert plan.inputs(waiting.hash)["choice"] == [f"results/tuning/{key}.json"]
+    assert plan.inputs(search.runs[0].hash)["choice"] == []
     assert len(memberships([study])) == len(study.runs) + 4 * 8
 
 

@@ -28,7 +28,7 @@ from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-WIDTH = 120
+WIDTH = 140
 TEXT = {"type": "string"}
 STUDY_ONLY = ("label", "tune", "overrides")
 
@@ -83,7 +83,7 @@ def _definitions(*kinds: type[Any]) -> Schema:
     """Return the schemas of some classes, and of the classes of their fields, by class name."""
     adapters: Any = [(kind.__name__, "validation", adapter(kind)) for kind in kinds]
     _, schema = TypeAdapter.json_schemas(adapters)
-    definitions: Schema = _without_titles(schema["$defs"])
+    definitions: Schema = _plain(schema["$defs"])
     for kind in kinds:
         definitions[kind.__name__]["description"] = kind.__doc__ or ""
     for definition in definitions.values():
@@ -92,16 +92,16 @@ def _definitions(*kinds: type[Any]) -> Schema:
     return definitions
 
 
-def _without_titles(node: Any) -> Any:
-    """Remove the titles that pydantic makes out of field names: they say nothing new."""
+def _plain(node: Any) -> Any:
+    """Remove what tells an editor nothing: titles made of field names, OpenAPI's discriminators."""
     if isinstance(node, list):
-        return [_without_titles(item) for item in node]
+        return [_plain(item) for item in node]
     if not isinstance(node, dict):
         return node
     return {
-        key: value if key == "default" else _without_titles(value)
+        key: value if key == "default" else _plain(value)
         for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
+        if not (key == "title" and isinstance(value, str)) and key != "discriminator"
     }
 
 
