@@ -132,7 +132,7 @@ def draw_panels(panels: Sequence[canvas.FigureData], titles: Sequence[str]) -> F
     columns = len(metrics) if len(metrics) > 1 else min(2, len(panels))
     named = [[series.title for series in canvas.series(data.runs)] for data in panels]
     alike = all(names == named[0] for names in named)
-    figure, axes = canvas.sheet(-(-len(subplots) // columns), columns, height=1.9 if alike else 3)
+    figure, axes = canvas.sheet(-(-len(subplots) // columns), columns, height=2.5 if alike else 3)
     for ax in axes.flat[len(subplots) :]:
         ax.set_axis_off()
     for number, (ax, (data, title, metric)) in enumerate(zip(axes.flat, subplots, strict=False)):
