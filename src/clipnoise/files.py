@@ -153,7 +153,7 @@ def load_yaml(text: str) -> Any:
         yaml.YAMLError: the text is wrong; with the line that PyYAML's own reader shows.
     """
     try:
-        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
     except yaml.YAMLError:
         return yaml.safe_load(text)
 

@@ -333,7 +333,7 @@ def test_the_attack_on_shuffled_batches_claims_no_more_than_two_batches_cost() -
         still, one, two = (np.diff(normal_cdf(edges - shift / sigma)) for shift in (0, 1, 2))
         p = (np.outer(two, still) + np.outer(still, two)) / 2
         q = (np.outer(one, still) + np.outer(still, one)) / 2
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             loss = np.where(q > 0, np.log(p) - np.log(q), -np.inf)
         kept = np.isfinite(loss)
         cost = epsilon_at_least([(Pair(np.log(p[kept]), loss[kept]), 1)], delta)
