@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 VOCABULARY = 8000
 SMALL_BERT = {"pretrained": False, "layers": 4, "width": 128, "heads": 4, "dropout": 0.0}
 GREY = Signature("image", (1, 28, 28), 10)
+DIGITS = Signature("image", (1, 8, 8), 10)
 COLOUR = Signature("image", (3, 32, 32), 10)
 TEXT = Signature("tokens", (64,), 2, vocabulary=VOCABULARY)
 
@@ -83,7 +84,9 @@ CASES: dict[str, Case] = {
     "logistic 10,000×500": Case(
         "logistic", Signature("features", (10_000,), 500), goal="logistic regression"
     ),
+    "logistic, digits": Case("logistic", DIGITS, goal="no goal"),
     "cnn-small": Case("cnn-small", GREY),
+    "cnn-small, digits": Case("cnn-small", DIGITS, goal="no goal"),
     "cnn-5": Case("cnn-5", GREY),
     "cnn-5-averaged": Case("cnn-5-averaged", COLOUR),
     "autoencoder": Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,15 +31,17 @@ def row_norms(rows: Tensor) -> Tensor:
     count, length = rows.shape
     pieces = length // BLOCK
     whole = pieces * BLOCK
+    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+    if pieces == 0:
+        return rest.squeeze(1)
     blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
-    rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
     norms: Tensor = torch.linalg.vector_norm(torch.cat([blocks, rest], dim=1), dim=1)
     return norms
 
 
 def is_finite(vector: Tensor) -> bool:
     """Return whether every entry is finite: one pass, unless the sum itself is too large."""
-    return bool(torch.isfinite(vector.sum())) or bool(torch.isfinite(vector).all())
+    return math.isfinite(vector.sum()) or bool(torch.isfinite(vector).all())
 
 
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:

@@ -61,6 +61,7 @@ class FlatModel:
         self.names = tuple(trained)
         self.parameters = tuple(trained.values())
         self.shapes = tuple(p.shape for p in self.parameters)
+        self._sizes = [shape.numel() for shape in self.shapes]
         self.theta = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         for parameter, view in zip(self.parameters, self.split(self.theta), strict=True):
             parameter.data = view
@@ -75,7 +76,7 @@ class FlatModel:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of shape (d,) in the shapes of the parameters."""
-        pieces = torch.split(vector, [shape.numel() for shape in self.shapes])
+        pieces = torch.split(vector, self._sizes)
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
@@ -134,8 +135,10 @@ class GradientEngine(ABC):
         Returns:
             The outputs, in the dtype of the parameters.
         """
-        theta, low = self.flat.theta, self.precision == "bfloat16"
-        with torch.autocast(theta.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
+        theta = self.flat.theta
+        if self.precision == "float32":
+            return network(*arguments).to(theta.dtype)
+        with torch.autocast(theta.device.type, torch.bfloat16, cache_enabled=False):
             return network(*arguments).to(theta.dtype)
 
     @abstractmethod
@@ -292,7 +295,8 @@ def parts(clipping: Clipping, count: int, size: int) -> Iterator[tuple[slice, Cl
     """
     groups = clipping.groups
     for chosen in pieces(count, size) if groups is None else whole_groups(groups, size):
-        yield chosen, part_of(clipping, chosen)
+        whole = chosen.stop - chosen.start == count
+        yield chosen, clipping if whole else part_of(clipping, chosen)
 
 
 def part_of(clipping: Clipping, chosen: slice | Tensor) -> Clipping:
@@ -326,11 +330,12 @@ def logical_sum(
     Returns:
         Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
-    total = torch.zeros_like(iterates[0])
+    total = None
     for chosen, part in parts(replace(clipping, examples=batch), len(batch), size):
         inputs, targets = examples.seen(batch[chosen], clipping.key)
-        total += engine.clipped_sum(inputs, targets, iterates, part)
-    return total
+        summed = engine.clipped_sum(inputs, targets, iterates, part)
+        total = summed if total is None else total.add_(summed)
+    return torch.zeros_like(iterates[0]) if total is None else total
 
 
 def physical_batches(

@@ -277,11 +277,10 @@ class Run:
                 lambda size: self.sums(engine, population, batch, iterates, clipping, size)
             )
 
-        public = replace(
-            self.known,
-            noise_row_norm_squared=self.noise.row_norm_squared(t),
-            gradient=self._public_gradient(t),
-        )
+        variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
+        public = self.known
+        if gradient is not None or variance != public.noise_row_norm_squared:
+            public = replace(public, noise_row_norm_squared=variance, gradient=gradient)
         self.theta = step(
             self.theta,
             method,

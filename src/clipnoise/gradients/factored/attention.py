@@ -18,7 +18,8 @@ def record_attention(
     recording: Recording, *arguments: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Run `multi_head_attention_forward` and record its linear layers."""
-    return write_out_attention(partial(record_linear, recording), *arguments, **options)
+    with recording.dropout:
+        return write_out_attention(partial(record_linear, recording), *arguments, **options)
 
 
 def write_out_attention(

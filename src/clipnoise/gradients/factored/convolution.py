@@ -149,7 +149,7 @@ class Patches(InProducts):
         return isinstance(other, Patches) and other.geometry == self.geometry
 
     def instantiate(self, piece: Piece) -> Tensor:
-        inputs, grad = self.inputs[piece.examples], self.grad[piece.examples]
+        inputs, grad = piece.cut(self.inputs), piece.cut(self.grad)
         return add_up(piece.grouped(self._each(inputs, grad))).reshape(-1, *self.shape)
 
     def _each(self, inputs: Tensor, grad: Tensor) -> Tensor:
@@ -211,17 +211,21 @@ class Patches(InProducts):
         return self._sum_over_kernel(pixels.view(n, m, height, width, m, height, width))
 
     def _sum_over_kernel(self, pixels: Tensor) -> Tensor:
-        """Sum inner products of pixels into those of patches, for stride 1."""
+        """Sum inner products of pixels into those of patches, for stride 1.
+
+        The groups come last: rows of a few pixels would be added a few numbers at a time.
+        """
         g = self.geometry
         (high, wide), (dy, dx) = g.padding, g.dilation
-        pixels = pad(pixels, (wide, wide, high, high, 0, 0, wide, wide, high, high))
+        groups_last = pixels.permute(1, 2, 3, 4, 5, 6, 0).contiguous()
+        pixels = pad(groups_last, (0, 0, wide, wide, high, high, 0, 0, wide, wide, high, high))
         rows, columns = self.grad.shape[2:]
         total: Tensor | None = None
         for y in range(0, g.kernel[0] * dy, dy):
             for x in range(0, g.kernel[1] * dx, dx):
                 down, across = slice(y, y + rows), slice(x, x + columns)
-                part = pixels[:, :, down, across, :, down, across]
+                part = pixels[:, down, across, :, down, across]
                 total = part.clone() if total is None else total.add_(part)
         assert total is not None
-        side = total.shape[1] * rows * columns
-        return total.reshape(-1, side, side)
+        side = total.shape[0] * rows * columns
+        return total.reshape(side, side, -1).permute(2, 0, 1).contiguous()

@@ -140,9 +140,9 @@ class FactoredEngine(GradientEngine):
     ) -> list[list[Use]]:
         """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)
-        recording = self._recording(len(inputs), self._layout(inputs))
+        recording = self._recording(masks, self._layout(inputs))
         with torch.enable_grad():
-            with masks.active(), recording:
+            with recording:
                 outputs = self.outputs(self.network, inputs)
             losses = self.losses(outputs, targets)
         return recording.uses(losses, weight)
@@ -160,13 +160,14 @@ class FactoredEngine(GradientEngine):
         return self._layouts[shape]
 
     def _leading(self, inputs: Tensor) -> list[int]:
-        recording = self._recording(len(inputs), None)
-        with Masks.first(len(inputs)).active(), torch.no_grad(), recording:
+        recording = self._recording(Masks.first(len(inputs)), None)
+        with torch.no_grad(), recording:
             self.network(inputs)
         return recording.leading
 
-    def _recording(self, count: int, layout: Layout | None) -> Recording:
-        return Recording(self.flat.parameters, self._rules, count, layout)
+    def _recording(self, masks: Masks, layout: Layout | None) -> Recording:
+        parameters, count = self.flat.parameters, len(masks.examples)
+        return Recording(parameters, self._rules, masks.active(), count, layout)
 
 
 def _norms(

@@ -51,6 +51,10 @@ class Recording(TorchFunctionMode):
     Rules run layers on detached parameters, so that the backward pass computes no summed gradients
     of parameters and stops at the lowest trained layer.
 
+    It stands in for the dropout of the pass as well: with that as a second mode around it, each
+    access to a tensor in a rule would go through a handler. A rule that drops values by functions
+    of PyTorch does so within `dropout`.
+
     Without a layout, the pass only notes how many leading rows each use has; see `layout_of`.
     """
 
@@ -58,6 +62,7 @@ class Recording(TorchFunctionMode):
         self,
         parameters: Sequence[nn.Parameter],
         rules: Mapping[Any, Rule],
+        dropout: TorchFunctionMode,
         count: int,
         layout: Layout | None,
     ) -> None:
@@ -66,11 +71,13 @@ class Recording(TorchFunctionMode):
         Args:
             parameters: the trained parameters.
             rules: keyed by torch function; called with the recording and the function's arguments.
+            dropout: handles all other functions.
             count: b, examples in the batch.
             layout: for each use, leading rows per example; 0 if they do not belong to examples.
         """
         super().__init__()
-        self._parameters, self._rules = parameters, rules
+        self._parameters, self._rules, self.dropout = parameters, rules, dropout
+        self._drop: Callable[..., Any] = dropout.__torch_function__
         self._index = {id(parameter): i for i, parameter in enumerate(parameters)}
         self.count, self.layout = count, layout
         self.leading: list[int] = []
@@ -85,24 +92,24 @@ class Recording(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        if not self._touches(args) and not self._touches(kwargs.values()):
-            return func(*args, **kwargs)
+        if not self._touches(args) and not (kwargs and self._touches(kwargs.values())):
+            return self._drop(func, types, args, kwargs)
         rule = self._rules.get(func)
         if rule is not None:
-            return rule(self, *args, **kwargs)
-        result = func(*args, **kwargs)
+            return rule(self, *args, **(kwargs or {}))
+        result = self._drop(func, types, args, kwargs)
         results = result if isinstance(result, tuple) else (result,)
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in results):
             raise UnsupportedError(f"a trained parameter in {getattr(func, '__name__', func)}")
         return result
 
     def _touches(self, values: Iterable[object]) -> bool:
-        return any(
-            id(value) in self._index
-            or (isinstance(value, tuple | list) and any(id(v) in self._index for v in value))
-            for value in values
-        )
+        for value in values:
+            if id(value) in self._index:
+                return True
+            if isinstance(value, tuple | list) and any(id(v) in self._index for v in value):
+                return True
+        return False
 
     def trains(self, parameter: Tensor | None) -> bool:
         """Return whether a tensor is a trained parameter."""
@@ -191,7 +198,8 @@ class Recording(TorchFunctionMode):
             UnsupportedError: a layer's input was changed in place after the layer had read it.
         """
         if losses.requires_grad:
-            torch.autograd.grad(weight * losses.sum(), self._anchor, allow_unused=True)
+            total = losses.sum() if weight == 1 else weight * losses.sum()
+            torch.autograd.grad(total, self._anchor, allow_unused=True)
         if any(tensor._version != version for tensor, version in self._held):
             raise UnsupportedError("a layer's input that is changed in place afterwards")
         uses: list[list[Use]] = [[] for _ in self._parameters]

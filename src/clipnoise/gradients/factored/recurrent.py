@@ -54,7 +54,8 @@ def record_lstm(
     ends: list[tuple[Tensor, Tensor]] = []
     for layer in range(num_layers):
         if layer and train and drop:
-            rows = dropout(rows, drop)
+            with recording.dropout:
+                rows = dropout(rows, drop)
         outputs = []
         for direction in range(directions):
             number = layer * directions + direction

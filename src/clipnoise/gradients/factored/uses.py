@@ -42,9 +42,14 @@ class Piece:
     count: int
     size: int
 
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Cut the piece out of a batch: (b, …) → (examples, …)."""
+        whole = len(tensor) == self.count * self.size
+        return tensor if whole else tensor[self.examples]
+
     def rows(self, tensor: Tensor) -> Tensor:
         """Cut the piece out of a batch: (b, …) → (groups, examples per group, …)."""
-        return self.grouped(tensor[self.examples])
+        return self.grouped(self.cut(tensor))
 
     def grouped(self, part: Tensor) -> Tensor:
         """Divide the piece's own rows: (examples, …) → (groups, examples per group, …)."""
@@ -289,7 +294,9 @@ def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Tensor:
     total = (lefts.double() * rights).sum(dim=(1, 2))
     if not same:
         return exact(total)
-    alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
+    alone = total
+    if lefts.shape[1] > 1:
+        alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
     return torch.stack((total, SLACK * torch.finfo(lefts.dtype).eps * alone))
 
 
@@ -371,7 +378,8 @@ class ParameterGradient:
         if not all(isinstance(use, InProducts) for use in self.uses):
             return None
         uses = cast("list[InProducts]", self.uses)
-        uses = sorted(uses, key=lambda use: sum(not use.takes(other) for other in uses))
+        if len(uses) > 1:
+            uses = sorted(uses, key=lambda use: sum(not use.takes(other) for other in uses))
         if not all(use.takes(other) for use, other in combinations_with_replacement(uses, 2)):
             return None
         total = sum(use.rows for use in uses) * self.groups.largest
@@ -383,12 +391,13 @@ class ParameterGradient:
         rows = sum(use.rows for use in uses)
         parts = []
         for piece in self.groups.pieces(rows * rows * self.groups.largest):
-            total = torch.zeros((), dtype=torch.float64)
-            for use, other in combinations_with_replacement(uses, 2):
-                product = use.products(other, piece, square)
-                total = total + (product if use is other else 2 * product)
-            parts.append(total)
-        return torch.cat(parts, dim=1)
+            first, *others = (
+                product if use is other else 2 * product
+                for use, other in combinations_with_replacement(uses, 2)
+                for product in [use.products(other, piece, square)]
+            )
+            parts.append(sum(others, start=first))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _by_instantiating(self, scale: Tensor | None) -> Tensor:
         keeps = _worth_keeping(self.uses, self.groups)
@@ -396,7 +405,9 @@ class ParameterGradient:
         done, parts = 0, []
         for piece in self.groups.pieces(elements):
             gradients = self.instantiate(piece)
-            if keeps:
+            if keeps and piece.count == self.groups.count and scale is None:
+                gradients = self.kept = gradients.contiguous()
+            elif keeps:
                 if self.kept is None:
                     self.kept = gradients.new_empty(self.groups.count, *gradients.shape[1:])
                 gradients = self.kept[done : done + piece.count].copy_(gradients)
@@ -406,7 +417,7 @@ class ParameterGradient:
             done += piece.count
         if keeps:
             self.uses = []
-        return exact(torch.cat(parts))
+        return exact(parts[0] if len(parts) == 1 else torch.cat(parts))
 
 
 def _worth_keeping(uses: Sequence[Use], groups: Groups) -> bool:
