@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pypdf import PdfReader
@@ -35,7 +37,7 @@ def make(folder: Path, rows, study=STUDY, figures=(1, 2, 3, 5)) -> Path:
 def text(path: Path) -> str:
     """Return the text of a PDF with every gap one space."""
     pages = [page.extract_text() for page in PdfReader(path).pages]
-    return re.sub(r"\s+", " ", " ".join(pages))
+    return re.sub(r"\s+", " ", " ".join(pages).replace("\u200b", ""))
 
 
 def changed(rows, wanted, **changes):
@@ -111,8 +113,8 @@ def test_failed_runs_are_listed_with_seeds_and_reason(tmp_path):
     rows = changed(rows, lambda row: row["label"] == "neither", status="missing", reason="no file")
     said = text(make(tmp_path, rows, figures=()))
     assert "210 planned runs: 194 completed, 4 diverged, 12 missing." in said
-    assert "dp-adam, digits, cnn-small, ε = 1 2, 5 diverged train loss is NaN at step 37" in said
-    assert "neither, digits, cnn-small, ε = 8 1–6 missing no file" in said
+    assert "dp-adam ε = 1 2, 5 diverged train loss is NaN at step 37" in said
+    assert "neither ε = 1; ε = 8 1–6 missing no file" in said
     assert "4/6 runs" in said
     assert "0/6 runs" in said
 
@@ -129,6 +131,46 @@ def test_a_report_of_an_empty_study_builds(tmp_path):
     said = text(make(tmp_path, []))
     assert "No run is planned." in said
     assert "No run has a result, so nothing is claimed." in said
+
+
+def many_panels(status: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return a study with the table of twelve panels, every cell tuned for itself."""
+    methods = ("dp-sgd", "dp-adam", "dp-adambc", "adadps-rmsprop")
+    rows, names = [], [f"panel-{number}" for number in range(12)]
+    for number, panel in enumerate(names):
+        for rank, method in enumerate(methods):
+            for budget in ("eps=1", "eps=3"):
+                tuned = {"learning_rate": round(0.1 * number + 0.01 * rank, 3), "clip_norm": 0.5}
+                one = {
+                    **{"panel": panel, "dataset": f"data-{number % 6}", "method": method},
+                    **{"budget": budget, "model": f"model-{number // 6}", "status": status},
+                    **{"configurations": 12, "tuning_runs": 24, "charge": "nothing"},
+                    "hyperparameters": json.dumps({"id": method, "beta": 0.9, **tuned}),
+                    "tuned": json.dumps(tuned) if status == "completed" else "",
+                }
+                rows += [run_row(**one, seed=seed, test_accuracy=0.8) for seed in (1, 2)]
+    study = {
+        **STUDY,
+        "panels": dict.fromkeys(names, next(iter(STUDY["panels"].values()))),
+        "report": [
+            {"kind": "table", "panels": names[:6], "together": True},
+            {"kind": "table", "panels": names[6:], "together": True},
+        ],
+    }
+    return rows, study
+
+
+@pytest.mark.parametrize("status", ["completed", "missing"])
+def test_the_report_of_a_table_with_many_panels_has_four_pages_at_most(tmp_path, status):
+    rows, study = many_panels(status)
+    path = make(tmp_path, rows, study, figures=())
+    assert len(PdfReader(path).pages) <= 4
+    said = text(path)
+    for number in range(12):
+        assert f"panel-{number}" in said
+    if status == "completed":
+        for number in range(1, 12):
+            assert f"learning_rate* {0.1 * number + 0.02:.6g}" in said
 
 
 def test_a_figure_that_was_not_drawn_is_named(tmp_path):
@@ -150,8 +192,8 @@ def test_hyper_parameters_that_depend_on_the_place_say_where_they_hold(tmp_path)
         for budget, rate in (("eps=1", 0.5), ("eps=8", 2.0))
     ]
     said = text(make(tmp_path, rows, figures=()))
-    assert "dp-sgd (ε = 1) dp-sgd learning_rate 0.5" in said
-    assert "dp-sgd (ε = 8) dp-sgd learning_rate 2" in said
+    assert "comparison (ε = 1): learning_rate 0.5" in said
+    assert "comparison (ε = 8): learning_rate 2" in said
 
 
 def test_line_ends_in_a_description_are_only_those_of_the_file(tmp_path):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from reporting_data import run_row, write_csv
 
-from clipnoise.report.privacy import CHARGED, SHARED, UNCHARGED, tuned
+from clipnoise.report.compact import compact, merged
+from clipnoise.report.configurations import CHARGED, CHOICE, SHARED, UNCHARGED, configurations
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 
@@ -24,44 +27,100 @@ def runs(folder: Path, **changes: Any) -> pd.DataFrame:
         **changes,
     }
     rows = [{**run_row(seed=seed), **one} for seed in (1, 2)]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, [*rows, run_row(method="sgd")]))
+    sgd = run_row(method="sgd", budget="non-private")
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, [*rows, sgd]))
 
 
-def test_the_choice_and_its_cost_are_one_row_per_setting(tmp_path: Path) -> None:
-    said = tuned(runs(tmp_path))
-    (row,) = said["rows"]
-    assert row["chosen"] == "learning_rate 0.5, betas [0.9, 0.99]"
-    assert row["tried"] == "12 in 36 runs"
-    assert row["with"] == "3.25†"
-    assert row["budget"] == "ε = 1"
-    assert said["notes"] == [CHARGED["composition"], SHARED]
+def said(frame: pd.DataFrame) -> str:
+    """Return what the section says about the tuned method."""
+    (group,) = (one for one in configurations(frame, {})["groups"] if one["label"] == "dp-sgd")
+    assert group["rows"] == []  # one place, so nothing differs between places
+    return str(group["settings"])
+
+
+def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) -> None:
+    frame = runs(tmp_path)
+    assert said(frame) == (
+        "learning_rate* 2, clip_norm 0.5, betas* [0.9, 0.999], tried 12 in 36 runs, "
+        "ε with tuning 3.25†"
+    )
+    assert configurations(frame, {})["notes"] == [CHOICE, CHARGED["composition"], SHARED]
+    tried = dict.fromkeys(frame["hash"], "learning_rate [0.5, 2]")
+    (group, _) = configurations(frame, tried)["groups"]
+    assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in group["settings"]
 
 
 def test_an_epsilon_that_is_no_guarantee_is_marked(tmp_path: Path) -> None:
-    (row,) = tuned(runs(tmp_path, charge="selection"))["rows"]
-    assert row["with"] == "3.25†"
-    (row,) = tuned(runs(tmp_path, claim="nominal", randomness="secure"))["rows"]
-    assert row["with"] == "3.25†"
+    assert said(runs(tmp_path, charge="selection")).endswith("ε with tuning 3.25†")
+    nominal = runs(tmp_path, claim="nominal", randomness="secure")
+    assert said(nominal).endswith("ε with tuning 3.25†")
 
 
 def test_runs_that_share_no_noise_compose_to_a_guarantee(tmp_path: Path) -> None:
-    said = tuned(runs(tmp_path, randomness="secure"))
-    assert said["rows"][0]["with"] == "3.25"
-    assert said["notes"] == [CHARGED["composition"]]
+    frame = runs(tmp_path, randomness="secure")
+    assert said(frame).endswith("ε with tuning 3.25")
+    assert configurations(frame, {})["notes"] == [CHOICE, CHARGED["composition"]]
 
 
 def test_a_search_that_is_not_charged_says_so(tmp_path: Path) -> None:
-    said = tuned(runs(tmp_path, charge="nothing", epsilon_with_tuning=""))
-    assert said["rows"][0]["with"] == "–"
-    assert said["notes"] == [UNCHARGED]
+    frame = runs(tmp_path, charge="nothing", epsilon_with_tuning="")
+    assert "with tuning" not in said(frame)
+    assert configurations(frame, {})["notes"] == [CHOICE, UNCHARGED]
 
 
 def test_a_pending_choice_is_reported(tmp_path: Path) -> None:
-    said = tuned(runs(tmp_path, tuned="", epsilon_with_tuning="", tuning_remark="Some diverged."))
-    assert said["rows"][0]["chosen"] == "not chosen yet"
-    assert "Some diverged." in said["notes"]
+    frame = runs(tmp_path, tuned="", epsilon_with_tuning="", tuning_remark="Some diverged.")
+    assert "tuned not chosen yet, tried 12 in 36 runs" in said(frame)
+    assert "Some diverged." in configurations(frame, {})["notes"]
 
 
-def test_a_study_without_tuning_says_nothing(tmp_path: Path) -> None:
+def test_a_study_without_tuning_has_no_notes_on_it(tmp_path: Path) -> None:
     frame = runs(tmp_path)
-    assert tuned(frame[frame["method"] == "sgd"]) == {"rows": [], "notes": []}
+    section = configurations(frame[frame["method"] == "sgd"], {})
+    assert [group["label"] for group in section["groups"]] == ["sgd"]
+    assert section["notes"] == []
+
+
+def test_what_differs_between_places_is_said_once_for_all_places_where_it_holds(
+    tmp_path: Path,
+) -> None:
+    rates = {("a", "eps=1"): 1, ("a", "eps=8"): 2, ("b", "eps=1"): 2, ("b", "eps=8"): 2}
+    rows = [
+        run_row(
+            panel=panel,
+            budget=budget,
+            seed=seed,
+            hyperparameters=json.dumps({"id": "dp-sgd", "clip_norm": 0.5, "learning_rate": rate}),
+        )
+        for (panel, budget), rate in rates.items()
+        for seed in (1, 2)
+    ]
+    frame = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    assert configurations(frame, {})["groups"] == [
+        {
+            "label": "dp-sgd",
+            "settings": "clip_norm 0.5",
+            "rows": [
+                {"where": ["a (ε = 1)"], "settings": "learning_rate 1"},
+                {"where": ["a (ε = 8)", "b"], "settings": "learning_rate 2"},
+            ],
+        }
+    ]
+
+
+def test_joined_rows_hold_for_exactly_the_combinations_that_there_were() -> None:
+    source = random.Random(0)
+    pairs = {(a, b, c) for a in "abc" for b in "123" for c in "xy" if source.random() < 0.6}
+    rows = [tuple((cell,) for cell in row) for row in sorted(pairs)]
+    joined = merged(rows, (1, 0))
+    assert sorted(row for one in joined for row in itertools.product(*one)) == sorted(pairs)
+    assert len(joined) < len(rows)
+
+
+def test_a_column_that_is_the_same_in_all_rows_is_said_once() -> None:
+    rows = [(("a",), ("0.1",), ("6",)), (("b",), ("0.1",), ("6",)), (("c",), ("0.2",), ("6",))]
+    table = compact(("panel", "rate", "seeds"), rows, merge=(0,), numbers=2)
+    assert table["heads"] == ["panel", "rate"]
+    assert table["right"] == [False, True]
+    assert table["rows"] == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
+    assert table["everywhere"] == "seeds 6"

@@ -20,13 +20,13 @@ pytestmark = pytest.mark.workflow
 
 LEAGUE, REPRODUCTION = "digits-league", "design-principles/quadratic"
 ARTEFACTS = (
+    "adadps/fig2",
     "adadps/fig6",
     "adadps/table1",
     "design-principles/fig4-6",
-    "dp-adambc/fig2",
+    "dp-adambc/fig1",
+    "dp-adambc/fig4",
     "dp-adambc/fig8",
-    "dp-adambc/table2",
-    "dp-pmlf/fig3",
     "dp-pmlf/fig6",
     "dp-pmlf/table4",
 )

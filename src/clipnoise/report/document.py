@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.report.claims import CLAIM_NOTE, claims_data
+from clipnoise.report.compact import compact
+from clipnoise.report.configurations import SPREAD, candidates, configurations
 from clipnoise.report.diagnostics import moments_data
-from clipnoise.report.formats import budget, count, duration, ranges, settings, significant
-from clipnoise.report.privacy import headline, privacy_statement, tuned
+from clipnoise.report.formats import budget, count, duration, ranges, significant
+from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import compare, comparison_data, side_by_side
 from clipnoise.report.records import STATUSES, of_panels
 from clipnoise.report.tables import TEST, build_table, table_notes
@@ -22,8 +23,9 @@ from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
-SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
 READING = (
+    "A row that names several panels, datasets, models, methods or budgets holds for each "
+    "combination of them, with the counts of each panel.",
     "± is the sample standard deviation over seeds: how much single runs vary, not how precisely "
     "the mean is known. Divide by √n for the standard error of the mean.",
     "The same seed gives every method the same initial weights and the same batches, so methods "
@@ -57,6 +59,7 @@ def document(
             not drawn.
     """
     distinct = runs.drop_duplicates("hash")
+    tried = candidates(study) if runs["configurations"].notna().any() else {}
     tables = comparisons(study, published)
     items = [*study.report, *(item for item in tables if item not in study.report)]
     return {
@@ -73,8 +76,7 @@ def document(
         "items": _noted_once(_results(items, runs, figures, tables)),
         "failures": _failures(runs),
         "reading": list(READING),
-        "configurations": _configurations(runs),
-        "tuning": tuned(runs),
+        "configurations": configurations(runs, tried),
         "provenance": _provenance(distinct),
         "open-settings": open_settings(study.name, published),
     }
@@ -124,24 +126,17 @@ def _outcome(status: str) -> str:
     return "damaged" if status == "corrupt" else status
 
 
-def _grid(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return one row per panel: what it crosses and how much of it completed."""
+def _grid(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return what each panel crosses and how much of it completed, as a table."""
     rows = []
     for panel, subset in runs.groupby("panel", sort=False):
         done = int((subset["status"] == "completed").sum())
-        budgets = [budget(text) for text in subset["budget"].drop_duplicates()]
-        rows.append(
-            {
-                "panel": str(panel),
-                "datasets": _named(subset),
-                "models": list(subset["model"].drop_duplicates()),
-                "methods": list(subset["label"].drop_duplicates()),
-                "budgets": budgets,
-                "seeds": str(subset["seed"].nunique()),
-                "runs": f"{done}/{len(subset)}",
-            }
-        )
-    return rows
+        lists = [list(subset[name].drop_duplicates()) for name in ("model", "label", "budget")]
+        cells = [[str(panel)], _named(subset), *lists[:2], list(map(budget, lists[2]))]
+        cells += [[str(subset["seed"].nunique())], [f"{done}/{len(subset)}"]]
+        rows.append(tuple(map(tuple, cells)))
+    heads = ("panel", "datasets", "models", "methods", "budgets", "seeds", "completed")
+    return compact(heads, rows, (0,), numbers=2)
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
@@ -166,56 +161,16 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
     }
 
 
-def _failures(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the runs that did not complete, seeds of one configuration and reason together."""
-    rows = []
+def _failures(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the runs that did not complete, those of one outcome and reason together."""
     failed = runs[runs["status"] != "completed"]
-    for key, subset in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
-        panel, dataset, model, label, text, status, reason = map(str, key)
-        rows.append(
-            {
-                "panel": panel,
-                "configuration": ", ".join([label, dataset, model, budget(text)]),
-                "seeds": ranges([int(seed) for seed in subset["seed"]]),
-                "status": _outcome(status),
-                "reason": reason,
-            }
-        )
-    return rows
-
-
-def _configurations(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the hyper-parameters of every method and label, once each.
-
-    Where they differ between datasets, models or budgets, the label names those they hold for.
-    """
     rows = []
-    for (panel, label, method), every in runs.groupby(["panel", "label", "method"], sort=False):
-        for text, subset in every.groupby("hyperparameters", sort=False):
-            values = json.loads(str(text)) if text else {}
-            if subset["scale_spread"].notna().any():
-                values[SPREAD] = float(f"{subset['scale_spread'].mean():.3g}")
-            scope = _scope(subset, every)
-            rows.append(
-                {
-                    "panel": str(panel),
-                    "label": f"{label} ({scope})" if scope else str(label),
-                    "method": str(method),
-                    "hyperparameters": settings(
-                        {name: value for name, value in values.items() if name != "id"}
-                    ),
-                }
-            )
-    return rows
-
-
-def _scope(subset: pd.DataFrame, every: pd.DataFrame) -> str:
-    """Return the datasets, models and budgets of some rows, where all rows have more."""
-    places = []
-    for column in ("dataset", "model", "budget"):
-        if set(subset[column]) != set(every[column]):
-            places.append(", ".join(budget(str(text)) for text in subset[column].drop_duplicates()))
-    return "; ".join(places)
+    for key, subset in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
+        *place, text, status, reason = map(str, key)
+        cells = [*place, budget(text), ranges([int(seed) for seed in subset["seed"]])]
+        rows.append(tuple((cell,) for cell in (*cells, _outcome(status), reason)))
+    heads = ("panel", "dataset", "model", "method", "budget", "seeds", "outcome", "reason")
+    return compact(heads, rows, (3, 4, 2, 1, 0))
 
 
 def _provenance(runs: pd.DataFrame) -> list[list[str]]:

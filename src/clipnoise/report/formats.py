@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +93,6 @@ def shown(value: Any) -> str:
     if isinstance(value, float | int) and not isinstance(value, bool):
         return significant(float(value), 6)
     return str(value)
-
-
-def settings(values: Mapping[str, Any]) -> str:
-    """Return hyper-parameters as text: `learning_rate 0.1, betas [0.9, 0.999]`."""
-    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

@@ -1,14 +1,15 @@
-"""The sections on privacy and tuning: what is guaranteed, what is nominal, what tuning costs."""
+"""The section on privacy: what is guaranteed, what is nominal, and the numbers behind it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
-from clipnoise.report.formats import DASH, budget, count, settings, significant
+from clipnoise.report.compact import Cells, compact
+from clipnoise.report.formats import DASH, budget, count, listing, significant
 from clipnoise.report.records import NON_PRIVATE
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ GROUPING = [
     *("claim", "accountant", "sampler", "adjacency", "caveat", "randomness", "unit", "release")
 ]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
+HEADINGS = ("statement", "dataset", "target ε", "achieved ε", "δ", "σ", "q", "T", "n", "runs")
 SEEDED = (
     "Noise and batches are derived from the seed, and runs with the same seed share them. The "
     "guarantee holds neither against anyone who knows the seed nor for several such runs published "
@@ -48,25 +50,32 @@ def headline(runs: pd.DataFrame) -> str:
     return "no private run" if claims else "no result yet"
 
 
-def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the statement as blocks: a heading, a sentence, and the numbers behind it.
+def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the statements, and the numbers behind them in one table.
 
     Args:
         runs: distinct rows of runs.csv.
 
     Returns:
-        Blocks with the keys head, text and rows; the last ones have no rows.
+        `statements`: a head and a sentence or more; they have numbers where several are about
+        private runs, and what several share is said once. `numbers`: a table.
     """
     finished = runs[runs["claim"] != ""]
-    private = finished[finished["claim"] != NON_PRIVATE]
-    blocks = [
-        {
-            "head": HEADS[str(key[0])],
-            "text": _sentence(*map(str, key), number=len(subset)),
-            "rows": _rows(subset),
-        }
-        for key, subset in private.groupby(GROUPING, sort=True)
-    ]
+    private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
+    statements: list[dict[str, str]] = []
+    rows: list[Cells] = []
+    holders: dict[str, list[str]] = {}
+    for number, (key, subset) in enumerate(private, 1):
+        text, further = _sentences(*map(str, key), number=len(subset))
+        name = f"{number}. " if len(private) > 1 else ""
+        statements.append({"head": f"{name}{HEADS[str(key[0])]}.", "text": text})
+        for sentence in further:
+            holders.setdefault(sentence, []).append(str(number))
+        rows += [((str(number) if name else DASH,), *row) for row in _rows(subset)]
+    for numbers in dict.fromkeys(map(tuple, holders.values())):
+        text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
+        head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
+        statements.append({"head": head, "text": text})
     references = finished[finished["claim"] == NON_PRIVATE]
     if len(references):
         methods = ", ".join(references["method"].drop_duplicates())
@@ -74,108 +83,49 @@ def privacy_statement(runs: pd.DataFrame) -> list[dict[str, Any]]:
             f"{count(len(references), 'run')} ({methods}) trained without protecting the examples. "
             "They have no ε and serve as references."
         )
-        blocks.append({"head": "Non-private", "text": text, "rows": []})
+        statements.append({"head": "Non-private.", "text": text})
     unfinished = len(runs) - len(finished)
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
-        blocks.append({"head": "No claim", "text": text, "rows": []})
-    return blocks
+        statements.append({"head": "No claim.", "text": text})
+    return {"statements": statements, "numbers": compact(HEADINGS, rows, (1,), numbers=8)}
 
 
-def _sentence(*terms: str, number: int) -> str:
+def _sentences(*terms: str, number: int) -> tuple[str, tuple[str, ...]]:
+    """Return what is claimed for some runs, and sentences that other runs may share."""
     claim, accountant, sampler, adjacency, caveat, randomness, unit, release = terms
     runs, used = count(number, "run"), f"{NAMES.get(accountant, accountant)} accountant"
     source = SECURE if randomness == "secure" else SEEDED
     drawn = f"{NAMES.get(sampler, sampler)} sampling"
     if claim == "guarantee":
-        return (
+        text = (
             f"{runs}. The trained model and every iterate before it are (ε, δ)-differentially "
             f"private under {adjacency} adjacency. ε is an upper bound from the {used} for "
-            f"{drawn}, which is how the batches were drawn. "
-            f"{covered_by_epsilon(cast('Adjacency', adjacency), unit or 'example')} "
-            f"{NOT_COVERED['strict' if release == 'strict' else 'full']} {source}"
+            f"{drawn}, which is how the batches were drawn."
         )
+        covered = covered_by_epsilon(cast("Adjacency", adjacency), unit or "example")
+        return text, (covered, NOT_COVERED["strict" if release == "strict" else "full"], source)
     gap = f"does not cover {drawn} under {adjacency} adjacency, as it was run"
     if caveat:
         gap = f"does not hold for these runs: {caveat}"
-    return (
+    text = (
         f"{runs}. ε was computed by the {used}, whose analysis {gap}. These ε are nominal: they "
-        f"order runs by noise and guarantee nothing. {source}"
+        "order runs by noise and guarantee nothing."
     )
+    return text, (source,)
 
 
-def _rows(runs: pd.DataFrame) -> list[dict[str, str]]:
-    """Return one row per setting, with the largest ε that any of its runs reached."""
-    rows = []
+def _rows(runs: pd.DataFrame) -> Iterator[Cells]:
+    """Yield one row per setting, with the largest ε that any of its runs reached."""
     for _, subset in runs.groupby(NUMBERS, sort=False, dropna=False):
         first = subset.iloc[0]
         target = budget(first["budget"])
-        rows.append(
-            {
-                "dataset": first["dataset"],
-                "target": target.removeprefix("ε = ") if "ε" in target else DASH,
-                "achieved": significant(subset["epsilon_achieved"].max(), 5),
-                "delta": significant(first["delta"]),
-                "noise_multiplier": significant(first["noise_multiplier"]),
-                "sampling_rate": significant(first["sampling_rate"]),
-                "steps": significant(first["steps"], 12),
-                "examples": significant(first["examples"], 12),
-                "runs": str(len(subset)),
-            }
+        cells = (
+            first["dataset"],
+            target.removeprefix("ε = ") if "ε" in target else DASH,
+            significant(subset["epsilon_achieved"].max(), 5),
+            *(significant(first[name]) for name in NUMBERS[2:5]),
+            *(significant(first[name], 12) for name in NUMBERS[5:]),
+            str(len(subset)),
         )
-    return rows
-
-
-# ---- The section about tuning
-
-CELL = ["panel", "label", "dataset", "model", "budget"]
-NOMINAL = "†"
-
-SHARED = (
-    f"{NOMINAL} Runs with the same seed share noise and batches, so together they reveal more than "
-    "composition accounts for: nominal. With secure noise every run draws its own."
-)
-UNCHARGED = "ε is that of one run. The search is not charged, so its true cost is higher."
-CHARGED = {
-    "composition": "With tuning: ε of publishing every private run of the search and one reported "
-    "run, composed in RDP.",
-    "selection": f"{NOMINAL} With tuning: ε of publishing the best of a random number of runs, on "
-    "average as many as there are configurations (Papernot and Steinke 2022, theorem 6). The "
-    "search tried a fixed grid, so this ε is nominal.",
-}
-
-
-def tuned(runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the rows of the section about tuning, and the notes below them.
-
-    Args:
-        runs: runs.csv.
-    """
-    selected = runs[runs["configurations"].notna()]
-    rows = [
-        _tuned_row(dict(zip(CELL, map(str, key), strict=True)), cell)
-        for key, cell in selected.groupby(CELL, sort=False)
-    ]
-    charges = list(selected["charge"].drop_duplicates())
-    notes = [CHARGED[charge] for charge in charges if charge in CHARGED]
-    if ((selected["charge"] == "composition") & (selected["randomness"] != "secure")).any():
-        notes.append(SHARED)
-    if "nothing" in charges:
-        notes.append(UNCHARGED)
-    remarks = [text for text in selected["tuning_remark"].drop_duplicates() if text]
-    return {"rows": rows, "notes": [*notes, *remarks]}
-
-
-def _tuned_row(place: dict[str, str], cell: pd.DataFrame) -> dict[str, str]:
-    first = cell.iloc[0]
-    chosen = [text for text in cell["tuned"].drop_duplicates() if text]
-    nominal = (cell["charge"] == "selection") | (cell["claim"] == "nominal")
-    doubtful = (nominal | (cell["randomness"] != "secure")).any()
-    with_tuning = significant(cell["epsilon_with_tuning"].max())
-    return {
-        **place,
-        "budget": budget(place["budget"]),
-        "chosen": "; ".join(settings(json.loads(text)) for text in chosen) or "not chosen yet",
-        "tried": f"{first['configurations']:.0f} in {first['tuning_runs']:.0f} runs",
-        "with": with_tuning + (NOMINAL if doubtful and with_tuning != DASH else ""),
-    }
+        yield tuple((cell,) for cell in cells)
