@@ -128,7 +128,7 @@ class Patches(InProducts):
         """Keep the layer's input (b, c, …) and the gradient of its output (b, o, …)."""
         self.shape, self.geometry = shape, geometry
         self.inputs, self.grad = (x.unsqueeze(2) if x.ndim == 3 else x for x in (inputs, grad))
-        self.elements = inputs[0].numel() + grad[0].numel()
+        self.elements = inputs.shape[1:].numel() + grad.shape[1:].numel()
         self.workspace = self.rows * math.prod(shape[1:])
 
     @property

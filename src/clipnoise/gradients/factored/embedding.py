@@ -94,4 +94,4 @@ class Lookup(InProducts):
         return add_pairs(left, gram(right, right_), same=other is self)
 
     def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
-        return piece.rows(self.ids).flatten(1, 2), piece.rows(self.right).flatten(1, 2)
+        return piece.joined(self.ids), piece.joined(self.right)

@@ -59,7 +59,7 @@ class Outer(InProducts):
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self.left, self.right = left, right
         self.shape = torch.Size((left.shape[2], right.shape[2]))
-        self.elements = left[0].numel() + right[0].numel()
+        self.elements = left.shape[1:].numel() + right.shape[1:].numel()
 
     @property
     def rows(self) -> int:
@@ -79,7 +79,7 @@ class Outer(InProducts):
 
     def grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         """Return the rows of each group in a piece."""
-        return piece.rows(self.left).flatten(1, 2), piece.rows(self.right).flatten(1, 2)
+        return piece.joined(self.left), piece.joined(self.right)
 
     def add(self, factors: Tensor, into: Tensor) -> None:
         left, right = self.left, self.right

@@ -51,6 +51,11 @@ class Piece:
         """Cut the piece out of a batch: (b, …) → (groups, examples per group, …)."""
         return self.grouped(self.cut(tensor))
 
+    def joined(self, tensor: Tensor) -> Tensor:
+        """Cut out the piece and join the rows of each group: (b, T, …) → (groups, T′, …)."""
+        part = self.cut(tensor)
+        return part.reshape(self.count, self.size * part.shape[1], *part.shape[2:])
+
     def grouped(self, part: Tensor) -> Tensor:
         """Divide the piece's own rows: (examples, …) → (groups, examples per group, …)."""
         return part.reshape(self.count, self.size, *part.shape[1:])
