@@ -107,7 +107,7 @@ REUTERS: Parts = {"train": ("reuters-r8-train",), "test": ("reuters-r8-test",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Newsgroups(Topics, BagOfWords):
-    """20 Newsgroups as bags of words: to which group was a message sent?"""
+    """20 Newsgroups as bags of the words of Reuters R8: to which group was a message sent?"""
 
     id: ClassVar[str] = "newsgroups"
     title: ClassVar[str] = "20 Newsgroups"
@@ -170,7 +170,7 @@ class ReutersTexts(Topics):
 
 @dataclass(frozen=True, kw_only=True)
 class Reuters(ReutersTexts, WordSequences):
-    """Reuters R8 as sequences of words: what is a report of the news agency about?"""
+    """Reuters R8 as sequences of the words of 20 Newsgroups: what is a report about?"""
 
     id: ClassVar[str] = "reuters-r8"
     title: ClassVar[str] = "Reuters R8"
@@ -181,7 +181,7 @@ class Reuters(ReutersTexts, WordSequences):
 
 @dataclass(frozen=True, kw_only=True)
 class ReutersBow(ReutersTexts, BagOfWords):
-    """Reuters R8 as bags of words."""
+    """Reuters R8 as bags of the words of 20 Newsgroups."""
 
     id: ClassVar[str] = "reuters-r8-bow"
     title: ClassVar[str] = "Reuters R8 (bags of words)"
