@@ -145,9 +145,8 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
         signal.signal(number, lambda n, _: _send_signal(int(child), n))
     for early_signal in early:
         _send_signal(int(child), early_signal)
-    code = int(
-        answers.readline() or -signal.SIGKILL
-    )  # nothing: its parent was killed, and so it was
+    # Without an answer the warm process was killed, and its children with it.
+    code = int(answers.readline() or -signal.SIGKILL)
     if code < 0:
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
