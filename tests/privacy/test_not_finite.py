@@ -14,7 +14,7 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.gradients.engine import GradientEngine, VmapEngine, logical_sum
+from clipnoise.gradients.engine import GradientEngine, LogicalBatch, VmapEngine, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.users import UserEngine
 
@@ -152,8 +152,8 @@ def test_a_logical_batch_with_a_bad_example_is_the_same_in_any_physical_batch_si
     engine = FactoredEngine(linear(), weighted)
     theta, data = engine.flat.theta.clone(), Examples(*with_bad("an infinite input"))
     rest = torch.tensor([i for i in range(COUNT) if i != BAD])
-    total = logical_sum(engine, data, torch.arange(COUNT), [theta], Clipping(C), size)
-    expected = logical_sum(engine, data, rest, [theta], Clipping(C), 100)
+    total = logical_sum(LogicalBatch(engine, data, torch.arange(COUNT), [theta], Clipping(C), size))
+    expected = logical_sum(LogicalBatch(engine, data, rest, [theta], Clipping(C), 100))
     torch.testing.assert_close(total, expected)
 
 

@@ -18,7 +18,7 @@ from clipnoise.data.images import Cifar10
 from clipnoise.data.rows import StoredRows
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
-from clipnoise.gradients.engine import logical_sum
+from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
@@ -101,7 +101,9 @@ def test_one_example_moves_the_sum_by_at_most_the_clip_norm(
 
     def total(batch: list[int], size: int = 100) -> Tensor:
         clipping = Clipping(clip_norm=0.1, key=KEY)
-        return logical_sum(engine, examples, torch.tensor(batch), [theta], clipping, size)
+        return logical_sum(
+            LogicalBatch(engine, examples, torch.tensor(batch), [theta], clipping, size)
+        )
 
     whole = total(list(range(12)))
     for gone in (0, 7):

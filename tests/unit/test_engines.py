@@ -15,6 +15,7 @@ from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import (
     GradientEngine,
+    LogicalBatch,
     VmapEngine,
     logical_sum,
     pieces,
@@ -131,7 +132,7 @@ def test_physical_batches_add_up_to_the_logical_batch(
     batch = torch.tensor([17, 0, 3, 4, 5, 9, 10, 11, 13, 19, 18])
     thetas = iterates(engine, len(clipping.weights))
     whole = engine.clipped_sum(data.inputs[batch], data.targets[batch], thetas, clipping)
-    parts = logical_sum(engine, data, batch, thetas, clipping, size)
+    parts = logical_sum(LogicalBatch(engine, data, batch, thetas, clipping, size))
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -143,7 +144,7 @@ def test_an_empty_logical_batch_gives_the_zero_vector(
     engine = kind(build("shared layer"), losses)
     data = Examples(*examples("shared layer", 5))
     empty = torch.zeros(0, dtype=torch.int64)
-    total = logical_sum(engine, data, empty, iterates(engine, 1), Clipping(1.0), size)
+    total = logical_sum(LogicalBatch(engine, data, empty, iterates(engine, 1), Clipping(1.0), size))
     assert total.shape == engine.flat.theta.shape
     assert not total.any()
 

@@ -15,7 +15,7 @@ from clipnoise.data.base import DenseExamples, Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.dropout import ExampleDropout, Masks
-from clipnoise.gradients.engine import GradientEngine, logical_sum
+from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
 
 KEY = 0x0123456789ABCDEF
@@ -156,7 +156,9 @@ def total(engine: GradientEngine, examples: Examples, batch: list[int], **option
     theta = engine.flat.theta.clone()
     clipping = Clipping(clip_norm=0.1, key=KEY, weights=(0.7, 0.3))
     iterates, size = [theta, 1.1 * theta], options.get("size", 100)
-    return logical_sum(engine, examples, torch.tensor(batch), iterates, clipping, size)
+    return logical_sum(
+        LogicalBatch(engine, examples, torch.tensor(batch), iterates, clipping, size)
+    )
 
 
 @pytest.mark.parametrize("kind", [FactoredEngine])

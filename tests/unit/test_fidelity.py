@@ -24,7 +24,7 @@ FILES = fidelity_files(PUBLISHED)
 
 EXAMPLE = {
     "title": "A paper",
-    "source": "Somebody, 2020.",
+    "source": "A. Author, 2020.",
     "code": "example.org",
     "artefacts": {
         "table1": {"title": "One", "numbers": "compared"},

@@ -132,7 +132,7 @@ def scaled_and_clipped(gradients: Array, noise: Array, scale: Array, size: int) 
 def public_scale(public: Array) -> Array:
     """1/√(p + ε) of `estimate_preconditioner`: p is the mean of squared mini-batch gradients.
 
-    It is taken anew in every epoch, not averaged over steps, and ε lies inside the root.
+    It is recomputed in each epoch, not averaged over steps, and ε is inside the root.
     """
     scale: Array = 1 / np.sqrt(np.square(public).mean(axis=0) + 1e-10)
     return scale

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Release, Subject
+    from clipnoise.core.clipping import ClippedSum
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
-    from clipnoise.data.base import DenseExamples
-    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
     from clipnoise.run.spec import RunSpec
 
@@ -157,8 +157,9 @@ def _one_run(
     engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
     users = spec.dataset.user_count() is not None
 
-    def sums(_: GradientEngine, units: DenseExamples, *rest: Any) -> Any:
-        return subject.form(engine, as_users(units, m) if users else units, *rest)
+    def sums(batch: LogicalBatch) -> ClippedSum:
+        units = as_users(batch.examples.dense(), m) if users else batch.examples
+        return subject.form(replace(batch, engine=engine, examples=units))
 
     run.sums = sums
     run.sampler = batches(subject, spec)

@@ -13,6 +13,7 @@ from clipnoise.audit.bench import take
 from clipnoise.audit.subject import Recorder, Release
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
+from clipnoise.gradients.engine import LogicalBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ class Moment:
 
         def form(clipping: Clipping) -> ClippedSum:
             iterates = self.iterates[: len(clipping.weights)]
-            return subject.form(engine, examples, rows, iterates, clipping, size)
+            return subject.form(LogicalBatch(engine, examples, rows, iterates, clipping, size))
 
         step(
             self.iterates[0],
@@ -137,7 +138,7 @@ def life(
             engine, chosen = bench.engine, take(bench.pool, rows)
             iterates = list(past)[: len(clipping.weights)]
             everyone = torch.arange(len(chosen))
-            return subject.form(engine, chosen, everyone, iterates, clipping, 10**6)
+            return subject.form(LogicalBatch(engine, chosen, everyone, iterates, clipping, 10**6))
 
         theta = step(
             theta,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clipnoise.audit.subject import Subject
     from clipnoise.core.clipping import ClippedSum
     from clipnoise.data.base import Dataset
-    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
     from clipnoise.privacy.samplers.poisson import Sampler
 
@@ -131,19 +131,18 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
     return Finding("steps", holds, f"{said}; empty batches among them: {sizes[0].count(0)}")
 
 
-def _sum_of(
-    subject: Subject, wild: bool, engine: GradientEngine, examples: DenseExamples, *rest: Any
-) -> ClippedSum:
+def _sum_of(subject: Subject, wild: bool, batch: LogicalBatch) -> ClippedSum:
     """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
 
     A user cannot be: the neighbour has the data of the second one in place of the first.
     """
+    examples = batch.examples.dense()
     inputs = examples.inputs.clone()
     if wild and inputs.is_floating_point():
         inputs[:1] *= EXCESS
     elif wild:
         inputs[:1] = inputs[1:2]
-    return subject.form(engine, DenseExamples(inputs, examples.targets), *rest)
+    return subject.form(replace(batch, examples=DenseExamples(inputs, examples.targets)))
 
 
 def check_sampler(subject: Subject) -> Finding:

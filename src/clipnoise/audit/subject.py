@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.step import Crossing, privatize
 from clipnoise.fields import parse
-from clipnoise.gradients.engine import physical_batches
+from clipnoise.gradients.engine import LogicalBatch, physical_batches
 from clipnoise.methods.registry import example_settings, method_class
 from clipnoise.privacy.accountants.nodes import sensitivity_factor
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from clipnoise.core.method import Method
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import StepConstants
-    from clipnoise.data.base import DenseExamples
-    from clipnoise.gradients.engine import GradientEngine
 
 PLACES = 10_000  # more than any dataset under attack has examples
 
-Form = Callable[..., ClippedSum]  # as `physical_batches`
+Form = Callable[[LogicalBatch], ClippedSum]  # as `physical_batches`
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,11 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
         return subject
     count = round(subject.microbatches.count(expected_batch_size))
 
-    def microbatched(
-        engine: GradientEngine,
-        examples: DenseExamples,
-        batch: Tensor,
-        iterates: Sequence[Tensor],
-        clipping: Clipping,
-        physical: int,
-    ) -> ClippedSum:
+    def microbatched(batch: LogicalBatch) -> ClippedSum:
         draws = generator("micro-batches", 0)
-        arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch)
-        grouped = replace(clipping, group_size=size, groups=groups)
-        return physical_batches(engine, examples, arranged, iterates, grouped, physical)
+        arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch.indices)
+        grouped = replace(batch.clipping, group_size=size, groups=groups)
+        return physical_batches(replace(batch, indices=arranged, clipping=grouped))
 
     return replace(subject, form=microbatched)
 

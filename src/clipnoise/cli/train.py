@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import Count, Natural, Positive
+from clipnoise.fields import Natural, Positive
+from clipnoise.run.scheduler import SLOTS, Slots
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -37,7 +38,7 @@ class Circumstances:
     device: Annotated[Literal["auto", "cpu", "cuda"], "Where to train."] = "auto"
     threads: options.Threads = 1
     gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
-    slots: Annotated[Count, "How many of the 64 slots of a GPU; less than all shares it."] = 64
+    slots: Annotated[Slots, "How many of the slots of a GPU; less than all shares it."] = SLOTS
     requeue: Annotated[bool, "Put the Slurm job back into the queue when told to stop."] = False
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."

@@ -234,7 +234,7 @@ def serve(listener: int, owner: int) -> None:
 
 
 class WarmProcess:
-    """Forks a child for each request, until its owner has ended or nobody asks any more.
+    """Forks a child for each request until its owner ends or no request has come for a minute.
 
     Args:
         listener: where commands connect.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -309,42 +309,41 @@ def part_of(clipping: Clipping, chosen: slice | Tensor) -> Clipping:
     )
 
 
-def logical_sum(
-    engine: GradientEngine,
-    examples: Examples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> Tensor:
-    """Return Σ clip(v_i) over a logical batch, computed in physical batches.
+@dataclass(frozen=True)
+class LogicalBatch:
+    """A logical batch, and how its sum is formed.
 
-    Args:
+    Attributes:
         engine: forms the sum of each physical batch.
         examples: the private examples.
-        batch: indices of the examples in the batch, shape (b,); b may be 0.
+        indices: of the examples in the batch, shape (b,); b may be 0.
         iterates: newest first, one per weight of the clipping; each of shape (d,).
         clipping: how the vectors are formed and bounded.
         size: most examples in a physical batch.
+    """
+
+    engine: GradientEngine
+    examples: Examples
+    indices: Tensor
+    iterates: Sequence[Tensor]
+    clipping: Clipping
+    size: int
+
+
+def logical_sum(batch: LogicalBatch) -> Tensor:
+    """Return Σ clip(v_i) over a logical batch, computed in physical batches.
 
     Returns:
         Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
-    total = None
-    for chosen, part in parts(replace(clipping, examples=batch), len(batch), size):
-        inputs, targets = examples.seen(batch[chosen], clipping.key)
-        summed = engine.clipped_sum(inputs, targets, iterates, part)
+    total, clipping = None, replace(batch.clipping, examples=batch.indices)
+    for chosen, part in parts(clipping, len(batch.indices), batch.size):
+        inputs, targets = batch.examples.seen(batch.indices[chosen], clipping.key)
+        summed = batch.engine.clipped_sum(inputs, targets, batch.iterates, part)
         total = summed if total is None else total.add_(summed)
-    return torch.zeros_like(iterates[0]) if total is None else total
+    return torch.zeros_like(batch.iterates[0]) if total is None else total
 
 
-def physical_batches(
-    engine: GradientEngine,
-    examples: Examples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> ClippedSum:
-    """Return `logical_sum` of the same arguments, sealed for the way to the privacy boundary."""
-    return ClippedSum(logical_sum(engine, examples, batch, iterates, clipping, size))
+def physical_batches(batch: LogicalBatch) -> ClippedSum:
+    """Return the sum of a logical batch, sealed for the way to the privacy boundary."""
+    return ClippedSum(logical_sum(batch))

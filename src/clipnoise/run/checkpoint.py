@@ -11,7 +11,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,19 +49,12 @@ def stop_requests() -> Iterator[StopRequest]:
     """Note SIGTERM and SIGUSR1 during the `with` block, instead of ending the process."""
     request = StopRequest()
 
-    def note(number: int) -> None:
+    def note(number: int, _: object) -> None:
         request.signal = signal.Signals(number).name
 
-    with stops_handled_by(note):
-        yield request
-
-
-@contextmanager
-def stops_handled_by(handle: Callable[[int], None]) -> Iterator[None]:
-    """Call a function with the number of each SIGTERM and SIGUSR1 during the `with` block."""
-    before = {number: signal.signal(number, lambda given, _: handle(given)) for number in SIGNALS}
+    before = {number: signal.signal(number, note) for number in SIGNALS}
     try:
-        yield
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -15,10 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 LOCKS = Path(tempfile.gettempdir()) / "clipnoise-gpus"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLOTS = 64  # of a GPU: a run takes all, or its share of them
+Slots = Annotated[int, Ge(1), Le(SLOTS)]
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from clipnoise.data.base import PARTS, Examples, Splits
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
-from clipnoise.gradients.engine import GradientEngine, physical_batches
+from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
@@ -175,7 +175,7 @@ class Run:
     physical: PhysicalBatch
     scale: Tensor | None = None
     diagnostics: Diagnostics | None = None
-    sums: Callable[..., ClippedSum] = physical_batches
+    sums: Callable[[LogicalBatch], ClippedSum] = physical_batches
     cross: Crossing = privatize
 
     @classmethod
@@ -274,7 +274,9 @@ class Run:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population
             return self.physical.fit(
-                lambda size: self.sums(engine, population, batch, iterates, clipping, size)
+                lambda size: self.sums(
+                    LogicalBatch(engine, population, batch, iterates, clipping, size)
+                )
             )
 
         variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
-
-from annotated_types import Ge, Le
+from typing import ClassVar, Literal
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
-from clipnoise.run.scheduler import SLOTS
+from clipnoise.run.scheduler import SLOTS, Slots
 from clipnoise.tracking import Mode
 
 
@@ -33,7 +31,7 @@ class Resources:
     memory_mb: Count = 4000
     minutes: Count = 60
     gpus: Natural = 0
-    gpu_share: dict[str, Annotated[int, Ge(1), Le(SLOTS)]] = field(default_factory=dict)
+    gpu_share: dict[str, Slots] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
-"""Mistakes in how a batch becomes a sum. Each has the signature of `physical_batches`."""
+"""Mistakes in how a logical batch becomes a sum; each stands in for `physical_batches`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,93 +9,58 @@ import torch
 
 from clipnoise.audit.bench import take
 from clipnoise.core.clipping import ClippedSum
-from clipnoise.gradients.engine import logical_sum, physical_batches
+from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clipnoise.core.clipping import Clipping
-    from clipnoise.data.base import DenseExamples
-    from clipnoise.gradients.engine import GradientEngine
+    from clipnoise.audit.subject import Form
 
 GROUP = 2
 GAMMA = 1e-3
 
 
-def clip_each_pass(
-    engine: GradientEngine,
-    examples: DenseExamples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> ClippedSum:
+def clip_each_pass(batch: LogicalBatch) -> ClippedSum:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
-    each = replace(clipping, weights=(1.0,))
-    sums: list[Tensor] = [logical_sum(engine, examples, batch, [at], each, size) for at in iterates]
+    each = replace(batch, clipping=replace(batch.clipping, weights=(1.0,)))
+    sums = [logical_sum(replace(each, iterates=[at])) for at in batch.iterates]
     return ClippedSum(torch.stack(sums).sum(dim=0))
 
 
-def clip_microbatches(
-    engine: GradientEngine,
-    examples: DenseExamples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> ClippedSum:
+def clip_microbatches(batch: LogicalBatch) -> ClippedSum:
     """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
-    total, whole = torch.zeros_like(iterates[0]), replace(clipping, clip_norm=None)
-    for group in torch.split(batch, GROUP):
+    clip_norm, whole = batch.clipping.clip_norm, replace(batch.clipping, clip_norm=None)
+    examples, total = batch.examples.dense(), torch.zeros_like(batch.iterates[0])
+    assert clip_norm is not None
+    for group in torch.split(batch.indices, GROUP):
         inputs, targets = examples.inputs[group], examples.targets[group]
-        mean = engine.clipped_sum(inputs, targets, iterates, whole) / GROUP
-        assert clipping.clip_norm is not None
-        total += mean * (clipping.clip_norm / mean.norm()).clamp(max=1.0)
+        mean = batch.engine.clipped_sum(inputs, targets, batch.iterates, whole) / GROUP
+        total += mean * (clip_norm / mean.norm()).clamp(max=1.0)
     return ClippedSum(total)
 
 
-def divide_by_realised_size(expected_batch_size: float) -> Callable[..., ClippedSum]:
+def divide_by_realised_size(expected_batch_size: float) -> Form:
     """Return a sum that ends up divided by the size of the batch, not by the constant B."""
 
-    def form(
-        engine: GradientEngine,
-        examples: DenseExamples,
-        batch: Tensor,
-        iterates: Sequence[Tensor],
-        clipping: Clipping,
-        size: int,
-    ) -> ClippedSum:
-        total = logical_sum(engine, examples, batch, iterates, clipping, size)
-        return ClippedSum(total * (expected_batch_size / max(1, len(batch))))
+    def form(batch: LogicalBatch) -> ClippedSum:
+        share = expected_batch_size / max(1, len(batch.indices))
+        return ClippedSum(logical_sum(batch) * share)
 
     return form
 
 
-def scale_by_private_statistics(
-    engine: GradientEngine,
-    examples: DenseExamples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> ClippedSum:
+def scale_by_private_statistics(batch: LogicalBatch) -> ClippedSum:
     """Take the preconditioner from the gradients of all private examples."""
-    squares = torch.zeros_like(iterates[0])
+    squares, examples = torch.zeros_like(batch.iterates[0]), batch.examples.dense()
     if len(examples):
-        rows = engine.per_example_gradients(examples.inputs, examples.targets, iterates[0])
+        rows = batch.engine.per_example_gradients(
+            examples.inputs, examples.targets, batch.iterates[0]
+        )
         squares = rows.square().mean(dim=0)
-    private = replace(clipping, scale=1 / (squares.sqrt() + GAMMA))
-    return physical_batches(engine, examples, batch, iterates, private, size)
+    private = replace(batch.clipping, scale=1 / (squares.sqrt() + GAMMA))
+    return physical_batches(replace(batch, clipping=private))
 
 
-def mask_by_position(
-    engine: GradientEngine,
-    examples: DenseExamples,
-    batch: Tensor,
-    iterates: Sequence[Tensor],
-    clipping: Clipping,
-    size: int,
-) -> ClippedSum:
+def mask_by_position(batch: LogicalBatch) -> ClippedSum:
     """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
-    chosen, places = take(examples, batch.flip(0)), torch.arange(len(batch))
-    return physical_batches(engine, chosen, places, iterates, clipping, size)
+    chosen = take(batch.examples.dense(), batch.indices.flip(0))
+    places = torch.arange(len(batch.indices))
+    return physical_batches(replace(batch, examples=chosen, indices=places))
