@@ -42,7 +42,7 @@ figures = {name: round(value, 2) for name, value in seconds.items()}
 print(json.dumps({**figures, "memory_mb": round(used.ru_maxrss / 1024)}))
 sys.exit(code)
 """
-MARKERS = "osD^v"  # lines differ without colour, too
+MARKERS = "osD^"  # lines differ without colour, too
 WHAT = {
     "dry run": "snakemake -n of the whole study",
     "one job": "what every cluster job does first: read the Snakefile and find one target",
@@ -148,7 +148,10 @@ def write_results(folder: Path, planned: Plan) -> None:
             provenance={"private": "digits"},
             status="completed",
             steps_done=spec.steps,
-            metrics=[Metrics(step, 1.0, *[0.5] * 9) for step in spec.evaluation_steps()],
+            metrics=[
+                Metrics(step, calibration.spent[step], *[0.5] * 9)
+                for step in spec.evaluation_steps()
+            ],
             engine="factored: every layer allows it",
             parameters=650,
             physical_batch_size=256,
