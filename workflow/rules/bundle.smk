@@ -53,5 +53,5 @@ use rule paper_report as every_report with:
     params:
         reports=lambda wildcards: REPORTS,
         studies=str(plan.folder),
-        published=str(PUBLISHED),
+        published=lambda wildcards: str(PUBLISHED),
         artefacts=plan.artefacts,
