@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from pathlib import Path
@@ -16,8 +18,10 @@ from clipnoise.fields import to_plain
 from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
-from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, tuned_values
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
+from clipnoise.studies.collect import collect
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study, load_study, memberships
 from clipnoise.studies.tuning import choose, epsilon_with_tuning
@@ -160,6 +164,88 @@ def test_the_plan_knows_the_runs_of_a_search_and_what_waits_for_it(tmp_path: Pat
     assert plan.inputs(waiting.hash)["choice"] == [f"results/tuning/{key}.json"]
     assert plan.inputs(search.runs[0].hash)["choice"] == []
     assert len(memberships([study])) == len(study.runs) + 4 * 8
+
+
+LENGTHS = {"expected_batch_size": [50, 100], "epochs": [0.1, 0.2], "learning_rate": [1.0]}
+METHOD = {"id": "dp-sgd", "clip_norm": 1.0}
+
+
+def test_batches_and_epochs_are_tuned_with_the_noise_that_each_needs(tmp_path: Path) -> None:
+    study = load(
+        tmp_path, {**TUNE, "grid": LENGTHS}, methods=[{**METHOD, "tune": {**TUNE, "grid": LENGTHS}}]
+    )
+    search = next(iter(study.searches.values()))
+    assert [
+        (specs[0].training.expected_batch_size, specs[0].training.epochs, specs[0].training.steps)
+        for specs in search.configurations
+    ] == [(50, 0.1, None), (50, 0.2, None), (100, 0.1, None), (100, 0.2, None)]
+    waiting = next(run.spec for run in study.runs if run.spec.tuning)
+    plan = Plan.from_values({"studies": [str(study.path)]}, tmp_path / "studies")
+    assert len({spec.budget for spec in search.runs}) == 4
+    files = [Path(name).stem for name in plan.inputs(waiting.hash)["calibration"]]
+    assert sorted(files) == sorted({spec.budget.key for spec in search.runs if spec.budget})
+    for specs in search.configurations:
+        chosen = resolve(waiting, choice(**tuned_values(to_mapping(specs[0]), search.parameters)))
+        assert chosen.hash == waiting.hash
+        assert chosen.budget == specs[0].budget
+        assert chosen.folder == waiting.folder
+        assert from_mapping(to_mapping(chosen)) == chosen
+
+
+def test_a_scale_that_limits_batches_and_steps_limits_what_is_chosen(tmp_path: Path) -> None:
+    scale = tmp_path / "scales" / "tiny.yaml"
+    scale.parent.mkdir()
+    scale.write_text("watermark: tiny\ntraining: {expected_batch_size: 60, steps: 3}\n")
+    method = {**METHOD, "tune": {**TUNE, "grid": LENGTHS}}
+    search = next(iter(load_study(load(tmp_path, methods=[method]).path, scale).searches.values()))
+    found = [
+        tuned_values(to_mapping(specs[0]), search.parameters) for specs in search.configurations
+    ]
+    assert found == [
+        {"expected_batch_size": 50, "epochs": 0.1, "learning_rate": 1.0, "steps": None},
+        {"expected_batch_size": 50, "epochs": None, "learning_rate": 1.0, "steps": 3},
+        {"expected_batch_size": 60, "epochs": 0.1, "learning_rate": 1.0, "steps": None},
+        {"expected_batch_size": 60, "epochs": None, "learning_rate": 1.0, "steps": 3},
+    ]
+
+
+def test_a_run_is_trained_with_the_batches_that_were_chosen_at_the_epsilon_they_cost(
+    tmp_path: Path,
+) -> None:
+    method = {**METHOD, "tune": {**TUNE, "grid": LENGTHS, "seeds": [11]}}
+    study = load(tmp_path, methods=[method], models=["logistic"], epsilons=[1], seeds=[1])
+    plan = Plan.from_values({"studies": [str(study.path)]}, tmp_path / "studies")
+    (run,) = study.runs
+    (search,) = study.searches.values()
+    cache, results = tmp_path / "cache", tmp_path / "results"
+    run.spec.dataset.prepare(cache)
+    folders = {"--results": str(results), "--cache": str(cache)}
+    common = [word for option in folders.items() for word in option]
+    files = {spec.hash: tmp_path / f"{spec.budget.key}.json" for spec in search.runs if spec.budget}
+    for spec in search.runs:
+        assert spec.budget is not None
+        calibrate(spec.budget).write(files[spec.hash])
+        text = json.dumps(to_mapping(spec))
+        assert main(["train", "--spec", text, "--calibration", str(files[spec.hash]), *common]) == 0
+    chosen = results / "tuning" / f"{search.key}.json"
+    words = plan.search_options(search.key).replace("results/runs", f"{results}/runs")
+    assert main(["select", *words.split(), "--out", str(chosen)]) == 0
+    text, every = json.dumps(to_mapping(run.spec)), [str(path) for path in files.values()]
+    train = ["train", "--spec", text, "--choice", str(chosen), "--calibration", *every, *common]
+    assert main(train) == 0
+    (row,) = csv.DictReader(io.StringIO(collect(study, results)[0]))
+    values = read_choice(chosen).choice
+    assert row["status"] == "completed"
+    assert json.loads(row["tuned"]) == values
+    assert float(row["sampling_rate"]) == pytest.approx(
+        values["expected_batch_size"] / run.spec.examples
+    )
+    assert 0.99 < float(row["epsilon_achieved"]) <= 1.0
+    other = next(
+        spec for spec in search.runs if spec.budget != resolve(run.spec, read_choice(chosen)).budget
+    )
+    wrong = [*train[: -len(every) - len(common)], str(files[other.hash]), *common]
+    assert main(wrong) == 2
 
 
 def summary(rate: float, accuracy: float, *, status: str = "completed") -> dict[str, Any]:

@@ -15,6 +15,7 @@ from clipnoise.fields import Natural, to_plain
 from clipnoise.files import read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
+from clipnoise.run.spec import TRAINING
 from clipnoise.studies.collect import collect as collect_results
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.status import StudyStatus, failed_steps, study_status
@@ -168,12 +169,12 @@ def collect(
 @options.command()
 def select(
     runs: Annotated[Sequence[str], "Folders of the tuning runs."],
-    parameters: Annotated[Sequence[str], "The hyper-parameters that are tuned."],
+    parameters: Annotated[Sequence[str], "What is tuned: hyper-parameters, or keys of training."],
     out: Annotated[Path, "JSON file to write."],
     below: Annotated[Path, "The folder that contains these folders."] = Path(),
     metric: Annotated[Metric, "What the choice maximises or minimises."] = "validation_accuracy",
 ) -> None:
-    """Choose the hyper-parameters with the best mean validation metric over their runs.
+    """Choose the tuned settings with the best mean validation metric over their runs.
 
     The choice is a JSON file with every configuration that was tried; `clipnoise train --choice`
     reads it. A configuration with a run that diverged cannot win.
@@ -187,13 +188,14 @@ def select(
             raise UserError(set_aside(below / name, str(error))) from None
         if files is None:
             raise UserError(f"{below / name}: the run has not finished.")
-        absent = set(parameters) - set(files.summary["spec"]["method"])
+        absent = set(parameters) - set(files.summary["spec"]["method"]) - set(TRAINING)
         if absent:
             raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
         summaries.append(files.summary)
     choice = choose(summaries, parameters, metric)
     write_json(out, to_plain(choice))
-    values = ", ".join(f"{name} {value}" for name, value in choice.choice.items())
+    chosen = {name: value for name, value in choice.choice.items() if value is not None}
+    values = ", ".join(f"{name} {value}" for name, value in chosen.items())
     print(f"{out}: {values}, the best of {len(choice.tried)}. {choice.remark}".rstrip())
 
 

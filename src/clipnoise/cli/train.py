@@ -23,7 +23,9 @@ REQUIRED = ("initial", "per_example_gradients", "noise")
 OPTIONAL = ("public_gradients", "side_information", "warm_gradients")
 
 
-CalibrationFiles = Annotated[Sequence[Path], "Files written by calibrate."]
+CalibrationFiles = Annotated[
+    Sequence[Path], "Files written by calibrate; the one of the run's budget is used."
+]
 ChoiceFiles = Annotated[Sequence[Path], "Files written by select, for tuned runs."]
 
 
@@ -63,16 +65,14 @@ def train(
     options.limit_threads(given.threads)
     run = with_choice(_read_spec(spec), choice)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
-    from clipnoise.privacy.calibration import read_calibration
+    from clipnoise.privacy.calibration import find_calibration
     from clipnoise.run.checkpoint import InterruptedRunError
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.scheduler import hold_gpus
     from clipnoise.tracking import LiveRun
 
-    if run.privacy is not None and len(calibration) != 1:
-        raise UserError("--calibration: a private run reads exactly one calibration file.")
-    noise = read_calibration(calibration[0]) if run.privacy else None
+    noise = None if run.budget is None else find_calibration(calibration, run.budget)
     keep_freed_memory()
     try:
         with hold_gpus(given.gpus, slots=given.slots):
@@ -97,10 +97,10 @@ def train(
 
 
 def with_choice(spec: RunSpec, choice: Sequence[Path]) -> RunSpec:
-    """Return the run with its tuned hyper-parameters.
+    """Return the run with its tuned settings.
 
     Raises:
-        UserError: hyper-parameters of the run are tuned, and there is not one file of the choice.
+        UserError: settings of the run are tuned, and there is not one file of the choice.
     """
     from clipnoise.run.choice import read_choice, resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -124,18 +124,34 @@ def read_calibration(path: Path) -> Calibration:
         UserError: the file is missing, is not JSON, a key is missing, unknown or out of range, or
             its σ costs another ε than it states.
     """
+    calibration = _read(path)
+    try:
+        calibration.verify()
+    except UserError as error:
+        raise UserError(f"{path}: {error} {AGAIN}") from None
+    return calibration
+
+
+def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
+    """Read the calibration of a budget; a run that tunes its batches or steps has several files.
+
+    Raises:
+        UserError: as for `read_calibration`, or no file is of this budget.
+    """
+    if not paths:
+        raise UserError("--calibration: a private run needs the file of its budget.")
+    found = next((path for path in paths if _read(path).budget.key == budget.key), paths[0])
+    return read_calibration(found)
+
+
+def _read(path: Path) -> Calibration:
     try:
         values = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise UserError(f"{path}: not a calibration file: {error}.") from None
-    calibration = parse(Calibration, values, file=str(path))
-    try:
-        calibration.verify()
-    except UserError as error:
-        raise UserError(f"{path}: {error} {AGAIN}") from None
-    return calibration
+    return parse(Calibration, values, file=str(path))
 
 
 def calibrate(budget: Budget) -> Calibration:

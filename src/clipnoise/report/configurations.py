@@ -10,6 +10,7 @@ import pandas as pd
 
 from clipnoise.report.compact import merged
 from clipnoise.report.formats import DASH, budget, shown, significant
+from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.study import Study
 
@@ -40,12 +41,14 @@ def candidates(study: Study) -> dict[str, str]:
     """Return the values that were tried for each tuned run, in words, by its hash."""
     found, words = {}, {}
     for key, search in study.searches.items():
-        methods = [to_mapping(specs[0])["method"] for specs in search.configurations]
-        values = {
-            name: list(dict.fromkeys(shown(method[name]) for method in methods))
+        rows = [
+            tuned_values(to_mapping(specs[0]), search.parameters) for specs in search.configurations
+        ]
+        tried = {
+            name: list(dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None))
             for name in search.parameters
         }
-        words[key] = ", ".join(f"{name} [{', '.join(tried)}]" for name, tried in values.items())
+        words[key] = ", ".join(f"{name} [{', '.join(v)}]" for name, v in tried.items() if v)
     for run in study.runs:
         if run.spec.tuning:
             found[run.spec.hash] = words[run.spec.tuning.key]

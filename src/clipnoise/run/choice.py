@@ -1,17 +1,16 @@
-"""Choices: the tuned hyper-parameters that a search found, and what they were compared with."""
+"""Choices: the tuned settings that a search found, and what they were compared with."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
-
-if TYPE_CHECKING:
-    from clipnoise.run.spec import RunSpec
+from clipnoise.run.spec import TRAINING, RunSpec
 
 Metric = Literal["validation_accuracy", "validation_loss"]
 
@@ -21,7 +20,7 @@ class Tried:
     """One configuration of a search.
 
     Attributes:
-        values: its hyper-parameters.
+        values: its tuned settings.
         mean: the mean of the metric over its runs; None if the configuration cannot win.
         n: completed runs with a finite metric.
         planned: runs of the configuration.
@@ -64,7 +63,7 @@ class Choice:
 
     Attributes:
         metric: the configurations were compared by its mean over seeds.
-        choice: the hyper-parameters of the best configuration.
+        choice: the tuned settings of the best configuration.
         tried: every configuration, in the order of the grid.
         spent: the budgets of the private runs of the search.
         remark: what a reader should know; empty if nothing went wrong.
@@ -94,11 +93,21 @@ def read_choice(path: Path) -> Choice:
     return parse(Choice, values, file=str(path))
 
 
+def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of tuned settings in a run.
+
+    Args:
+        spec: the run spec as plain data.
+        names: hyper-parameters of its method, or keys of its training section.
+    """
+    return {name: spec["training" if name in TRAINING else "method"][name] for name in names}
+
+
 def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
-    """Return a run with the hyper-parameters that were chosen for it; its hash stays.
+    """Return a run with the settings that were chosen for it; its hash stays.
 
     Raises:
-        UserError: the choice is of other hyper-parameters than those that the run leaves open.
+        UserError: the choice is of other settings than those that the run leaves open.
     """
     assert spec.tuning is not None
     if set(choice.choice) != set(spec.tuning.parameters):
@@ -106,6 +115,12 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
             f"--choice: chooses {', '.join(choice.choice)}, but the run leaves "
             f"{', '.join(spec.tuning.parameters)} open."
         )
-    values = {**to_plain(spec.method), **choice.choice}
-    method = parse(type(spec.method), values, file="--choice", key="choice")
-    return replace(spec, method=method, tuning=replace(spec.tuning, chosen=True))
+    chosen = choice.choice
+    training = {name: value for name, value in chosen.items() if name in TRAINING}
+    values = {**to_plain(spec.method), **{n: v for n, v in chosen.items() if n not in TRAINING}}
+    return replace(
+        spec,
+        method=parse(type(spec.method), values, file="--choice", key="choice"),
+        training=replace(spec.training, **training),
+        tuning=replace(spec.tuning, chosen=True),
+    )

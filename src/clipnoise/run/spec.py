@@ -67,14 +67,14 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Which hyper-parameters other runs choose. The key stands for their values in the run's hash.
+    """Which settings other runs choose. The key stands for their values in the run's hash.
 
     Attributes:
         key: the content hash of the search: of its runs, and of how they are compared.
-        parameters: the hyper-parameters that are chosen.
+        parameters: what is chosen: hyper-parameters of the method, and keys of training.
         configurations: how many were tried.
         runs: how many runs the search trained.
-        chosen: whether the method holds the choice; until then it holds any one candidate.
+        chosen: whether the run holds the choice; until then it holds any one candidate.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -103,7 +103,7 @@ class RunSpec:
         seed: of every random stream.
         public: the dataset whose training examples serve as public data; None if `dataset` sets its
             public examples aside itself, or if none are needed.
-        tuning: which hyper-parameters of the method earlier runs choose; None if none is tuned.
+        tuning: which settings earlier runs choose; None if none is tuned.
     """
 
     dataset: Dataset
@@ -312,12 +312,12 @@ class RunSpec:
     def hash(self) -> str:
         """The content hash: 12 hex digits of SHA-256 over the canonical JSON of the spec.
 
-        Tuned hyper-parameters are not known before the search, so the search stands for them.
+        Tuned settings are not known before the search, so the search stands for them.
         """
         values = to_mapping(self)
         if self.tuning is not None:
             for name in self.tuning.parameters:
-                values["method"].pop(name, None)
+                values["training" if name in TRAINING else "method"].pop(name, None)
             values["tuning"] = self.tuning.identity()
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -334,6 +334,7 @@ class RunSpec:
         return sorted({round(steps * i / count) for i in range(count + 1)})
 
 
+TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned
 REQUIRED = ("dataset", "model", "method", "training", "seed")
 SECTIONS = (*REQUIRED, "privacy", "public", "tuning")
 

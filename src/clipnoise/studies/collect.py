@@ -13,9 +13,9 @@ from clipnoise.errors import UserError
 from clipnoise.files import csv_text
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
-from clipnoise.run.choice import read_choice
+from clipnoise.run.choice import read_choice, tuned_values
 from clipnoise.run.results import FINAL, SUMMARY, RunFiles, read_run, run_folder
-from clipnoise.run.spec import RunSpec, to_mapping
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import epsilon_with_tuning
@@ -107,7 +107,8 @@ def _verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     Raises:
         UserError: names the file, σ, the ε that is stated and the ε that σ costs.
     """
-    budget, stated = spec.budget, files.summary["privacy"]
+    made = spec if spec.tuning is None else from_mapping(files.summary["spec"])  # with the choice
+    budget, stated = made.budget, files.summary["privacy"]
     if budget is None or stated["epsilon"] is None:
         return
     spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
@@ -146,8 +147,8 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
 def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyper-parameters, except those that are tuned and not chosen yet."""
     tuning = spec.get("tuning") or {"parameters": (), "chosen": True}
-    values = dict(spec["method"])
-    tuned = {name: values[name] for name in tuning["parameters"]}
+    tuned = tuned_values(spec, tuning["parameters"])
+    values = {**spec["method"], **{n: v for n, v in tuned.items() if v is not None}}
     if not tuning["chosen"]:
         values = {name: value for name, value in values.items() if name not in tuned}
     taps = {name: json.dumps(values[name]) for name in ("filter_a", "filter_b") if name in values}

@@ -10,7 +10,7 @@ from typing import Any
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.methods.registry import example, method_class
-from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.file import Panel
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
@@ -26,7 +26,7 @@ class PlannedRun:
         label: what the study calls the method.
         dataset: what the study calls the dataset.
         model: what the study calls the model.
-        tune: how its hyper-parameters are tuned; None if they are given.
+        tune: what of it is tuned, and how; None if nothing is.
     """
 
     spec: RunSpec
@@ -39,7 +39,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything about a run except its seed and its tuned hyper-parameters."""
+    """Everything about a run except its seed and what is tuned."""
 
     number: int
     dataset: Mapping[str, Any]
@@ -62,7 +62,7 @@ class PanelGrid:
 
     Attributes:
         runs: what the report shows, in the order of the file.
-        searches: the searches for their tuned hyper-parameters, by key.
+        searches: the searches that tune them, by key.
     """
 
     def __init__(self, name: str, panel: Panel, scale: Scale, path: Path) -> None:
@@ -131,18 +131,22 @@ class PanelGrid:
                 yield PlannedRun(seeded, self._name, setting.label, *names, setting.tune)
 
     def _spec(self, setting: Setting, configuration: Mapping[str, Any]) -> RunSpec:
-        """Return the run of a setting with one configuration of its tuned hyper-parameters."""
+        """Return the run of a setting with one configuration of what is tuned."""
         if setting.tune is not None and not configuration:
             configuration = setting.tune.configurations(1)[0]
+        method = {name: value for name, value in configuration.items() if name not in TRAINING}
+        training = {name: value for name, value in configuration.items() if name in TRAINING}
+        if "epochs" in training or "steps" in training:  # instead of those of the panel
+            training = {"epochs": None, "steps": None, **training}
         kind, privacy = method_class(setting.values["id"]), dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         values = {
             "dataset": self._scale.dataset(_options(setting.dataset), called(setting.dataset)),
             "model": self._scale.model(_options(setting.model), called(setting.model)),
-            "method": self._scale.method({**setting.values, **configuration}, setting.label),
+            "method": self._scale.method({**setting.values, **method}, setting.label),
             "privacy": privacy if example(kind).query.draws else None,
-            "training": self._scale.batches(self._panel.training),
+            "training": self._scale.batches({**self._panel.training, **training}),
             "seed": self._panel.seeds[0],
         }
         file = f"{self._path} ({setting.where})"
@@ -172,12 +176,10 @@ class PanelGrid:
             )
             for values in tune.configurations(self._scale.configurations)
         )
-        if len({runs[0].budget for runs in configurations}) > 1:
-            raise UserError(
-                f"{self._path}: {setting.where}.tune.grid: a hyper-parameter that changes the "
-                "noise cannot be tuned."
-            )
-        return Search(tuple(tune.grid), tune.metric, configurations)
+        # Limits of a scale can make two configurations one. They may also put steps for epochs.
+        different = {tuple(spec.hash for spec in specs): specs for specs in configurations}
+        length = ("steps",) if "epochs" in tune.grid else ()
+        return Search((*tune.grid, *length), tune.metric, tuple(different.values()))
 
 
 def called(values: Mapping[str, Any]) -> str:

@@ -140,10 +140,13 @@ class Plan:
     def inputs(self, run_hash: str) -> dict[str, list[str]]:
         """Return the files that a run reads: datasets, calibration and choice of tuning."""
         run, results, cache = self.run(run_hash), self.config.results, self.config.cache
-        budget = [] if run.budget is None else [f"{results}/calibration/{run.budget.key}.json"]
-        choice = [] if run.tuning is None else [f"{results}/tuning/{run.tuning.key}.json"]
+        tuning = [] if run.tuning is None else [run.tuning.key]
+        candidates = [run, *(one for key in tuning for one in self.search(key).runs)]
+        budgets = dict.fromkeys(one.budget.key for one in candidates if one.budget is not None)
+        choice = [f"{results}/tuning/{key}.json" for key in tuning]
+        calibrations = [f"{results}/calibration/{key}.json" for key in budgets]
         datasets = dict.fromkeys(f"{cache}/{one.prepared}/manifest.json" for one in run.datasets)
-        return {"data": list(datasets), "calibration": budget, "choice": choice}
+        return {"data": list(datasets), "calibration": calibrations, "choice": choice}
 
     def fingerprint(self, run_hash: str) -> str:
         """Return the fingerprint of the code that can change a run.

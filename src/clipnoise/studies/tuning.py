@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Natural
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
-from clipnoise.run.choice import Choice, Metric, Spent, Tried
+from clipnoise.run.choice import Choice, Metric, Spent, Tried, tuned_values
 from clipnoise.run.spec import RunSpec, Tuning
 
 Axis = Literal["dataset", "model", "epsilon"]
@@ -33,7 +33,8 @@ class Tune:
     """What is tuned for a method of a study, and how.
 
     Attributes:
-        grid: candidate values by hyper-parameter; every combination is tried.
+        grid: candidate values by hyper-parameter, or by `expected_batch_size` and `epochs` or
+            `steps` of training; every combination is tried.
         seeds: those of the tuning runs; none of them is reported.
         metric: what is averaged over them, on the validation split.
         per: the axes along which choices are made separately; over the others the metric is
@@ -75,7 +76,7 @@ class Search:
     """One choice to be made, and the runs that it is based on.
 
     Attributes:
-        parameters: the hyper-parameters to choose.
+        parameters: what is to be chosen.
         metric: the basis of the comparison.
         configurations: the runs of each configuration, in the order of the grid.
     """
@@ -115,7 +116,7 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
 
     Args:
         summaries: summary.json of every run, in the order of the grid.
-        parameters: the tuned hyper-parameters.
+        parameters: what is tuned.
         metric: it is averaged over the runs of a configuration.
 
     Raises:
@@ -124,8 +125,7 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
     runs = list(summaries)
     groups: dict[str, list[Summary]] = {}
     for summary in runs:
-        method = summary["spec"]["method"]
-        values = {name: method[name] for name in parameters}
+        values = tuned_values(summary["spec"], parameters)
         groups.setdefault(json.dumps(values), []).append(summary)
     tried = tuple(_tried(json.loads(text), group, metric) for text, group in groups.items())
     done = any(run["status"] == "completed" for run in runs)
