@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipnoise itself has
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

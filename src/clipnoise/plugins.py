@@ -2,56 +2,176 @@
 
 A plug-in folder is a Python package whose modules define frozen dataclasses with an `id`. These
 modules import nothing heavy at their top (no torch, timm or transformers), so that listing plug-ins
-takes milliseconds.
+takes milliseconds. Users have a folder of their own, outside the package, for plug-ins of any kind.
+Each class is checked once, when it is found.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import os
 import pkgutil
-from collections.abc import Mapping
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
-from types import MappingProxyType
+from pathlib import Path
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, TypeVar, cast
 
-from clipnoise.errors import unknown
+from clipnoise.errors import UserError, unknown
+from clipnoise.files import read_yaml
 
 P = TypeVar("P")
 
+OWN = "clipnoise.own"  # what the user's folder is imported as
+VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's folder
+FOLDER = "plugins"  # the user's folder where config.yaml names none
+NO_PLUGINS = ("test_*.py", "conftest.py")
+ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def use_folder(folder: object) -> None:
+    """Name the user's folder for this process and those that it starts; None for no folder."""
+    os.environ[VARIABLE] = str(Path(folder).resolve()) if isinstance(folder, str) else ""
+
+
+def use_folder_of(config: Path) -> None:
+    """Use the folder that config.yaml names, unless the environment names one already."""
+    if VARIABLE not in os.environ and config.is_file():
+        use_folder(read_yaml(config).get("plugins", FOLDER))
+
 
 def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
-    """Find every concrete plug-in class below a package, once per process.
+    """Find every concrete plug-in class of a package and of the user's folder, once per process.
 
     Args:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
-        base: the contract class; subclasses that define an `id` are plug-ins.
+        base: the contract class; subclasses that define an `id` are plug-ins. Its attribute `needs`
+            names what each must define; without it they are not checked.
 
     Returns:
         Plug-in classes by id, sorted by id, read-only.
 
     Raises:
-        RuntimeError: two classes claim the same id.
+        UserError: a file cannot be imported, a class lacks something, or two classes claim the same
+            id; the message names the file and the class.
     """
-    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base)))
+    own = os.environ.get(VARIABLE, "")
+    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base), own))
 
 
 @cache
-def _plugins(package: str, base: Any) -> Mapping[str, Any]:
-    classes: dict[str, Any] = {}
+def _plugins(package: str, base: Any, own: str) -> Mapping[str, Any]:
     root = importlib.import_module(package)
-    for module_info in pkgutil.walk_packages(root.__path__, package + "."):
-        module = importlib.import_module(module_info.name)
+    names = [found.name for found in pkgutil.walk_packages(root.__path__, package + ".")]
+    modules = [*map(_imported, names), *(_own_modules(own) if own else ())]
+    classes: dict[str, Any] = {}
+    for module in modules:
         for value in vars(module).values():
             if not (inspect.isclass(value) and issubclass(value, base)):
                 continue
-            identifier = vars(value).get("id")
-            if identifier is None or value.__module__ != module.__name__:
+            if value.__module__ != module.__name__ or value is base or not _is_plugin(value):
                 continue
-            if identifier in classes:
-                raise RuntimeError(f"{value} and {classes[identifier]} share the id {identifier!r}")
-            classes[identifier] = value
+            problems = list(_problems(value)) if hasattr(base, "needs") else []
+            if problems:
+                raise UserError(f"{_place(value)}: {'; '.join(problems)}.")
+            other = classes.setdefault(vars(value)["id"], value)
+            if other is not value:
+                raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
     return MappingProxyType(dict(sorted(classes.items())))
+
+
+@cache
+def _own_modules(folder: str) -> tuple[ModuleType, ...]:
+    """Import the files of the user's folder, which takes the place of any before it."""
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{OWN}.")]:
+        del sys.modules[name]
+    sys.modules[OWN] = package = ModuleType(OWN)
+    package.__path__ = [folder]
+    importlib.invalidate_caches()
+    files = (path for path in sorted(Path(folder).glob("*.py")))
+    chosen = [path for path in files if not any(map(path.match, NO_PLUGINS))]
+    return tuple(_imported(f"{OWN}.{path.stem}", path) for path in chosen)
+
+
+def _imported(name: str, path: Path | None = None) -> ModuleType:
+    """Import a module; where it is the user's, name its file and the line that fails."""
+    try:
+        return importlib.import_module(name)
+    except UserError:
+        raise
+    except Exception as error:
+        if path is None:
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
+        what = error.msg if isinstance(error, SyntaxError) else error
+        place = f"{path}:{line}" if line else path
+        raise UserError(f"{place}: {type(error).__name__}: {what}.") from error
+
+
+def _place(kind: type) -> str:
+    return f"{inspect.getfile(kind)}: class {kind.__name__}"
+
+
+def _is_plugin(kind: type) -> bool:
+    """Return whether a class is a plug-in: it has an id, or is the user's and nobody's base."""
+    last = not kind.__subclasses__() and not kind.__name__.startswith("_")
+    return "id" in vars(kind) or (last and _is_own(kind))
+
+
+def _is_own(definition: type | FunctionType) -> bool:
+    return definition.__module__.startswith(f"{OWN}.")
+
+
+def _problems(kind: type) -> Iterator[str]:
+    """Yield what a plug-in lacks, in words."""
+    members, annotated = vars(kind), inspect.get_annotations(kind)
+    bases = kind.__mro__[1:]
+    identifier = members.get("id")
+    if not isinstance(identifier, str) or not ID.fullmatch(identifier):
+        yield f"it needs an id of lower-case letters, digits and -, such as {_as_id(kind)!r}"
+    if "__dataclass_params__" not in members:
+        yield "it needs @dataclass(frozen=True, kw_only=True) above it"
+    inherited = {field.name for base in bases if "__dataclass_fields__" in vars(base)
+                 for field in fields(cast("Any", base))}  # fmt: skip
+    for name, value in members.items():
+        known = any(name in vars(base) or name in inspect.get_annotations(base) for base in bases)
+        plain = not (name.startswith("_") or callable(value) or hasattr(value, "__get__"))
+        if plain and name not in annotated and (name in inherited or not known):
+            yield f"{name} needs a type, such as {name}: {type(value).__name__} = {value!r}"
+    owner = next((base for base in kind.__mro__ if "needs" in vars(base)), kind)
+    for name, annotation in inspect.get_annotations(owner).items():
+        if "ClassVar" in str(annotation) and name != "id" and not hasattr(kind, name):
+            yield f"it has no {name}"
+    for name in getattr(kind, "needs", ()):
+        value, asked = (inspect.getattr_static(one, name) for one in (kind, owner))
+        if value is asked:
+            yield f"it has no {name}"
+        elif inspect.isclass(value):
+            yield f"its {name} must be a value, such as {value.__name__}()"
+        elif name in members and isinstance(value, FunctionType) and _returns_nothing(value, asked):
+            yield f"its {name} returns nothing"
+
+
+def _as_id(kind: type) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+def _returns_nothing(function: FunctionType, asked: FunctionType) -> bool:
+    """Return whether a function returns no value, where the one that it overrides has to."""
+    if inspect.get_annotations(asked).get("return") == "None" or not _is_own(function):
+        return False
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    ends = [node for node in ast.walk(definition) if isinstance(node, ast.Return | ast.Raise)]
+    return not any(isinstance(end, ast.Raise) or end.value is not None for end in ends)
 
 
 def lookup(

@@ -213,7 +213,8 @@ class Request(NamedTuple):
         code = run(self.values["words"])
         if code == 0:
             with os.fdopen(self.imported, "w") as file:
-                file.writelines(f"{name}\n" for name in sys.modules if name not in before)
+                new = (name for name in sys.modules if name not in before)
+                file.writelines(f"{name}\n" for name in new if not name.startswith("clipnoise.own"))
         return code
 
 

@@ -82,6 +82,7 @@ class Method(Immutable):
     """
 
     __pydantic_config__: ClassVar = STRICT
+    needs: ClassVar[tuple[str, ...]] = ("query", "update")
     id: ClassVar[str]
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
@@ -115,7 +116,7 @@ class Method(Immutable):
     @classmethod
     def family(cls) -> str:
         """Return the family: the name of the folder that the method's file is in."""
-        return cls.__module__.split(".")[2].replace("_", "-")
+        return cls.__module__.split(".")[-2].replace("_", "-")
 
     @classmethod
     def warms_up(cls) -> bool:
@@ -245,6 +246,7 @@ class OracleMethod(ClippingMethod):
     where its scale depends on the clean gradient.
     """
 
+    needs: ClassVar[tuple[str, ...]] = ("query", "oracle_update")
     sees: ClassVar[Literal["clean values"]] = "clean values"
 
     def __init_subclass__(cls) -> None:

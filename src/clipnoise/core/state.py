@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from clipnoise.errors import UserError, nearest
+
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 PublicVector = Literal["gradient", "side_information"]
 
@@ -80,20 +81,39 @@ class State:
         like: a tensor with the shape, dtype and device of the parameters.
         step: t, counted from 1; 0 before the first step.
         buffers: the memory itself; plain data, so that a checkpoint can hold it.
+        unwritten: the buffers that were read and never written, with their version in torch.
     """
 
     like: Tensor
     step: int = 0
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    unwritten: dict[str, int] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a buffer; one that was never written is zero."""
+        """Return a buffer; one that was not written yet is zero, and must be by the step's end."""
         if name not in self.buffers:
-            self.buffers[name] = self.like.new_zeros(self.like.shape)
+            self.buffers[name] = zeros = self.like.new_zeros(self.like.shape)
+            self.unwritten[name] = zeros._version
         return self.buffers[name]
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.buffers[name] = value
+        self.unwritten.pop(name, None)
+
+    def require_written(self) -> None:
+        """Refuse what was read in a step and not written: a mistyped name would read zeros.
+
+        Raises:
+            UserError: names the buffer, and the nearest one that is written.
+        """
+        read = {n for n, version in self.unwritten.items() if self.buffers[n]._version == version}
+        written = self.buffers.keys() - read
+        for name in sorted(read):
+            raise UserError(
+                f"state[{name!r}] is read, but was never written.{nearest(name, written)} "
+                f"Written: {', '.join(sorted(written)) or 'nothing'}."
+            )
+        self.unwritten.clear()
 
     def copy(self) -> State:
         """Return the same memory in tensors of its own."""

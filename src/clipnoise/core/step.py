@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
 from clipnoise.core.method import Clean, Method, OracleMethod
 from clipnoise.core.query import Query, Released, composition_cost
+from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,6 +93,9 @@ def step(
 
     Returns:
         θ after the step, shape (d,).
+
+    Raises:
+        UserError: the method returns no change of shape (d,), or reads a state that it never wrote.
     """
     state.step += 1
     clipping = method.clipping(state, public, available)
@@ -108,7 +113,22 @@ def step(
         change = method.oracle_update(released, state, public, Clean(values, gradient))
     else:
         change = method.update(released, state, public)
+    _check_update(method, state, change, theta)
     return theta + change
+
+
+def _check_update(method: Method, state: State, change: object, theta: Tensor) -> None:
+    """Name the method, and its file, whose update is wrong in a way that would go unnoticed."""
+    shape = getattr(change, "shape", None)
+    try:
+        if shape != theta.shape:
+            found = type(change).__name__ if shape is None else f"shape {tuple(shape)}"
+            raise UserError(f"update must return the change, shape {tuple(theta.shape)}: {found}.")
+        state.require_written()
+    except UserError as error:
+        kind = type(method)
+        place = getattr(sys.modules.get(kind.__module__), "__file__", kind.__module__)
+        raise UserError(f"{place}: class {kind.__name__}: {error}") from None
 
 
 def _clean_mean(total: ClippedSum, constants: StepConstants) -> Tensor:

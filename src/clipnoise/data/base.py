@@ -154,6 +154,7 @@ class Dataset:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    needs: ClassVar[tuple[str, ...]] = ("signature", "sizes", "prepare", "load")
     id: ClassVar[str]
     title: ClassVar[str]
     licence: ClassVar[str]

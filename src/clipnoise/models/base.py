@@ -42,6 +42,7 @@ class Model:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    needs: ClassVar[tuple[str, ...]] = ("takes", "build")
     id: ClassVar[str]
     title: ClassVar[str]
     pretrained_weights: ClassVar[PretrainedWeights | None] = None

@@ -1,8 +1,9 @@
 """A fingerprint of the code that can change a run's result, and of no other code.
 
 A run's fingerprint covers the training loop, its dataset, model and method, and what these import
-within the package. Comments, docstrings and layout do not count, so editing them repeats no run.
-Reports, tracking and the command line do not count either: the training loop does not import them.
+within the package and the user's folder of plug-ins. Comments, docstrings and layout do not count,
+so editing them repeats no run. Reports, tracking and the command line do not count either: the
+training loop does not import them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from clipnoise.plugins import OWN
 from clipnoise.run.spec import RunSpec
 
 PACKAGE = "clipnoise"
@@ -137,6 +140,8 @@ def _source(module: str) -> Path | None:
     if found is None or found.origin is None:
         return None
     place = Path(found.origin).parent.joinpath(*rest)
+    if module.startswith(f"{OWN}."):  # the user's folder is elsewhere
+        place = Path(sys.modules[OWN].__path__[0]).joinpath(*rest[1:])
     candidates = (place.with_suffix(".py"), place / "__init__.py")
     return next((file for file in candidates if file.is_file()), None)
 
@@ -148,6 +153,10 @@ def _read(module: str) -> tuple[str, frozenset[str]]:
     These are modules of the package that it imports at run time, also inside functions.
     """
     tree = _tree(module)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:  # relative to the module
+            package = ".".join(module.split(".")[: -node.level])
+            node.module, node.level = ".".join(filter(None, [package, node.module])), 0
     return ast.unparse(tree), _imports(_runtime_statements(tree))
 
 

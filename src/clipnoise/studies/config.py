@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
+from clipnoise.plugins import FOLDER
 from clipnoise.run.scheduler import SLOTS, Slots
 from clipnoise.tracking import Mode
 
@@ -65,6 +66,7 @@ class Config:
         reports: folder in which the reports appear.
         cache: folder of prepared datasets, shared by all runs.
         weights: folder of pretrained weights.
+        plugins: folder of the user's own methods, models and datasets; null for none.
         tracking: when a run is logged to MLflow: "live" while it trains, "after" at its end,
             "sync" once for all runs of a study, "off" never.
         device: "auto" takes a CUDA GPU if there is one. Apple's GPUs are not supported, because
@@ -82,6 +84,7 @@ class Config:
     reports: str = "reports"
     cache: str = "data"
     weights: str = "weights"
+    plugins: str | None = FOLDER
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False

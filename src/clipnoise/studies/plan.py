@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.plugins import plugins
+from clipnoise.plugins import FOLDER, plugins, use_folder
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, to_mapping
@@ -78,6 +78,7 @@ class Plan:
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
         """
+        use_folder(values.get("plugins", FOLDER))
         config = parse(Config, dict(values), file="config.yaml")
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"

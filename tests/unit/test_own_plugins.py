@@ -1,0 +1,199 @@
+"""Methods, models and datasets in a user's folder are found, checked and fingerprinted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent, indent
+
+import numpy as np
+import pytest
+
+import clipnoise
+from clipnoise.data.base import Dataset
+from clipnoise.errors import UserError
+from clipnoise.methods.registry import methods
+from clipnoise.models.base import Model
+from clipnoise.plugins import plugins
+
+HEAD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clipnoise.methods.base import *
+from clipnoise.methods.base import Clean, OracleMethod
+from clipnoise.data.base import Dataset
+from clipnoise.models.base import Model
+"""
+UPDATE = """
+def update(self, released, state, public):
+    (g,) = released
+    state["m"] = 0.9 * state["m"] + g
+    return -self.learning_rate * state["m"]
+"""
+
+
+def method(name: str, *lines: str, update: str = UPDATE, decorated: bool = True) -> str:
+    """Return the source of a method; what is wrong with it is in the arguments."""
+    decorator = "@dataclass(frozen=True, kw_only=True)\n" if decorated else ""
+    body = "\n".join([*lines, update]) or "pass"
+    return f"{HEAD}\n{decorator}class {name}(PrivateMethod):\n{indent(body, '    ')}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(tmp_path))
+    return tmp_path
+
+
+GOOD = ('id = "mine"', "query = ClippedMean()")
+
+
+def test_a_class_of_the_folder_is_a_plug_in_of_its_kind(folder: Path) -> None:
+    (folder / "mine.py").write_text(method("Mine", *GOOD, "beta: Decay = 0.5"))
+    (folder / "test_mine.py").write_text("raise SystemExit")
+    assert methods()["mine"].family() == "own"
+    assert "mine" not in plugins("clipnoise.models", Model)
+    gradients = np.ones((3, 2, 1)) / 2
+    constants = {"noise_multiplier": 1, "expected_batch_size": 2, "learning_rate": 1}
+    moved = clipnoise.replay(
+        "mine", {**constants, "clip_norm": 1}, np.zeros(1), gradients, np.zeros((3, 1))
+    )
+    np.testing.assert_allclose(np.diff(moved[:, 0]), -0.5 * np.array([1, 1.9, 2.71]))
+
+
+FAULTS = {
+    "no annotation": (method("A", *GOOD, "beta = 0.9"), "class A: beta needs a type, such as beta"),
+    "no annotation of an inherited option": (
+        method("A", *GOOD, "clip_norm = 0.9"),
+        "class A: clip_norm needs a type",
+    ),
+    "no decorator": (method("A", *GOOD, decorated=False), r"class A: it needs @dataclass\(frozen"),
+    "no query": (method("A", 'id = "mine"'), "class A: it has no query"),
+    "a query that is a class": (
+        method("A", 'id = "mine"', "query = ClippedMean"),
+        r"must be a value, such as ClippedMean\(",
+    ),
+    "no id": (method("MyOwn", "query = ClippedMean()"), "class MyOwn: it needs an id .* 'my-own'"),
+    "an id that no path can hold": (
+        method("A", 'id = "My own"', "query = ClippedMean()"),
+        "class A: it needs an id",
+    ),
+    "no update": (method("A", *GOOD, update=""), "class A: it has no update"),
+    "an update without a value": (
+        method("A", *GOOD, update="def update(self, released, state, public):\n    return"),
+        "class A: its update returns nothing",
+    ),
+    "a syntax error": (method("A", *GOOD, "x ="), r":\d+: SyntaxError: invalid syntax"),
+    "an error in its body": (method("A", *GOOD, "x = y"), r":\d+: NameError: name 'y'"),
+    "an oracle without its update": (
+        HEAD + "@dataclass(frozen=True, kw_only=True)\nclass A(OracleMethod):\n"
+        "    id = 'mine'\n    query = ClippedMean()\n",
+        "class A: it has no oracle_update",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_method_lacks_is_said_with_its_file_and_class(fault: str, folder: Path) -> None:
+    source, message = FAULTS[fault]
+    (folder / "mine.py").write_text(source)
+    with pytest.raises(UserError, match=rf"mine\.py(.|\n)*{message}"):
+        methods()
+
+
+def test_what_a_model_or_a_dataset_lacks_is_said_too(folder: Path) -> None:
+    decorator = "@dataclass(frozen=True, kw_only=True)"
+    (folder / "mine.py").write_text(
+        HEAD + f"{decorator}\nclass A(Model):\n    id = 'a'\n    title = 'A'\n"
+        f"{decorator}\nclass B(Dataset):\n    id = 'b'\n    prepare = print\n"
+    )
+    with pytest.raises(UserError, match=r"class A: it has no accepts; .*takes; .*build"):
+        plugins("clipnoise.models", Model)
+    with pytest.raises(UserError, match=r"class B: it has no title; .*signature; .*sizes; .*load"):
+        plugins("clipnoise.data", Dataset)
+
+
+def test_two_plug_ins_cannot_share_an_id(folder: Path) -> None:
+    (folder / "mine.py").write_text(method("A", 'id = "dp-sgd"', "query = ClippedMean()"))
+    with pytest.raises(UserError, match=r"mine\.py: class A: its id 'dp-sgd' is that of .*\.py"):
+        methods()
+
+
+def replayed(name: str) -> None:
+    settings = {"noise_multiplier": 1, "expected_batch_size": 1, "learning_rate": 1, "clip_norm": 1}
+    clipnoise.replay(name, settings, np.zeros(2), np.ones((2, 1, 2)), np.zeros((2, 2)))
+
+
+def test_a_state_that_is_read_and_never_written_is_an_error(folder: Path) -> None:
+    wrong = UPDATE.replace('0.9 * state["m"]', '0.9 * state["mm"]')
+    (folder / "mine.py").write_text(method("A", *GOOD, update=wrong))
+    with pytest.raises(UserError, match=r"class A: state\['mm'\] is read.*Did you mean 'm'"):
+        replayed("mine")
+
+
+def test_a_state_that_is_changed_in_place_is_written(folder: Path) -> None:
+    in_place = """
+    def update(self, released, state, public):
+        (g,) = released
+        return -state["m"].mul_(0.5).add_(g)
+    """
+    (folder / "mine.py").write_text(method("A", *GOOD, update=dedent(in_place)))
+    replayed("mine")
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [("g if state.step > 1 else None", "NoneType"), ("g[:1]", r"shape \(1,\)")]
+)
+def test_an_update_of_another_shape_is_an_error(value: str, found: str, folder: Path) -> None:
+    update = (
+        f"def update(self, released, state, public):\n    (g,) = released\n    return {value}\n"
+    )
+    (folder / "mine.py").write_text(method("A", *GOOD, update=update))
+    with pytest.raises(UserError, match=rf"class A: update must return .*shape \(2,\): {found}"):
+        replayed("mine")
+
+
+FINGERPRINT = (
+    "from clipnoise.run.fingerprint import fingerprint_of; "
+    "from clipnoise.methods.registry import methods; methods(); "
+    "print(fingerprint_of(['clipnoise.own.mine']))"
+)
+
+
+def fingerprint(folder: Path) -> str:
+    environment = {**os.environ, "CLIPNOISE_PLUGINS": str(folder)}
+    words = [sys.executable, "-c", FINGERPRINT]
+    return subprocess.check_output(words, env=environment, text=True)
+
+
+def test_the_fingerprint_covers_the_file_and_what_it_imports_from_the_folder(folder: Path) -> None:
+    (folder / "helpers.py").write_text("def half(x: float) -> float:\n    return x / 2\n")
+    (folder / "other.py").write_text("")
+    (folder / "mine.py").write_text("from .helpers import half\n" + method("A", *GOOD))
+    before = fingerprint(folder)
+    (folder / "other.py").write_text("x = 1\n")
+    (folder / "helpers.py").write_text("# halves\ndef half(x: float) -> float:\n    return x / 2\n")
+    assert fingerprint(folder) == before
+    (folder / "helpers.py").write_text("def half(x: float) -> float:\n    return x / 3\n")
+    changed = fingerprint(folder)
+    assert changed != before
+    (folder / "mine.py").write_text(
+        "from .helpers import half\n" + method("A", *GOOD, "b: int = 1")
+    )
+    assert fingerprint(folder) not in (before, changed)
+
+
+@pytest.mark.parametrize("named", ["plugins: elsewhere", ""])
+def test_the_program_reads_the_folder_from_the_configuration(named: str, tmp_path: Path) -> None:
+    place = tmp_path / ("elsewhere" if named else "plugins")
+    place.mkdir()
+    (place / "mine.py").write_text(method("Mine", *GOOD))
+    (tmp_path / "config.yaml").write_text(named or "scale: paper")
+    environment = {name: text for name, text in os.environ.items() if name != "CLIPNOISE_PLUGINS"}
+    code = "import sys; from clipnoise.cli import main; sys.exit(main(['methods']))"
+    words = [sys.executable, "-c", code]
+    shown = subprocess.check_output(words, cwd=tmp_path, env=environment, text=True)
+    assert "mine " in shown
