@@ -81,24 +81,24 @@ class State:
         like: a tensor with the shape, dtype and device of the parameters.
         step: t, counted from 1; 0 before the first step.
         buffers: the memory itself; plain data, so that a checkpoint can hold it.
-        unwritten: the buffers that were read and never written, with their version in torch.
+        unwritten: the buffers that were read before they were written.
     """
 
     like: Tensor
     step: int = 0
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    unwritten: dict[str, int] = field(default_factory=dict)
+    unwritten: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a buffer; one that was not written yet is zero, and must be by the step's end."""
         if name not in self.buffers:
-            self.buffers[name] = zeros = self.like.new_zeros(self.like.shape)
-            self.unwritten[name] = zeros._version
+            self.buffers[name] = self.like.new_zeros(self.like.shape)
+            self.unwritten.add(name)
         return self.buffers[name]
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.buffers[name] = value
-        self.unwritten.pop(name, None)
+        self.unwritten.discard(name)
 
     def require_written(self) -> None:
         """Refuse what was read in a step and not written: a mistyped name would read zeros.
@@ -106,7 +106,7 @@ class State:
         Raises:
             UserError: names the buffer, and the nearest one that is written.
         """
-        read = {n for n, version in self.unwritten.items() if self.buffers[n]._version == version}
+        read = {name for name in self.unwritten if not self.buffers[name]._version}  # not in place
         written = self.buffers.keys() - read
         for name in sorted(read):
             raise UserError(
