@@ -147,7 +147,8 @@ class State:
         Returns:
             x, shape (d,): the buffer itself.
         """
-        return self[name].mul_(beta).add_(value, alpha=1 - beta)
+        self[name] = self[name].mul_(beta).add_(value, alpha=1 - beta)
+        return self[name]
 
     def average(self, name: str, value: Tensor, beta: float) -> Tensor:
         """Update x as `decay` does and return it bias-corrected: x/(1−β^t), shape (d,), new."""
