@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from clipnoise.cli import warm
+from clipnoise.run import fingerprint
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
 
@@ -138,6 +139,14 @@ def test_a_child_does_not_outlive_its_command(start: Start) -> None:
 def test_what_a_child_has_imported_is_there_for_the_next(start: Start) -> None:
     assert ended(start("import", "colorsys"))[1] == "False\n"
     assert ended(start("import", "colorsys"))[1] == "True\n"
+
+
+def test_runs_share_what_was_read_of_the_training_code() -> None:
+    fingerprint._read.cache_clear()
+    warm._prepare_training()
+    read = fingerprint._read.cache_info().misses
+    fingerprint.fingerprint_of([warm.TRAINING])
+    assert fingerprint._read.cache_info().misses == read > 50
 
 
 def test_commands_run_at_the_same_time(start: Start) -> None:

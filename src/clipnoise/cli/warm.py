@@ -38,7 +38,7 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 STREAMS = (0, 1, 2)  # input, output, errors
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
-TRAIN, TRAINING = "train", "clipnoise.run.train"
+TRAIN, TRAINING, JOB = "train", "clipnoise.run.train", "clipnoise.run.job"
 PR_SET_PDEATHSIG = 1
 LENGTH = struct.Struct("=I")
 
@@ -278,7 +278,8 @@ class WarmProcess:
         request = _receive(self._listener.accept()[0])
         if request is None:
             return None
-        _import([TRAINING] if request.values["words"][0] == TRAIN else [])
+        if request.values["words"][0] == TRAIN:
+            _prepare_training()
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
             self._events.close()
@@ -330,6 +331,17 @@ def _receive(connection: socket.socket) -> Request | None:
         return None
     connection.settimeout(None)
     return Request(connection, streams, values, os.memfd_create("imported"))
+
+
+def _prepare_training() -> None:
+    """Do once what every run would do: import the training loop, and read its code.
+
+    A run takes the fingerprint of the code, and half of a short run would be reading it.
+    """
+    _import([TRAINING])
+    from clipnoise.run.fingerprint import closure
+
+    closure((JOB,))
 
 
 def _import(names: Iterable[str]) -> None:
