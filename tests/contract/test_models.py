@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tiny_models import MODELS, tiny
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Dataset, DenseExamples
@@ -158,6 +160,21 @@ def test_engines_agree_on_the_clipped_sum_of_every_query(model: str, shape: str)
 
     expected = run(VmapEngine)
     torch.testing.assert_close(run(FactoredEngine), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [pair for pair in PAIRS if SHAPES[pair[1]].task_name == "classification"],
+)
+def test_the_work_of_a_model_has_the_right_order_of_magnitude(model: str, shape: str) -> None:
+    signature, kind = SHAPES[shape], MODELS[model]
+    options = {"pretrained": False} if kind.pretrained_weights else {}
+    numbers = torch.float32 if signature.vocabulary is None else torch.int64
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        network = kind(**options).build(signature, WEIGHTS)
+        network(torch.zeros(1, *signature.shape, dtype=numbers))
+    counted = counter.get_total_flops() / math.prod(signature.shape)
+    assert 1 / 30 < counted / kind.work < 30
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 5, 5), (1, 300, 300)], ids=str)

@@ -29,6 +29,8 @@ REGISTRY = Registry().with_resources(
     (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
 )
 
+LONGER = {"expected_batch_size": 100, "steps": 50}
+
 
 def study(tmp_path: Path, name: str = "mine", **changes: Any) -> Path:
     panel = {
@@ -118,6 +120,22 @@ def test_runs_with_one_budget_share_one_calibration(tmp_path: Path) -> None:
     assert len(files) == 2
     (key, _) = (Path(file).stem for file in sorted(files))
     assert "--epsilon" in plan.calibration(key).options()
+
+
+def test_the_longest_runs_are_started_first(tmp_path: Path) -> None:
+    shorter, longer = study(tmp_path, "shorter"), study(tmp_path, "longer", training=LONGER)
+    plan = Plan.from_values({"studies": [str(shorter), str(longer)]}, tmp_path / "studies")
+    priorities = {
+        (name, run.spec.model.id): plan.priority(run.spec.hash)
+        for name in ("shorter", "longer")
+        for run in plan.study(name).runs
+    }
+    assert sorted(priorities, key=lambda key: priorities[key]) == [
+        ("shorter", "logistic"),
+        ("longer", "logistic"),
+        ("shorter", "cnn-small"),
+        ("longer", "cnn-small"),
+    ]
 
 
 def test_a_job_finds_its_run_in_a_study_that_is_not_configured(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ rule calibrate:
         f"{RESULTS}/calibration/{{key}}.json",
     log:
         f"{RESULTS}/logs/calibrate/{{key}}.log",
+    priority: 1000  # runs wait for it
     conda:
         LOCK
     params:

@@ -28,6 +28,7 @@ rule prepare:
         f"{CACHE}/{{prepared}}/manifest.json",
     log:
         f"{RESULTS}/logs/prepare/{{prepared}}.log",
+    priority: 1000  # runs wait for it
     conda:
         LOCK
     params:

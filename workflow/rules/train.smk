@@ -11,6 +11,7 @@ rule train:
         metrics=update(f"{RESULTS}/runs/{RUN}/metrics.csv"),
     log:
         f"{RESULTS}/runs/{RUN}/run.log",
+    priority: lambda wildcards: plan.priority(wildcards.hash)
     group:
         "train"
     conda:

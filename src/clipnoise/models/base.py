@@ -39,6 +39,8 @@ class Model:
         pretrained_weights: that the network can start from, in a folder named by its id below the
             weights folder; None where it always starts from random values.
         accepts: the examples that the model takes, in words; `takes` decides.
+        work: operations of a forward pass for each number of an example, roughly: the runs that
+            need most are started first.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -47,6 +49,7 @@ class Model:
     title: ClassVar[str]
     pretrained_weights: ClassVar[PretrainedWeights | None] = None
     accepts: ClassVar[str]
+    work: ClassVar[float] = 1000.0
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:

@@ -23,6 +23,7 @@ class Logistic(Model):
     """Multinomial logistic regression; for tags or numbers, one linear model each."""
 
     id: ClassVar[str] = "logistic"
+    work: ClassVar[float] = 20.0
     title: ClassVar[str] = "Logistic regression"
     accepts: ClassVar[str] = "vectors and images, with one output per class, tag or number"
 

@@ -33,6 +33,7 @@ class GCN(Model):
     """
 
     id: ClassVar[str] = "gcn"
+    work: ClassVar[float] = 250.0
     title: ClassVar[str] = "DP-GCN"
     accepts: ClassVar[str] = "nodes of a graph to classify, with their in-neighbours"
 

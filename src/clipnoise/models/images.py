@@ -55,6 +55,7 @@ class SmallCNN(ImageModel):
     """
 
     id: ClassVar[str] = "cnn-small"
+    work: ClassVar[float] = 2e3
     title: ClassVar[str] = "Small CNN"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels per side"
     sides: ClassVar[tuple[int, int]] = (8, 64)
@@ -94,6 +95,7 @@ class FiveLayerCNN(ImageModel):
     """
 
     id: ClassVar[str] = "cnn-5"
+    work: ClassVar[float] = 2e4
     title: ClassVar[str] = "CNN-5"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
     sides: ClassVar[tuple[int, int]] = (17, 64)
@@ -130,6 +132,7 @@ class ReleasedCNN(ImageModel):
     """
 
     id: ClassVar[str] = "cnn-5-released"
+    work: ClassVar[float] = 2e4
     title: ClassVar[str] = "CNN-5 (released)"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 39 pixels per side"
     sides: ClassVar[tuple[int, int]] = (8, 39)
@@ -170,6 +173,7 @@ class AveragedCNN(ImageModel):
     """
 
     id: ClassVar[str] = "cnn-5-averaged"
+    work: ClassVar[float] = 2e4
     title: ClassVar[str] = "CNN-5 (averaged)"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
     sides: ClassVar[tuple[int, int]] = (17, 64)
@@ -211,6 +215,7 @@ class ResNet18(ImageModel):
     """
 
     id: ClassVar[str] = "resnet-18"
+    work: ClassVar[float] = 8e5
     title: ClassVar[str] = "ResNet-18"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides: ClassVar[tuple[int, int]] = (16, 256)
@@ -262,6 +267,7 @@ class VisionTransformer(ImageModel):
     """
 
     id: ClassVar[str] = "vit"
+    work: ClassVar[float] = 2e6
     title: ClassVar[str] = "ViT"
     accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides: ClassVar[tuple[int, int]] = (16, 256)

@@ -34,6 +34,7 @@ class LSTM(Model):
     """
 
     id: ClassVar[str] = "lstm"
+    work: ClassVar[float] = 1e5
     title: ClassVar[str] = "LSTM"
     accepts: ClassVar[str] = "sequences of tokens to classify"
 
@@ -198,6 +199,7 @@ class BertBase(Bert):
     """
 
     id: ClassVar[str] = "bert-base"
+    work: ClassVar[float] = 2e8
     title: ClassVar[str] = "BERT-base"
     pretrained_weights: ClassVar[PretrainedWeights] = hub(
         "google-bert/bert-base-cased", "Apache-2.0"
@@ -215,6 +217,7 @@ class BertLarge(BertBase):
     """
 
     id: ClassVar[str] = "bert-large"
+    work: ClassVar[float] = 6e8
     title: ClassVar[str] = "BERT-large"
     pretrained_weights: ClassVar[PretrainedWeights] = hub(
         "google-bert/bert-large-cased", "Apache-2.0"
@@ -234,6 +237,7 @@ class TinyBert(Bert):
     """
 
     id: ClassVar[str] = "tiny-bert"
+    work: ClassVar[float] = 1e6
     title: ClassVar[str] = "TinyBERT"
     pretrained_weights: ClassVar[PretrainedWeights] = hub(
         "google/bert_uncased_L-2_H-128_A-2",
@@ -255,6 +259,7 @@ class RobertaBase(LanguageModel):
     """
 
     id: ClassVar[str] = "roberta-base"
+    work: ClassVar[float] = 2e8
     title: ClassVar[str] = "RoBERTa-base"
     pretrained_weights: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
     family: ClassVar[Literal["bert", "roberta"]] = "roberta"

@@ -7,6 +7,7 @@ logic of its own.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -155,6 +156,16 @@ class Plan:
         Only the process that plans jobs compares it; a job on a node starts sooner without.
         """
         return fingerprint(self.run(run_hash)) if self.plans_jobs else ""
+
+    def priority(self, run_hash: str) -> int:
+        """Return how early a run is started: the longest first, so that no core waits for another.
+
+        It is ten for each power of ten of the operations that the run takes.
+        """
+        spec = self.run(run_hash)
+        examples = spec.steps * spec.training.expected_batch_size * spec.method.iterates()
+        numbers = math.prod(spec.dataset.signature.shape)
+        return round(10 * math.log10(1 + examples * numbers * spec.model.work))
 
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""
