@@ -21,6 +21,7 @@ from page import write_page
 from ways import PLAIN
 
 from clipnoise.run.memory import keep_freed_memory
+from clipnoise.run.setup import exact_arithmetic
 
 
 def main() -> int:
@@ -28,7 +29,11 @@ def main() -> int:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as every training job does; all ways benefit alike
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        print("--device: cuda: torch finds no GPU here.", file=sys.stderr)
+        return 2
+    exact_arithmetic(device)  # as every training job
     arguments.output.mkdir(parents=True, exist_ok=True)
     repeat = partial(measure, repetitions=arguments.repetitions, device=device)
     chosen = partial(wanted, only=arguments.only)
@@ -66,6 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="examples in a batch")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="a GPU if there is one")
     parser.add_argument("--only", nargs="*", help="networks whose names contain one of these")
     return parser.parse_args()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 
@@ -94,6 +94,31 @@ def control(
 
     result = check_control(name, cache)
     _show(result, out, f"refuted by {', '.join(result['refuted_by']) or 'nothing'}")
+
+
+@options.command()
+def selfcheck(
+    device: Annotated[Literal["auto", "cpu", "cuda"], "Where to check."] = "auto",
+) -> int:
+    """Check that this machine computes what the guarantees assume, and how fast.
+
+    Gradient engines against float64 on the CPU, in float32 and bfloat16; the most that one example
+    adds; a resumed run against one without a stop; memory that runs out; the cost of a step. The
+    exit code is 1 if a check fails.
+    """
+    from clipnoise.audit.selfcheck import self_check
+
+    if device == "auto":
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"checking {device}", flush=True)
+    failed = 0
+    for found in self_check(device):
+        print(f"{'ok' if found.passed else 'FAILED':<8}{found.name:<20}{found.detail}", flush=True)
+        failed += not found.passed
+    print(f"{failed} checks failed" if failed else "all checks passed")
+    return 1 if failed else 0
 
 
 @options.command(audit)

@@ -18,7 +18,7 @@ def _files(**names: str) -> dict[str, str]:
 
 
 USERS = _files(
-    audit="audit reaccount",
+    audit="audit reaccount selfcheck",
     doctor="doctor",
     inventory="data methods papers weights",
     mlflow="mlflow-sync mlflow-ui",

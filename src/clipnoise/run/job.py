@@ -105,6 +105,7 @@ def run_job(
         OSError: the result files cannot be written.
         InterruptedRunError: the process was told to stop; the next call resumes the run.
     """
+    from clipnoise.run.setup import exact_arithmetic
     from clipnoise.run.train import train
 
     if spec.budget is not None and calibration is not None:
@@ -113,6 +114,7 @@ def run_job(
         import torch
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    exact_arithmetic(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)
     require_writable(folder)

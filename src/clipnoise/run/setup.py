@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,6 +82,20 @@ def step_key(spec: RunSpec, step: int) -> int:
     noise it is fresh and secret.
     """
     return secrets.randbits(64) if spec.secure_noise else derive("dropout", spec.seed, step)
+
+
+def exact_arithmetic(device: str) -> None:
+    """Let this process compute in full float32, and repeatably, where a GPU would rather be fast.
+
+    Convolutions in TF32 keep ten bits: a clipped vector would be longer than C. Sums in an order
+    that changes would make a resumed run differ from one that never stopped.
+    """
+    if device.startswith("cuda"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def on_device(splits: Splits, device: str) -> Splits:

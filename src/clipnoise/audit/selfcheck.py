@@ -1,0 +1,293 @@
+"""The self-check: whether a device computes what the guarantees assume, and how fast.
+
+Everything is compared with a reference in float64 on the CPU, on made-up examples and on the digits
+that come with scikit-learn. Nothing needs a network.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor, nn
+
+from clipnoise.core.clipping import Clipping
+from clipnoise.data.base import dataset_class
+from clipnoise.data.signature import Signature
+from clipnoise.errors import UserError
+from clipnoise.fields import Precision, parse
+from clipnoise.gradients.checks import made_up
+from clipnoise.gradients.clipping import clipped_sum
+from clipnoise.gradients.dropout import Masks
+from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.methods.registry import example_settings, method_class
+from clipnoise.models.base import model_class
+from clipnoise.run.memory import PhysicalBatch
+from clipnoise.run.setup import exact_arithmetic
+from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.run.train import Run
+
+IMAGES = Signature("image", (1, 28, 28), 10)
+WORDS = Signature("tokens", (24,), 3, vocabulary=100)
+NETWORKS = {
+    "logistic": ({}, IMAGES),
+    "cnn-5": ({}, IMAGES),
+    "lstm": ({"width": 16}, WORDS),
+    "tiny-bert": ({"pretrained": False, "layers": 2, "width": 32, "heads": 2}, WORDS),
+}
+FORMS = {
+    "plain": Clipping(0.1),
+    "scaled": Clipping(0.1, scale=torch.tensor(0.7)),
+    "two iterates": Clipping(0.1, weights=(0.9, 0.1)),
+}
+FACTORED_ONLY = ("lstm",)  # vmap has no rule for it
+EXAMPLES = 8
+# Relative to the length of the reference. bfloat16 keeps eight bits, and a gradient sums many.
+TOLERANCE: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.2}
+ROUNDING = 1e-5  # how far float32 may exceed C
+RESUMED = ("dp-adambc", "dp-pmlf")
+STEPS = 6
+TIMED, REPETITIONS, BATCH = ("logistic", "cnn-5", "tiny-bert"), 20, 64
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What one check found.
+
+    Attributes:
+        name: of the check.
+        passed: whether it found what it must.
+        detail: what it found, in words.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class _CheckFailedError(Exception):
+    """A check did not find what it must; the text says what it found."""
+
+
+def self_check(device: str) -> Iterator[Checked]:
+    """Check a device, and yield what each check found as soon as it is known.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Raises:
+        UserError: there is no such device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device: cuda: torch finds no GPU here; `clipnoise doctor` says why.")
+    exact_arithmetic(device)
+    checks: dict[str, Callable[[str], str]] = {
+        **{f"engines, {name}": partial(_engines, name) for name in NETWORKS},
+        "sensitivity": _sensitivity,
+        "resume": _resume,
+        "memory": _memory,
+        **{f"speed, {name}": partial(_speed, name) for name in TIMED},
+    }
+    for name, check in checks.items():
+        try:
+            yield Checked(name, True, check(device))
+        except _CheckFailedError as error:
+            yield Checked(name, False, str(error))
+        except Exception as error:  # a device can fail in any way; the other checks still count
+            yield Checked(name, False, f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A network, its losses and some examples."""
+
+    network: nn.Module
+    losses: Callable[[Tensor, Tensor], Tensor]
+    inputs: Tensor
+    targets: Tensor
+
+    def to(self, device: str, dtype: torch.dtype) -> _Case:
+        inputs = self.inputs.to(dtype) if self.inputs.is_floating_point() else self.inputs
+        network = deepcopy(self.network).to(device, dtype)
+        return replace(
+            self, network=network, inputs=inputs.to(device), targets=self.targets.to(device)
+        )
+
+    def engine(self, kind: type[GradientEngine]) -> GradientEngine:
+        return kind(self.network, self.losses)
+
+
+def _case(name: str, examples: int = EXAMPLES) -> _Case:
+    options, signature = NETWORKS[name]
+    draws = torch.Generator().manual_seed(0)
+    shape = (examples, *signature.shape)
+    if signature.vocabulary is None:
+        inputs = made_up(torch.zeros(1, *signature.shape), examples)
+    else:
+        inputs = torch.randint(1, signature.vocabulary, shape, generator=draws)
+    targets = torch.randint(signature.outputs, (examples,), generator=draws)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = parse(model_class(name), options).build(signature, Path("weights"))
+    return _Case(network.train(), signature.task.losses, inputs, targets)
+
+
+def _engines(name: str, device: str) -> str:
+    """Compare clipped sums with autograd in float64, one example at a time, on the CPU."""
+    case = _case(name)
+    exact = case.to("cpu", torch.float64)
+    reference = exact.engine(FactoredEngine)
+    theta = reference.flat.theta.clone()
+    iterates = [theta, theta + 0.01 * torch.sin(torch.arange(len(theta), dtype=theta.dtype))]
+    worst = dict.fromkeys(TOLERANCE, 0.0)
+    moved = case.to(device, torch.float32)
+    gradients = [_each_gradient(exact, reference, iterate) for iterate in iterates]
+    for kind in (FactoredEngine,) if name in FACTORED_ONLY else (FactoredEngine, VmapEngine):
+        engine = moved.engine(kind)
+        for words, form in FORMS.items():
+            count = len(form.weights)
+            expected = clipped_sum(gradients[:count], _on(form, theta))
+            given = [iterate.to(device, torch.float32) for iterate in iterates[:count]]
+            for precision, tolerance in TOLERANCE.items():
+                engine.precision = precision
+                found = engine.clipped_sum(moved.inputs, moved.targets, given, _on(form, given[0]))
+                error = float((found.cpu().double() - expected).norm() / expected.norm())
+                worst[precision] = max(worst[precision], error)
+                if not error < tolerance:
+                    raise _CheckFailedError(
+                        f"{kind.name}, {words}, {precision}: the clipped sum is {error:.1e} of its "
+                        f"length from the reference, more than {tolerance:g}"
+                    )
+    return ", ".join(f"{precision} within {error:.1e}" for precision, error in worst.items())
+
+
+def _each_gradient(case: _Case, engine: GradientEngine, theta: Tensor) -> Tensor:
+    """Return the gradient of each example by plain autograd, shape (b, d)."""
+    rows = []
+    for row in range(len(case.inputs)):
+        one, masks = slice(row, row + 1), Masks(0, torch.tensor([row]))
+        rows.append(engine.summed_gradient(case.inputs[one], case.targets[one], theta, masks))
+    return torch.stack(rows)
+
+
+def _on(form: Clipping, theta: Tensor) -> Clipping:
+    """Return a form with a scale of its own for each parameter, on the device of θ."""
+    if form.scale is None:
+        return form
+    places = torch.arange(len(theta), device=theta.device, dtype=torch.float64)
+    return replace(form, scale=(1 + 0.5 * torch.cos(places)).to(theta.dtype))
+
+
+def _sensitivity(device: str) -> str:
+    """Check that no example adds more than C, however long its gradient, and none adds nan."""
+    longest = 0.0
+    for name in NETWORKS:
+        case = _case(name).to(device, torch.float32)
+        engine = case.engine(FactoredEngine)
+        theta = engine.flat.theta.clone()
+        for stretch, precision in ((1.0, "float32"), (30.0, "float32"), (1.0, "bfloat16")):
+            engine.precision = "bfloat16" if precision == "bfloat16" else "float32"
+            for row in range(EXAMPLES):
+                chosen = slice(row, row + 1)
+                total = engine.clipped_sum(
+                    case.inputs[chosen], case.targets[chosen], [stretch * theta], Clipping(1e-3)
+                )
+                length = float(total.double().norm()) / 1e-3
+                longest = max(longest, length)
+                if not length <= 1 + ROUNDING:
+                    raise _CheckFailedError(f"{name}, {precision}: an example adds {length:.6f} C")
+        broken = engine.clipped_sum(
+            case.inputs, case.targets, [torch.full_like(theta, torch.inf)], Clipping(1e-3)
+        )
+        if float(broken.abs().max()) != 0:
+            raise _CheckFailedError(f"{name}: a gradient that is not finite adds something")
+    return f"an example adds at most {longest:.7f} C"
+
+
+def _resume(device: str) -> str:
+    """Check that a run goes on from its saved state as if it had never stopped, bit for bit."""
+    with TemporaryDirectory() as folder:
+        dataset_class("digits")().prepare(Path(folder))
+        for method in RESUMED:
+            prepared = partial(Run.prepare, _run_spec(method), Path(folder), device)
+            whole, resumed = (prepared(noise_multiplier=1.0) for _ in range(2))
+            batches = list(whole.batches())
+            for batch in batches[: STEPS // 2]:
+                whole.step(batch)
+            saved = {name: value.clone() for name, value in whole.get_state().items()}
+            resumed.set_state(saved)
+            for batch in batches[STEPS // 2 :]:
+                whole.step(batch)
+                resumed.step(batch)
+            if not torch.equal(whole.theta, resumed.theta):
+                raise _CheckFailedError(f"{method}: a resumed run differs from one without a stop")
+    return f"{', '.join(RESUMED)}: equal bit for bit"
+
+
+def _run_spec(method: str) -> RunSpec:
+    values = {
+        "dataset": "digits",
+        "model": "cnn-small",
+        "method": {"id": method, **example_settings(method_class(method))},
+        "privacy": {"noise_multiplier": 1.0},
+        "training": {"expected_batch_size": 64, "steps": STEPS},
+        "seed": 1,
+    }
+    return from_mapping(values)
+
+
+def _memory(device: str) -> str:
+    """Check that a physical batch that does not fit is halved until it does."""
+    if device == "cpu":
+        return "not tried: a CPU's memory has no limit of its own"
+    free, _ = torch.cuda.mem_get_info()
+    physical = PhysicalBatch(8)
+
+    def work(size: int) -> int:
+        torch.empty(size * (free // 3), dtype=torch.uint8, device=device)
+        return size
+
+    fitted = physical.fit(work)
+    if fitted != 2:
+        raise _CheckFailedError(f"8 pieces of a third of the memory were cut to {fitted}, not 2")
+    return "cut from 8 to 2 pieces, each a third of what is free"
+
+
+def _speed(name: str, device: str) -> str:
+    """Time a step of plain SGD and a clipped sum, in turns."""
+    case = _case(name, BATCH).to(device, torch.float32)
+    engine = case.engine(FactoredEngine)
+    theta, clipping = engine.flat.theta.clone(), Clipping(1.0)
+    parameters = [value for value in case.network.parameters() if value.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=0.0)
+
+    def plain() -> None:
+        optimizer.zero_grad()
+        torch.autograd.backward(case.losses(case.network(case.inputs), case.targets).sum())
+        optimizer.step()
+
+    def private() -> None:
+        engine.clipped_sum(case.inputs, case.targets, [theta], clipping)
+
+    seconds: dict[Callable[[], None], list[float]] = {plain: [], private: []}
+    for _ in range(REPETITIONS + 2):
+        for work, times in seconds.items():
+            times.append(_seconds(work, device))
+    usual, clipped = (1e3 * statistics.median(times[2:]) for times in seconds.values())
+    return f"{clipped:.2f} ms, {clipped / usual:.2f} times a plain step of {BATCH} examples"
+
+
+def _seconds(work: Callable[[], None], device: str) -> float:
+    started = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
