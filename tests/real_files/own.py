@@ -32,6 +32,31 @@ def write_parquet(cache: Path, name: str = "patients", counts: dict[str, int] = 
         pd.DataFrame(table(count, seed)).to_parquet(folder / f"{part}.parquet", index=False)
 
 
+def write_examples(folder: Path) -> None:
+    """Write the files that the documentation describes: a table, texts and images."""
+    import pandas as pd
+
+    draws = np.random.default_rng(0)
+    outcome = draws.permutation(np.arange(1250) % 5 // 4)  # one in five is ill
+    patients = {
+        "age": 30 + 20 * outcome + draws.integers(0, 40, 1250),
+        "weight": draws.normal(75, 12, 1250).round(1),
+        "outcome": np.array(["well", "ill"])[outcome],
+    }
+    pd.DataFrame(patients).to_csv(folder / "patients.csv", index=False)
+    common, telling = ["the", "offer", "meeting", "today"], [["lunch", "notes"], ["prize", "win"]]
+    mails = [
+        " ".join(draws.permutation([*draws.choice(common, 4), *draws.choice(telling[spam], 2)]))
+        for spam in outcome
+    ]
+    pd.DataFrame({"text": mails, "label": np.array(["ham", "spam"])[outcome]}).to_parquet(
+        folder / "mails.parquet"
+    )
+    labels = np.arange(250) % 10
+    pixels = draws.integers(0, 128, (250, 16, 16, 3)) + 12 * labels[:, None, None, None]
+    np.savez(folder / "photos.npz", pixels=pixels.astype("uint8"), label=labels)
+
+
 RAW: dict[str, Callable[[Path], None]] = {"own": write_parquet}
 OPTIONS: dict[str, dict[str, Any]] = {
     "own": {

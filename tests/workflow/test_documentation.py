@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from real_files import write_raw
-from real_files.own import write_parquet
+from real_files.own import write_examples
 
 from clipnoise.data.own import Own
 from clipnoise.fields import parse
@@ -62,12 +62,14 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (table,) = blocks(ROOT / "docs" / "studies.md", "csv")
     (folder / "reports" / "published" / "mine.csv").write_text(table)
     write_raw(folder / "data", "mnist")
+    write_examples(folder)
     return folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) -> None:
     """Snakemake and make say what they would do; what they do is tested on small studies."""
+    remove_own(checkout)
     for command in commands(page):
         words = shlex.split(command)
         if command.startswith(SERVERS):
@@ -80,16 +82,33 @@ def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) 
         run(words, checkout)
 
 
-def test_the_data_of_the_readme_are_planned_prepared_and_loaded(checkout: Path) -> None:
-    (block,) = [text for text in blocks(ROOT / "README.md", "yaml") if "id: own" in text]
-    panel = yaml.safe_load(block)
-    (values,) = panel["datasets"]
-    dataset = parse(Own, {name: value for name, value in values.items() if name != "id"})
+def remove_own(checkout: Path) -> None:
+    """Remove the data that pages describe, as no page has done so yet."""
+    for name in ("patients", "mails", "photos"):
+        shutil.rmtree(checkout / "data" / "raw" / name, ignore_errors=True)
+
+
+def described(block: str) -> Own:
+    (values,) = yaml.safe_load(block)["datasets"]
+    return parse(Own, {name: value for name, value in values.items() if name != "id"})
+
+
+OWN_DATA = [block for block in blocks(ROOT / "docs" / "own.md", "yaml") if "id: own" in block]
+
+
+@pytest.mark.parametrize("block", OWN_DATA, ids=lambda block: described(block).name)
+def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
+    block: str, checkout: Path
+) -> None:
+    dataset = described(block)
+    remove_own(checkout)
+    calls = [command for command in commands(ROOT / "docs" / "own.md") if dataset.name in command]
+    assert [run(shlex.split(call), checkout) for call in calls][-1] == block
     study = yaml.safe_load(blocks(ROOT / "docs" / "studies.md", "yaml")[0])
+    model = {"features": "logistic", "text": "lstm", "image": "cnn-small"}[dataset.kind]
+    panel = {**yaml.safe_load(block), "models": [model]}
     study["panels"]["comparison"] |= panel
     (checkout / "workflow" / "studies" / "own.yaml").write_text(yaml.safe_dump(study))
-    counts = {"train": dataset.training_file, "test": dataset.test_file}
-    write_parquet(checkout / "data", dataset.name, counts)
     planned = run(["snakemake", "-n", "--cores", "1", "reports/own/report.pdf"], checkout)
     assert f"data/{dataset.prepared}/manifest.json" in planned
     run(["clipnoise", "data", "prepare", *shlex.split(dataset.invocation)], checkout)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import click
 import yaml
@@ -14,8 +14,11 @@ import yaml
 from clipnoise.cli import options
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
+from clipnoise.data.describe import Form, block, cut_off, describe
+from clipnoise.data.own import FORMS, SOURCES, Own, own_file
 from clipnoise.data.remote import RawFiles
 from clipnoise.data.signature import Signature
+from clipnoise.errors import UserError
 from clipnoise.fields import adapter, parse, to_plain
 from clipnoise.files import write_atomically
 from clipnoise.methods.catalogue import catalogue, method_page
@@ -144,6 +147,55 @@ def prepare_dataset(
         dataset.raw_files(cache).verify()
     dataset.prepare(cache, weights)
     print(f"{dataset.id}: prepared in {cache / dataset.prepared}")
+
+
+@options.command(data, name="describe")
+def describe_dataset(
+    file: Annotated[Path, options.ARGUMENT],
+    target: Annotated[str, "The column or array to predict."],
+    inputs: Annotated[Sequence[str], "Columns or arrays of an example; all others if none."] = (),
+    kind: Annotated[Form | None, "What an example is, where a guess would be wrong."] = None,
+    channels: Annotated[Literal["first", "last"] | None, "Where images have colours."] = None,
+    tokenizer: Annotated[str | None, "Of a text: a folder below the weights folder."] = None,
+    name: Annotated[str | None, "Of the dataset; by default of the file or its folder."] = None,
+    split: Annotated[float | None, "Cut off this share as a test file, into the cache."] = None,
+    weights: options.Weights = options.WEIGHTS,
+    cache: options.Cache = options.CACHE,
+) -> None:
+    """Print what a study says of a training FILE and the test file beside it.
+
+    The files are called train and test, with suffix .csv, .parquet or .npz. The one FILE there is
+    can be cut in two with --split.
+    """
+    train = file
+    name = name or (file.parent.resolve().name if file.stem == SOURCES[0] else file.stem)
+    folder = cache / "raw" / name
+    if not file.is_file() or file.suffix not in FORMS:
+        raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
+    if split is not None:
+        if not 0 < split < 1:
+            raise UserError(f"--split: {split} is no share between 0 and 1.")
+        train, test = cut_off(file, split, folder)
+    elif file.stem != SOURCES[0]:
+        raise UserError(f"{file}: where is the test file? Cut one off with --split 0.2, or call "
+                        f"the two files train{file.suffix} and test{file.suffix}.")  # fmt: skip
+    else:
+        test = own_file(file.parent, SOURCES[1])
+    described = describe(
+        train, test, name=name, target=target, inputs=tuple(inputs), kind=kind, channels=channels,
+        tokenizer=tokenizer, weights=weights,
+    )  # fmt: skip
+    lines = yaml.safe_dump(
+        {"datasets": [block(described)]}, sort_keys=False, default_flow_style=None, width=10_000
+    )
+    print(f"# For a panel of a study. It is public: the sizes{_and_shares(described)}, too.")
+    if train.parent.resolve() != folder.resolve():
+        print(f"# Put {train.name} and {test.name} into {folder}.")
+    print(lines, end="")
+
+
+def _and_shares(dataset: Own) -> str:
+    return " and the shares of the classes" if dataset.validation_per_class else ""
 
 
 def _dataset(name: str, options: str = "{}") -> Dataset:

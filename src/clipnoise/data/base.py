@@ -428,12 +428,23 @@ class Partitioned(Dataset):
         sizes = (train, self.validation_examples, test, self.public_examples)
         return dict(zip(PARTS, sizes, strict=True))
 
-    def positions(self, available: Mapping[str, int]) -> dict[str, Tensor]:
+    def shuffled(self, labels: np.ndarray) -> Tensor:
+        """Return the rows of the training file, shape (n,), as parts are cut: validation first.
+
+        Args:
+            labels: of the training file, shape (n, …).
+        """
+        return torch.randperm(len(labels), generator=generator("split", self.split_seed))
+
+    def positions(
+        self, available: Mapping[str, int], order: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Return the positions of each part's examples in its file, int64 of shape (size,).
 
         Args:
             available: number of examples in the prepared file of each part. Public examples come
                 from the training file, and so do those for validation without a validation file.
+            order: of the training file, if not at random.
 
         Raises:
             UserError: there are fewer than requested.
@@ -444,7 +455,10 @@ class Partitioned(Dataset):
         self.require(train + held_out + public, available["train"], "training")
         self.require(test, available["test"], "test")
         self.require(validation, available["validation"], "validation")
-        order = torch.randperm(available["train"], generator=generator("split", self.split_seed))
+        if order is None:
+            order = torch.randperm(
+                available["train"], generator=generator("split", self.split_seed)
+            )
         fixed = {
             part: torch.randperm(available[part], generator=generator("split", 0))
             for part in ("validation", "test")
@@ -477,7 +491,8 @@ class Partitioned(Dataset):
         arrays, provenance = self.read(cache)
         files = {"train": "train", "public": "train", "test": self.test_part}
         files["validation"] = "validation" if self.validation_file else "train"
-        rows = self.positions({part: len(arrays[f"{file}_labels"]) for part, file in files.items()})
+        available = {part: len(arrays[f"{file}_labels"]) for part, file in files.items()}
+        rows = self.positions(available, self.shuffled(arrays["train_labels"]))
         owners = arrays.get("train_users")
         users = None if owners is None else torch.from_numpy(owners[rows["train"].numpy()])
         return Splits.build(

@@ -4,55 +4,84 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.images import Scaled
-from clipnoise.data.labelled import parquet_rows
 from clipnoise.data.remote import digest
-from clipnoise.data.rows import StoredRows
-from clipnoise.data.signature import Signature
-from clipnoise.errors import UserError, unknown
-from clipnoise.fields import Count, to_plain
+from clipnoise.data.rows import RaggedWriter, Rows, SparseRows, StoredRows
+from clipnoise.data.signature import Kind, Signature
+from clipnoise.data.text import Tokenizer
+from clipnoise.errors import UserError, nearest, unknown
+from clipnoise.fields import Count, Natural, to_plain
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from torch import Tensor
 else:
-    from clipnoise.lazy import np
+    from clipnoise.lazy import np, torch
 
-FORMS = (".parquet", ".npz")
+logger = logging.getLogger(__name__)
+
+FORMS = (".csv", ".parquet", ".npz")
 SOURCES = ("train", "test")
-CUT = ("split_seed", "train_examples", "validation_examples", "public_examples", "test_examples")
+CUT = (
+    "split_seed",
+    "train_examples",
+    "validation_examples",
+    "validation_per_class",
+    "public_examples",
+    "test_examples",
+)
+TEXTS = ("text", "words")
+SEEN_AS: dict[str, Kind] = {
+    "features": "features",
+    "image": "image",
+    "tokens": "tokens",
+    "text": "tokens",
+    "words": "features",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Partitioned):
-    """A training file and a test file, as NumPy archives or Parquet.
+    """A training file and a test file, as CSV, Parquet or NumPy archives.
 
-    They lie in `<cache>/raw/<name>` and are called train and test, with suffix .npz or .parquet.
-    What the options say about them is public: a study is planned from it without the data, and the
-    files are checked against it when they are prepared.
+    They lie in `<cache>/raw/<name>` and are called train and test, with suffix .csv, .parquet or
+    .npz. What the options say about them is public: a study is planned from it without the data,
+    and the files are checked against it when they are prepared.
 
     Attributes:
         name: of the folder.
         inputs: the arrays or columns that make up an example: several of one number each, or one
-            of lists or of arrays.
+            of lists, of arrays or of text.
         target: the array or column to predict.
         kind: "features": numbers; "image": bytes 0 to 255, scaled to [0, 1], or floats as they
-            are; "tokens": ids from 1, padded with 0 to the longest sequence.
-        shape: of an example: (features,), (channels, height, width) or (longest,).
+            are; "tokens": ids from 1, padded with 0 to the longest sequence; "text": ids of its
+            tokens; "words": how often each hashed word occurs in a text, divided by its words.
+        shape: of an example: (features,), (channels, height, width), (longest,) for tokens and
+            text, (hashed words,).
+        channels: whether the file has the colours of a pixel "first" or "last", after its row and
+            column; for images of several channels only.
         outputs: number of classes, tags or numbers to predict.
-        task: what the target is: a class from 0; tags as 0 and 1; or numbers.
-        vocabulary: number of token ids, including 0; for tokens only.
+        classes: the labels in the file, in the order in which they are numbered; empty where they
+            are the numbers from 0.
+        task: what the target is: a class; tags as 0 and 1; or numbers.
+        vocabulary: number of token ids, including 0; for tokens and text only.
+        tokenizer: of a text: the folder of a model below the weights folder; None hashes its words.
         training_file: examples in the training file.
         test_file: examples in the test file.
+        validation_per_class: how many of the validation examples are of each class. This is as
+            public as every size, and so no private example decides which others are private.
     """
 
     id: ClassVar[str] = "own"
@@ -65,28 +94,61 @@ class Own(Partitioned):
     name: str = "own"
     inputs: tuple[str, ...] = ("inputs",)
     target: str = "target"
-    kind: Literal["features", "image", "tokens"] = "features"
+    kind: Literal["features", "image", "tokens", "text", "words"] = "features"
     shape: tuple[Count, ...] = (1,)
+    channels: Literal["first", "last"] | None = None
     outputs: Count = 2
+    classes: tuple[str | int, ...] = ()
     task: Literal["classification", "multi-label", "regression"] = "classification"
     vocabulary: Count | None = None
+    tokenizer: str | None = None
     training_file: Count = 1000  # type: ignore[misc]
     test_file: Count = 200  # type: ignore[misc]
     validation_examples: Count = 100
+    validation_per_class: tuple[Natural, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
-            raise ValueError(f"name must consist of letters, digits, - and _, got {self.name!r}")
-        axes = 3 if self.kind == "image" else 1
-        if len(self.shape) != axes:
-            raise ValueError(f"shape must have {axes} numbers for {self.kind}, got {self.shape}")
-        if (self.vocabulary is None) == (self.kind == "tokens"):
-            raise ValueError("vocabulary must be given for tokens, and for no other kind")
+        for message, wrong in self._contradictions().items():
+            if wrong:
+                raise ValueError(message)
+
+    def _contradictions(self) -> Mapping[str, bool]:
+        """Return what may be wrong with the description, and whether it is."""
+        image, kinds = self.kind == "image", ("tokens", "text")
+        axes = 3 if image else 1
+        coloured = image and len(self.shape) == 3 and self.shape[0] > 1
+        counts, classifies = self.validation_per_class, self.task == "classification"
+        sums = (len(counts), sum(counts)) == (self.outputs, self.validation_examples)
+        return {
+            f"name must consist of letters, digits, - and _, got {self.name!r}": not re.fullmatch(
+                r"[A-Za-z0-9_-]+", self.name
+            ),
+            f"shape must have {axes} numbers for {self.kind}, got {self.shape}": (
+                len(self.shape) != axes
+            ),
+            "channels must say where the file has the colours of a pixel, first or last": (
+                coloured and self.channels is None
+            ),
+            "channels is for images only": self.channels is not None and not image,
+            "vocabulary must be given for tokens and text, and for no other kind": (
+                (self.vocabulary is None) == (self.kind in kinds)
+            ),
+            "tokenizer is for text only": self.tokenizer is not None and self.kind != "text",
+            f"classes are {len(self.classes)}, but outputs is {self.outputs}": (
+                bool(self.classes) and len(self.classes) != self.outputs
+            ),
+            "classes are for classification only": bool(self.classes) and not classifies,
+            "classes must differ": len(set(map(str, self.classes))) < len(self.classes),
+            "validation_per_class must have a number for each class, with validation_examples as "
+            "their sum": bool(counts) and not (sums and classifies),
+        }
 
     @property
     def signature(self) -> Signature:
-        return Signature(self.kind, self.shape, self.outputs, self.task, self.vocabulary)
+        kind = SEEN_AS[self.kind]
+        meaning = (self.tokenizer or "hashed words") if self.kind in TEXTS else ""
+        return Signature(kind, self.shape, self.outputs, self.task, self.vocabulary, meaning)
 
     @property
     def prepared(self) -> str:
@@ -101,86 +163,196 @@ class Own(Partitioned):
         described = {name: value for name, value in to_plain(self).items() if name not in CUT}
         return {**described, "validation_examples": 1}  # the default may be more than there are
 
+    def shuffled(self, labels: np.ndarray) -> Tensor:
+        """Return the rows of the training file, those for validation first.
+
+        Where classes have their shares, these are the first rows of each class: removing a private
+        example, which is none of them, changes nothing else.
+        """
+        order = super().shuffled(labels)
+        chosen = torch.zeros(len(order), dtype=torch.bool)
+        for label, count in enumerate(self.validation_per_class):
+            rows = torch.from_numpy(labels[order.numpy()] == label).nonzero()[:, 0]
+            self.require(count, len(rows), f"class {label} of the training")
+            chosen[rows[:count]] = True
+        return torch.cat([order[chosen], order[~chosen]])
+
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         arrays: dict[str, np.ndarray] = {}
         raw: dict[str, dict[str, str]] = {}
         declared = dict(zip(SOURCES, (self.training_file, self.test_file), strict=True))
         for part, count in declared.items():
-            path = self._path(cache / "raw" / self.name, part)
-            read = _read_npz if path.suffix == ".npz" else _read_parquet
-            columns = read(path, (*self.inputs, self.target))
+            path = own_file(cache / "raw" / self.name, part)
+            columns = read_columns(path, (*self.inputs, self.target))
             try:
-                inputs = self._examples([columns[name] for name in self.inputs])
-                targets = self._targets(_numbers(columns[self.target]))
-                for name, values in (("inputs", inputs), ("targets", targets)):
+                for name, values in columns.items():
                     if len(values) != count:
-                        raise ValueError(f"{len(values):,} {name}, but {count:,} are declared")
+                        raise ValueError(
+                            f"{len(values):,} rows of {name}, but {count:,} are declared"
+                        )
+                arrays[f"{part}_labels"] = self._targets(columns[self.target])
+                inputs = [columns[name] for name in self.inputs]
+                found = self._prepared(path, inputs, cache, weights or cache.parent / "weights")
+                arrays |= {f"{part}_{name}": values for name, values in found.items()}
             except ValueError as error:
                 raise UserError(f"{path}: {error}.") from None
-            arrays |= {f"{part}_inputs": inputs, f"{part}_labels": targets}
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
         self.write(cache, arrays, **{"raw files": raw})
 
-    def _path(self, folder: Path, part: str) -> Path:
-        """Return the file of a part, in either form."""
-        names = [f"{part}{form}" for form in FORMS]
-        paths = [folder / name for name in names if (folder / name).is_file()]
-        if len(paths) != 1:
-            raise UserError(
-                f"{folder}: expected one file {' or '.join(names)}, found {len(paths)}."
-            )
-        return paths[0]
-
-    def _examples(self, columns: list[Any]) -> np.ndarray:
-        """Return inputs as stored, of shape (n, *shape), from their arrays or columns."""
-        if self.kind == "tokens":
-            return self._tokens(columns)
-        arrays = [_numbers(column) for column in columns]
+    def _prepared(
+        self, path: Path, columns: list[Any], cache: Path, weights: Path
+    ) -> dict[str, np.ndarray]:
+        """Return inputs as stored: one array of shape (n, *shape), or counts of hashed words."""
+        if self.kind in ("tokens", *TEXTS) and len(columns) != 1:
+            raise ValueError(f"inputs of {self.kind} are one array or one column")
+        if self.kind == "words":
+            return self._counts(columns[0], cache)
+        if self.kind == "text":
+            columns = [list(self._ids(columns[0], weights))]
+        if SEEN_AS[self.kind] == "tokens":
+            return {"inputs": self._tokens(columns[0])}
+        arrays = [numbers_in(column) for column in columns]
         joined = arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
-        if joined.ndim == 0 or math.prod(joined.shape[1:]) != math.prod(self.shape):
+        if self.kind == "image":
+            return {"inputs": self._images(path, joined)}
+        if math.prod(joined.shape[1:]) != math.prod(self.shape):
             raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is declared")
-        joined = joined.reshape(-1, *self.shape)
-        if self.kind == "image" and joined.dtype.kind in "iu":
-            _require_range("the pixel", joined, 256)
-            return joined.astype("uint8")
-        return _finite("inputs", joined)
+        return {"inputs": _finite("inputs", joined.reshape(-1, *self.shape))}
 
-    def _tokens(self, columns: list[Any]) -> np.ndarray:
+    def _images(self, path: Path, images: np.ndarray) -> np.ndarray:
+        """Return images with their channels first, as bytes or floats."""
+        channels, height, width = self.shape
+        first, last = (channels, height, width), (height, width, channels)
+        stored = last if self.channels == "last" else first
+        either = {first, last, (height, width)} if channels == 1 else set()
+        if images.shape[1:] not in {stored, (math.prod(stored),), *either}:
+            where = f" with channels {self.channels}" if self.channels else ""
+            raise ValueError(f"images of shape {images.shape[1:]}, but {stored}{where} is declared")
+        images = images.reshape(-1, *stored)
+        images = np.moveaxis(images, -1, 1) if self.channels == "last" else images
+        if images.dtype.kind in "iu":
+            _require_range("the pixel", images, 256)
+            return images.astype("uint8")
+        if images.max(initial=0) > 1:
+            logger.warning(
+                "%s: pixels are floats of up to %g, and are left as they are. Whole numbers from 0 "
+                "to 255 would be scaled to [0, 1].", path, images.max()
+            )  # fmt: skip
+        return _finite("inputs", images)
+
+    def _tokens(self, rows: Any) -> np.ndarray:
         """Return token ids, int32 of shape (n, longest), padded with 0."""
         assert self.vocabulary is not None
-        if len(columns) != 1:
-            raise ValueError("inputs of tokens are one array, or one column of lists")
-        padded = np.zeros((len(columns[0]), *self.shape), dtype="int64")
-        for number, row in enumerate(columns[0]):
-            ids = _numbers(row)
+        padded = np.zeros((len(rows), *self.shape), dtype="int64")
+        for number, row in enumerate(rows):
+            ids = numbers_in(row) if len(row) else np.zeros(0, "int64")
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(ids) > len(padded[number]):
                 raise ValueError(f"row {number} is not a list of up to {self.shape[0]} token ids")
             padded[number, : len(ids)] = ids
         _require_range("the token id", padded, self.vocabulary)
         return padded.astype("int32")
 
-    def _targets(self, targets: np.ndarray) -> np.ndarray:
+    def _ids(self, texts: Any, weights: Path) -> Iterator[np.ndarray]:
+        """Yield the token ids of each text, of its hashed words if there is no tokenizer."""
+        longest, vocabulary = self.shape[0], self.vocabulary or 0
+        found = words_of(texts)
+        if self.tokenizer is None:
+            for words in found:
+                yield 1 + _hashed(words[:longest], vocabulary - 1)
+        else:
+            tokenizer = Tokenizer(self.tokenizer, weights, longest, vocabulary)
+            yield from tokenizer.encode((text,) for text, _ in zip(texts, found, strict=True))
+
+    def _counts(self, texts: Any, cache: Path) -> dict[str, np.ndarray]:
+        """Return the hashed words of all texts, and how often each occurs, as sparse rows."""
+        columns, values = RaggedWriter(cache, "int32"), RaggedWriter(cache, "float32")
+        for words in words_of(texts):
+            places, counts = np.unique(_hashed(words, self.shape[0]), return_counts=True)
+            columns.append(places)
+            values.append(counts / max(len(words), 1))
+        starts, places = columns.arrays()
+        return {"starts": starts, "columns": places, "values": values.arrays()[1]}
+
+    def _targets(self, targets: Any) -> np.ndarray:
         """Return targets as stored."""
         if self.task == "classification":
-            if targets.ndim != 1 or targets.dtype.kind not in "iub":
+            numbers = self._numbered(targets)
+            if numbers.ndim != 1 or numbers.dtype.kind not in "iub":
                 raise ValueError(f"{self.target} must hold one whole number per example")
-            _require_range("the label", targets, self.outputs)
-            return targets.astype("int64")
-        wanted = (len(targets), self.outputs)
-        if targets.shape != wanted and (targets.ndim != 1 or self.outputs != 1):
-            raise ValueError(f"{self.target} has shape {targets.shape}, but {wanted} is declared")
-        numbers = _finite(self.target, targets.reshape(wanted))
-        if self.task == "multi-label" and not ((numbers == 0) | (numbers == 1)).all():
+            _require_range("the label", numbers, self.outputs)
+            return numbers.astype("int64")
+        numbers, wanted = numbers_in(targets), (len(targets), self.outputs)
+        if numbers.shape != wanted and (numbers.ndim != 1 or self.outputs != 1):
+            raise ValueError(f"{self.target} has shape {numbers.shape}, but {wanted} is declared")
+        floats = _finite(self.target, numbers.reshape(wanted))
+        if self.task == "multi-label" and not ((floats == 0) | (floats == 1)).all():
             raise ValueError(f"{self.target} must hold 0 and 1 only")
-        return numbers
+        return floats
+
+    def _numbered(self, labels: Any) -> np.ndarray:
+        """Return labels as numbers: their places among the classes, where these are named."""
+        if not self.classes:
+            if any(isinstance(label, str) for label in labels):
+                raise ValueError(
+                    f"{self.target} holds text: name its classes in the study, in the order in "
+                    f"which they are to be numbered: classes: [{', '.join(labels_in(labels)[:9])}]"
+                )
+            return numbers_in(labels)
+        place = {str(label): number for number, label in enumerate(self.classes)}
+        for label in labels_in(labels):
+            if label not in place:
+                allowed = ", ".join(place)
+                raise ValueError(
+                    f"the label {label!r} is no class.{nearest(label, place)} classes: {allowed}"
+                )
+        return np.array([place[str(label)] for label in labels])
 
     def load(self, cache: Path) -> Splits:
         def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
-            inputs, targets = arrays[f"{file}_inputs"], arrays[f"{file}_labels"]
-            transform = Scaled() if inputs.dtype == "uint8" else _wide
-            return Examples(StoredRows(inputs, chosen, transform), StoredRows(targets, chosen))
+            inputs: Rows
+            if self.kind == "words":
+                names = ("starts", "columns", "values")
+                starts, columns, values = (arrays[f"{file}_{name}"] for name in names)
+                width = self.shape[0]
+                inputs = SparseRows(starts, columns, values, width, chosen, torch.float32)
+            else:
+                stored = arrays[f"{file}_inputs"]
+                transform = Scaled() if stored.dtype == "uint8" else _wide
+                inputs = StoredRows(stored, chosen, transform)
+            return Examples(inputs, StoredRows(arrays[f"{file}_labels"], chosen))
 
         return self.cut(cache, take)
+
+
+def own_file(folder: Path, part: str) -> Path:
+    """Return the file of a part, in whichever form it is there.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    names = [f"{part}{form}" for form in FORMS]
+    paths = [folder / name for name in names if (folder / name).is_file()]
+    if len(paths) != 1:
+        raise UserError(f"{folder}: expected one file {' or '.join(names)}, found {len(paths)}.")
+    return paths[0]
+
+
+def labels_in(values: Any) -> list[str]:
+    """Return the different labels of a column, as text, in order."""
+    return [str(label) for label in np.unique(np.asarray(values))]
+
+
+def words_of(texts: Any) -> Iterator[list[str]]:
+    """Yield the words of each text, in lower case; what is no text raises ValueError."""
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"row {number} is no text")
+        yield re.findall(r"\w+(?:'\w+)?", text.lower())
+
+
+def _hashed(words: list[str], count: int) -> np.ndarray:
+    """Return a number from 0 to count − 1 for each word, the same everywhere."""
+    return np.array([zlib.crc32(word.encode()) % count for word in words], dtype="int64")
 
 
 def _wide(taken: Tensor) -> Tensor:
@@ -188,7 +360,7 @@ def _wide(taken: Tensor) -> Tensor:
     return taken if taken.is_floating_point() else taken.long()
 
 
-def _numbers(values: Any) -> np.ndarray:
+def numbers_in(values: Any) -> np.ndarray:
     """Return numbers as an array; lists of different lengths raise ValueError."""
     try:
         numbers = np.asarray(values)
@@ -214,19 +386,61 @@ def _require_range(name: str, values: np.ndarray, count: int) -> None:
         raise ValueError(f"{name} {wrong.flat[0]}; allowed are 0 to {count - 1}")
 
 
-def _read_npz(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return some arrays of an archive."""
+def read_columns(path: Path, names: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """Read arrays of an archive, or columns of a table: arrays of numbers, or lists.
+
+    Args:
+        path: a file whose suffix is one of FORMS.
+        names: which ones, in order; None for all.
+
+    Raises:
+        UserError: the file is damaged, or lacks one of them, or has a missing value.
+    """
+    return (_read_npz if path.suffix == ".npz" else _read_table)(path, names)
+
+
+def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            for name in names:
-                if name not in archive:
-                    raise unknown("array", name, archive.files, file=str(path))
-            return {name: archive[name] for name in names}
+            chosen = _known("array", names, archive.files, path)
+            return {name: np.atleast_1d(archive[name]) for name in chosen}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path}: truncated, damaged or not of plain arrays ({error}).") from None
 
 
-def _read_parquet(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return some columns of a Parquet file."""
-    columns = list(zip(*parquet_rows(path, names), strict=True)) or [()] * len(names)
-    return dict(zip(names, columns, strict=True))
+def _read_table(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
+    import pyarrow  # type: ignore[import-untyped]
+
+    table, columns = read_table(path), {}
+    for name in _known("column", names, table.column_names, path):
+        column = table.column(name)
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise UserError(f"{path}: {name}: a missing value in row {row}.")
+        plain = pyarrow.types.is_primitive(column.type)
+        columns[name] = column.to_numpy() if plain else column.to_pylist()
+    return columns
+
+
+def _known(
+    kind: str, names: tuple[str, ...] | None, there: list[str], path: Path
+) -> tuple[str, ...]:
+    for name in names or ():
+        if name not in there:
+            raise unknown(kind, name, there, file=str(path))
+    return tuple(there) if names is None else names
+
+
+def read_table(path: Path) -> Any:
+    """Return a CSV or Parquet file as a table of pyarrow.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    try:
+        return csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not such a table, or truncated or damaged ({error}).") from None

@@ -18,6 +18,7 @@ from clipnoise.data.base import Examples, TokenCounts
 from clipnoise.data.rows import RaggedRows, Rows
 from clipnoise.data.signature import NO_TARGET
 from clipnoise.errors import UserError
+from clipnoise.models.pretrained import Weights
 from clipnoise.seeds import GAMMA, derive, mix64
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Tokens:
         padding: the id of padding in the tokenizer's own numbering.
         mask: the id of the mask.
         words: the first id of ordinary tokens; lower ids are special tokens.
-        names: of padding and mask in the file.
+        names: of padding and mask in the file, where these are known.
         lowercase: whether text is lowercased, where the file is a plain vocabulary.
     """
 
@@ -54,7 +55,7 @@ class Tokens:
     padding: int
     mask: int
     words: int
-    names: tuple[str, str]
+    names: tuple[str, ...]
     lowercase: bool = False
 
     @property
@@ -64,7 +65,7 @@ class Tokens:
 
 
 BERT_NAMES = ("[PAD]", "[MASK]")
-TOKENIZERS: dict[TokenizerName, Tokens] = {
+TOKENIZERS: dict[str, Tokens] = {
     "bert-base": Tokens(28_996, 0, 103, 104, BERT_NAMES),
     "bert-large": Tokens(28_996, 0, 103, 104, BERT_NAMES),
     "tiny-bert": Tokens(30_522, 0, 103, 104, BERT_NAMES, lowercase=True),
@@ -75,29 +76,32 @@ TOKENIZERS: dict[TokenizerName, Tokens] = {
 class Tokenizer:
     """A tokenizer from the weights folder of its model."""
 
-    def __init__(self, name: TokenizerName, weights: Path, length: int) -> None:
+    def __init__(
+        self, name: str, weights: Path, length: int, vocabulary: int | None = None
+    ) -> None:
         """Read `<weights>/<name>/tokenizer.json`, or `vocab.txt` where only this exists.
 
         Args:
-            name: the model's id.
+            name: the model's id, or any folder with a tokenizer.json and a config.json.
             weights: the folder of pretrained weights.
             length: of the longest sequence, special tokens included; of a pair the longer text is
                 truncated.
+            vocabulary: how many token ids its model has; None for a model with an id.
 
         Raises:
             UserError: the files are missing or damaged, or belong to another model.
         """
-        self.facts = TOKENIZERS[name]
+        known = TOKENIZERS.get(name)
+        self.facts = known or _facts(name, weights, vocabulary or 0)
         path, self._tokenizer = _read(name, weights, self.facts)
-        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        if size != self.facts.vocabulary:
+        size, wanted = self._tokenizer.get_vocab_size(True), self.facts.vocabulary
+        if size > wanted or (known and size != wanted):  # a model may have more ids than are used
             raise UserError(
-                f"{path}: a vocabulary of {size} tokens, but {name} has {self.facts.vocabulary}: "
+                f"{path}: a vocabulary of {size} tokens, but {name} has {wanted}: "
                 "it is another model's tokenizer."
             )
-        for word, expected in zip(
-            self.facts.names, (self.facts.padding, self.facts.mask), strict=True
-        ):
+        expectations = zip(self.facts.names, (self.facts.padding, self.facts.mask), strict=False)
+        for word, expected in expectations:
             if self._tokenizer.token_to_id(word) != expected:
                 raise UserError(f"{path}: {word} is not token {expected}, as {name} has it.")
         self._tokenizer.no_padding()
@@ -110,13 +114,14 @@ class Tokenizer:
             texts: one or two strings per example.
 
         Yields:
-            The token ids of each, uint16 of shape (its length,).
+            The token ids of each, uint16 (or int32 if they need it) of shape (its length,).
         """
+        kind = "uint16" if self.facts.vocabulary <= MOST_IDS else "int32"
         rest = iter(texts)
         while batch := list(islice(rest, BATCH)):
             inputs = [tuple(text) if len(text) > 1 else text[0] for text in batch]
             for encoding in self._tokenizer.encode_batch_fast(inputs):
-                yield self._with_padding_at_zero(np.array(encoding.ids, dtype="uint16"))
+                yield self._with_padding_at_zero(np.array(encoding.ids, dtype=kind))
 
     def _with_padding_at_zero(self, ids: np.ndarray) -> np.ndarray:
         padding = self.facts.padding
@@ -126,7 +131,13 @@ class Tokenizer:
         return ids
 
 
-def _read(name: TokenizerName, weights: Path, facts: Tokens) -> tuple[Path, Any]:
+def _facts(name: str, weights: Path, vocabulary: int) -> Tokens:
+    """Return what is known about the tokenizer of any folder of weights."""
+    config = Weights(name, weights / name).config()
+    return Tokens(vocabulary, config.get("pad_token_id") or 0, mask=0, words=0, names=())
+
+
+def _read(name: str, weights: Path, facts: Tokens) -> tuple[Path, Any]:
     """Return the file of a tokenizer, and the tokenizer."""
     import tokenizers
     from tokenizers.models import WordPiece
