@@ -110,7 +110,7 @@ def check(run: RunSpec, cache: Path, path: Path, stops: tuple[int, ...]) -> None
     last = resumed(run, cache, path)
     assert last.resumed == [sum(stops[: n + 1]) for n in range(len(stops))]
     assert measured(last) == measured(whole)
-    assert (last.status, last.processed) == (whole.status, whole.processed)
+    assert (last.status, last.cost["processed"]) == (whole.status, whole.cost["processed"])
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)

@@ -66,7 +66,8 @@ def test_a_strict_release_holds_no_private_metric_size_speed_or_digest(
     assert all(summary["final"][name] is None for name in PRIVATE)
     assert summary["final"]["test_accuracy"] > 0.1
     assert summary["data"] == {}
-    for name in ("examples_per_second", "physical_batch_size", "peak_memory_mb"):
+    timed = ("processed", "examples_per_second", "training_seconds", "cpu_seconds")
+    for name in (*timed, "physical_batch_size", "peak_memory_mb"):
         assert summary[name] is None
     assert len(rows) == 3
     for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.models.dense import Logistic
 from clipnoise.run import train as training
+from clipnoise.run.outcome import Clock
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import read_run, run_folder, write_run
 from clipnoise.run.setup import sampler
@@ -142,7 +144,8 @@ def test_a_step_on_an_empty_batch_is_a_step(cache: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(training, "sampler", lambda run: Nobody())
     outcome = go(spec(), cache)
-    assert (outcome.status, outcome.steps_done, outcome.processed) == ("completed", 6, 0)
+    assert (outcome.status, outcome.steps_done) == ("completed", 6)
+    assert outcome.cost["processed"] == 0
     assert outcome.metrics[-1].train_loss != outcome.metrics[0].train_loss  # the noise moved it
 
 
@@ -250,3 +253,31 @@ def test_parameters_whose_sum_overflows_are_finite_still(
     monkeypatch.setattr(type(spec(METHODS[0]).method), "update", update)
     outcome = go(spec(METHODS[0]), cache)
     assert outcome.reason == "a parameter is not finite after step 2"  # the second adds it again
+
+
+def test_time_in_steps_is_told_apart_from_work_of_the_processors() -> None:
+    waited: list[int] = []
+    clock = Clock(synchronize=lambda: waited.append(1))
+    with clock.training(3):
+        time.sleep(0.2)
+    assert clock.cost()["training_seconds"] >= 0.2
+    assert clock.cost()["cpu_seconds"] < 0.1
+    assert len(waited) == 2  # a GPU's work is waited for before and after a step
+    before = time.process_time()
+    with clock.training(4):
+        while time.process_time() < before + 0.05:
+            pass
+    assert 0.05 <= clock.cost()["cpu_seconds"] < 0.2
+    resumed = Clock()
+    resumed.set_state(clock.get_state())
+    assert resumed.cost() == clock.cost()
+    assert resumed.cost()["processed"] == 7
+
+
+def test_a_run_records_what_its_steps_cost(cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    summary = write_run(tmp_path, run, go(run, cache), budget(run), Provenance("cpu"))
+    assert summary["cpu_seconds"] > 0
+    assert 0 < summary["training_seconds"] < summary["seconds"] + 60
+    speed = summary["processed"] / summary["training_seconds"]
+    assert summary["examples_per_second"] == pytest.approx(speed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -37,6 +37,83 @@ class Metrics:
     seconds: float
 
 
+class Clock:
+    """Counts examples and time spent in steps.
+
+    Attributes:
+        processed: examples so far.
+        seconds: time in steps so far, work of the device included.
+        cpu_seconds: time that processors worked in steps for this process, all threads together.
+    """
+
+    def __init__(self, synchronize: Callable[[], object] = lambda: None) -> None:
+        """Start to count.
+
+        Args:
+            synchronize: waits until the device has done its work; a CPU needs none.
+        """
+        self.processed = 0
+        self.seconds = self.cpu_seconds = 0.0
+        self._synchronize = synchronize
+        self._start = time.perf_counter()
+        self._mark = (0, 0.0)
+        self._entered = (0.0, 0.0)
+        self._entering = 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since training began, evaluations included."""
+        return time.perf_counter() - self._start
+
+    def training(self, examples: int) -> Clock:
+        """Count what the `with` block does as training on this many examples."""
+        self._entering = examples
+        return self
+
+    def __enter__(self) -> None:
+        self._synchronize()
+        self._entered = (time.perf_counter(), time.process_time())
+
+    def __exit__(self, *_: object) -> None:
+        self._synchronize()
+        began, worked = self._entered
+        self.seconds += time.perf_counter() - began
+        self.cpu_seconds += time.process_time() - worked
+        self.processed += self._entering
+
+    def speed_since_last(self) -> float:
+        """Return examples per second since the last call; 0 before the first step."""
+        examples, seconds = self.processed - self._mark[0], self.seconds - self._mark[1]
+        self._mark = (self.processed, self.seconds)
+        return examples / seconds if seconds > 0 else 0.0
+
+    def cost(self) -> dict[str, float]:
+        """Return what all steps cost, as the summary of a run has it."""
+        return {
+            "processed": self.processed,
+            "examples_per_second": self.processed / self.seconds if self.seconds else 0.0,
+            "training_seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the counts so far as plain data, for a checkpoint."""
+        return {
+            "processed": self.processed,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "mark": list(self._mark),
+            "elapsed": self.elapsed,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Resume from saved counts, as if no time had passed since."""
+        self.processed, self.seconds = state["processed"], state["seconds"]
+        self.cpu_seconds = state["cpu_seconds"]
+        self._mark = (state["mark"][0], state["mark"][1])
+        self._start = time.perf_counter() - state["elapsed"]
+
+
 @dataclass
 class Outcome:
     """How a run ended.
@@ -52,8 +129,7 @@ class Outcome:
         physical_batch_size: examples held in memory at once; below what the spec says where that
             many did not fit.
         resumed: the steps after which the run resumed from a checkpoint.
-        processed: examples whose gradients were taken.
-        training_seconds: time in steps, evaluations excluded.
+        cost: of all steps, evaluations excluded, as `Clock.cost` gives it.
         seconds_before: time that the run took before it last resumed from a checkpoint.
         scale_spread: how much the factors that gradients are multiplied by before the clip vary
             over coordinates in the last step: their 99% quantile over their 1% quantile; None where
@@ -70,8 +146,7 @@ class Outcome:
     parameters: int = 0
     physical_batch_size: int = 0
     resumed: list[int] = field(default_factory=list)
-    processed: int = 0
-    training_seconds: float = 0.0
+    cost: dict[str, float] = field(default_factory=lambda: Clock().cost())
     seconds_before: float = 0.0
     scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None
@@ -90,58 +165,3 @@ class Outcome:
 
 class DivergenceError(Exception):
     """Parameters or losses are no longer finite. A result, not a fault."""
-
-
-class Clock:
-    """Counts examples and seconds spent in steps.
-
-    Attributes:
-        processed: examples so far.
-        seconds: time in steps so far.
-    """
-
-    def __init__(self) -> None:
-        self.processed = 0
-        self.seconds = 0.0
-        self._start = time.perf_counter()
-        self._mark = (0, 0.0)
-        self._entered = 0.0
-        self._entering = 0
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since training began, evaluations included."""
-        return time.perf_counter() - self._start
-
-    def training(self, examples: int) -> Clock:
-        """Count what the `with` block does as training on this many examples."""
-        self._entering = examples
-        return self
-
-    def __enter__(self) -> None:
-        self._entered = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._entered
-        self.processed += self._entering
-
-    def speed_since_last(self) -> float:
-        """Return examples per second since the last call; 0 before the first step."""
-        examples, seconds = self.processed - self._mark[0], self.seconds - self._mark[1]
-        self._mark = (self.processed, self.seconds)
-        return examples / seconds if seconds > 0 else 0.0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the counts so far as plain data, for a checkpoint."""
-        return {
-            "processed": self.processed,
-            "seconds": self.seconds,
-            "mark": list(self._mark),
-            "elapsed": self.elapsed,
-        }
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Resume from saved counts, as if no time had passed since."""
-        self.processed, self.seconds = state["processed"], state["seconds"]
-        self._mark = (state["mark"][0], state["mark"][1])
-        self._start = time.perf_counter() - state["elapsed"]

@@ -125,7 +125,6 @@ def write_run(
         OSError: the folder cannot be written; no summary appears then.
     """
     last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
-    speed = outcome.processed / outcome.training_seconds if outcome.training_seconds else 0.0
     summary = {
         "hash": spec.hash,
         "folder": spec.folder,
@@ -141,7 +140,7 @@ def write_run(
         "physical_batch_size": None if spec.strict else outcome.physical_batch_size,
         "resumed": outcome.resumed,
         "seconds": outcome.seconds_before + provenance.seconds,
-        "examples_per_second": None if spec.strict else speed,
+        **(dict.fromkeys(outcome.cost) if spec.strict else outcome.cost),
         "peak_memory_mb": last.get("peak_memory_mb", math.nan),
         "parameters": outcome.parameters,
         "scale_spread": outcome.scale_spread,

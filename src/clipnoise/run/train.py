@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def train(
     sigma = 0.0 if calibration is None else calibration.noise_multiplier
     run = Run.prepare(spec, cache, device, weights, noise_multiplier=sigma)
     outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
-    clock = Clock()
+    clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
     spent = calibration.spent if calibration is not None and run.diagnostics is None else None
     due = set(spec.evaluation_steps())
 
@@ -113,7 +114,7 @@ def train(
         outcome.status, outcome.reason = "diverged", str(reason)
     if run.diagnostics is not None and outcome.status == "completed" and outcome.steps_done:
         outcome.diagnostics = run.diagnostics.result()
-    outcome.processed, outcome.training_seconds = clock.processed, clock.seconds
+    outcome.cost = clock.cost()
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()
     return outcome
