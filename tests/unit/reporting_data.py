@@ -108,6 +108,8 @@ def run_row(**changes: Any) -> dict[str, Any]:
         "status": "completed",
         "test_accuracy": 0.9,
         "test_loss": 0.3,
+        "training_seconds": 3.2,
+        "cpu_seconds": 3.0,
         "seconds": 4.25,
         "examples_per_second": 6600.0,
         "peak_memory_mb": 412.0,
@@ -128,6 +130,9 @@ def run_row(**changes: Any) -> dict[str, Any]:
         "cpu": "AMD EPYC 7763 64-Core Processor",
         "started": "2026-11-02T10:00:00+00:00",
         "finished": "2026-11-02T10:00:04+00:00",
+        "train_examples": 1257,
+        "validation_examples": 180,
+        "test_examples": 360,
     }
     row |= privacy_columns(str(identity["budget"]))
     row |= identity

@@ -137,6 +137,6 @@ def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     first, *_, last = (
         (row["label"], *(cell["text"] for cell in row["cells"])) for row in block["rows"]
     )
-    assert first == ("dp-sgd", "6600", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
+    assert first == ("dp-sgd", "3", "1.00", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
     assert last[0] == "sgd"
     assert last[-1] == "not audited"

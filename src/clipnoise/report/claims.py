@@ -10,9 +10,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from clipnoise.report.formats import DASH, METRICS, Metric, budget, count
+from clipnoise.report.formats import METRICS, Metric, budget, count
 from clipnoise.report.records import NON_PRIVATE
-from clipnoise.report.statistics import Interval, Sample, paired_interval, sample
+from clipnoise.report.statistics import (
+    Interval,
+    Sample,
+    paired_differences,
+    paired_interval,
+    sample,
+)
 from clipnoise.report.tables import choose_metric
 from clipnoise.studies.claims import Contrast, PlacedClaim, Side
 from clipnoise.studies.file import PaperClaim
@@ -112,7 +118,7 @@ def claim_row(
         "found": [
             {
                 **{"place": one.place, "sides": one.sides},
-                "difference": one.lost or _shown(one.interval, one.metric),
+                "difference": one.lost or one.interval.show(one.metric),
                 "verdict": NOT_EVIDENCE if watermark else one.verdict,
             }
             for one in found
@@ -140,13 +146,6 @@ def _bounds_text(bounds: Bounds, metric: Metric) -> str:
     if math.isinf(bounds[1]):
         return "above 0" if bounds[0] == 0 else f"at least {low}"
     return f"at most {high}" if math.isinf(bounds[0]) else f"between {low} and {high}"
-
-
-def _shown(interval: Interval, metric: Metric) -> str:
-    if math.isnan(interval.mean):
-        return DASH
-    ends = "" if math.isnan(interval.low) else f" [{metric.show(interval.low)}, "
-    return metric.show(interval.mean) + (ends and f"{ends}{metric.show(interval.high)}]")
 
 
 # ---- From runs to differences
@@ -252,10 +251,8 @@ def _advantage(method: Sample, other: Sample | None, metric: Metric) -> Advantag
             return Advantage({}, metric, f"{one.n}/{one.planned} runs")
     if other is None:
         return Advantage(method.values, metric)
-    sign = 1.0 if metric.higher_is_better else -1.0
-    shared = sorted(method.values.keys() & other.values.keys())
-    values = {seed: sign * (method.values[seed] - other.values[seed]) for seed in shared}
-    return Advantage(values, metric)
+    up = metric.higher_is_better
+    return Advantage(paired_differences(method.values, other.values, higher_is_better=up), metric)
 
 
 # ---- Of experiments without seeds

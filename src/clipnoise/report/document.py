@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from clipnoise.report.choices import choices_data
 from clipnoise.report.claims import CLAIM_NOTE, claims_data
 from clipnoise.report.compact import compact
 from clipnoise.report.configurations import SPREAD, candidates, configurations
@@ -17,6 +18,7 @@ from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import compare, comparison_data, side_by_side
 from clipnoise.report.records import STATUSES, of_panels
 from clipnoise.report.tables import TEST, build_table, table_notes
+from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
@@ -68,6 +70,7 @@ def document(
         "watermark": study.scale.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
+        "verdict": verdict_data(runs, study.scale.watermark),
         "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
@@ -77,6 +80,7 @@ def document(
         "failures": _failures(runs),
         "reading": list(READING),
         "configurations": configurations(runs, tried),
+        "choices": choices_data(runs),
         "provenance": _provenance(distinct),
         "open-settings": open_settings(study.name, published),
     }

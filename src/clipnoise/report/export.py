@@ -32,6 +32,8 @@ LATEX = {
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
     "§": r"\S{}",
+    "¶": r"\P{}",
+    "÷": r"$\div$",
     **{
         letter: f"${name}$"
         for letter, name in {

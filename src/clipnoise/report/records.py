@@ -24,7 +24,7 @@ TEXT = frozenset(
         *("study", "panel", "dataset", "model", "method", "label", "budget", "hash", "folder"),
         *("status", "reason", "engine", *STATEMENT_WORDS),
         *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
-        *("started", "finished", "data", "tuned", "charge", "tuning_remark", "audit"),
+        *("started", "finished", "data", "tuned", "charge", "tuning_remark", "choice", "audit"),
         "diagnostics",
     }
 )

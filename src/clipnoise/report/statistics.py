@@ -89,6 +89,14 @@ def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
     )
 
 
+def paired_differences(
+    first: Mapping[int, float], second: Mapping[int, float], *, higher_is_better: bool = True
+) -> dict[int, float]:
+    """Return by how much the first is better than the second, for each seed that they share."""
+    sign = 1.0 if higher_is_better else -1.0
+    return {seed: sign * (first[seed] - second[seed]) for seed in sorted({*first} & {*second})}
+
+
 def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> float:
     """Test whether two methods differ, paired over the seeds they share.
 
@@ -103,9 +111,8 @@ def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> f
     Returns:
         The two-sided p-value of the paired t-test; NaN with fewer than two shared seeds.
     """
-    seeds = sorted(first.keys() & second.keys())
-    differences = np.array([first[seed] - second[seed] for seed in seeds])
-    if len(seeds) < 2:
+    differences = np.array(list(paired_differences(first, second).values()))
+    if len(differences) < 2:
         return math.nan
     # Differences that are constant up to rounding leave no variance to test with.
     rounding = 1e-12 * max(abs(value) for values in (first, second) for value in values.values())
@@ -122,6 +129,11 @@ class Interval:
     low: float
     high: float
 
+    def show(self, metric: Metric) -> str:
+        """Return the mean in the metric's unit, with the ends in brackets where there are some."""
+        mean, low, high = (metric.show(value) for value in (self.mean, self.low, self.high))
+        return mean if math.isnan(self.low) else f"{mean} [{low}, {high}]"
+
 
 def paired_interval(differences: Mapping[int, float]) -> Interval:
     """Return the t-interval of a mean difference, the counterpart of `paired_p_value`.
@@ -135,6 +147,18 @@ def paired_interval(differences: Mapping[int, float]) -> Interval:
     mean, error = float(np.mean(values)), float(stats.sem(values))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
+
+
+def sampling_error(share: float, examples: float) -> float:
+    """Return the standard error of a share of independent examples: √(p(1−p)/n).
+
+    The mean of scores between 0 and 1 has at most this.
+
+    Args:
+        share: p, for example a test accuracy.
+        examples: n.
+    """
+    return math.sqrt(share * (1 - share) / examples) if examples > 0 else math.nan
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -14,6 +14,15 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.report.costs import (
+    BASELINE,
+    CONTENDED,
+    NOT_AUDITED,
+    baseline_of,
+    contended,
+    cost_ratio,
+    device_seconds,
+)
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
@@ -21,21 +30,28 @@ from clipnoise.report.formats import (
     Metric,
     budget,
     count,
+    decimal,
     listing,
     significant,
 )
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import ALPHA, Sample, Verdict, judge, sample
 
-NOMINAL, REPLACE, ORACLE = "†", "‡", "§"
+NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
 TEST = f"two-sided paired t-test over seeds, Holm-corrected, α = {ALPHA}"
 WIDEST = 6  # columns of a block
-COSTS = ("examples/s", "peak memory (MB)", "passes per step")
-NOT_AUDITED = "not audited"
+COSTS = ("device s", f"÷ {BASELINE}", "peak memory (MB)", "passes per step")
 COST_NOTE = (
-    "Cost: medians over completed runs, on the machines named under provenance. Passes per step: "
-    "gradients computed for each example. Audit: the lower bound on ε that an attack on the "
-    "method's releases gave, beside the ε claimed there. It can refute a claim but never prove one."
+    "Device s: time of the processor, or of the GPU where one trained, in all steps of a run; "
+    f"medians over completed runs. ÷ {BASELINE}: the median ratio over seeds on the same kind of "
+    "machine. Passes per step: gradients of a drawn example; those of public examples are not "
+    "counted. Audit: the lower bound on ε that an attack on the method's releases gave, beside the "
+    "ε claimed there. It can refute a claim but never prove one. `snakemake --cores all "
+    "reports/STUDY/audit.pdf` audits the methods of a study."
+)
+HELD_UP_NOTE = (
+    f"{HELD_UP} most of these runs were held up by other work: their wall clock is at least "
+    f"{CONTENDED} times their processor time, so the latter is rough, too."
 )
 
 Place = tuple[str, str, str]  # a column: dataset, model, budget
@@ -144,6 +160,19 @@ class Table:
             for place, cell in row.cells.items():
                 yield row, place, cell
 
+    def competing(self, place: Place) -> dict[tuple[str, str], Sample]:
+        """Return the samples of a column whose ε are guarantees under one adjacency.
+
+        It is add-remove, or that of all guarantees there where none is under add-remove.
+        """
+        at = {(row.method, row.label): row.cells for row in self.rows}
+        cells = {key: every[place] for key, every in at.items() if place in every}
+        able = {key: cell.sample for key, cell in cells.items() if not cell.mark}
+        others = {key: cell for key, cell in cells.items() if cell.mark == REPLACE}
+        if able or len({cell.adjacency for cell in others.values()}) != 1:
+            return able
+        return {key: cell.sample for key, cell in others.items()}
+
     def blocks(self) -> list[Block]:
         """Distribute the columns over blocks of bounded width, whole groups where they fit."""
         blocks: list[list[Group]] = []
@@ -239,19 +268,18 @@ def build_table(
     rows = _rows(selected, metric, panel)
     private = tuple(row for row in rows if row.private)
     public = tuple(row for row in rows if not row.private)
-    competing, groups = private or public, _groups(selected)
-    return Table(
+    table = Table(
         panel=panel,
         title=title or panel,
         caption=caption,
         metric=metric,
-        groups=groups,
-        rows=competing,
+        groups=_groups(selected),
+        rows=private or public,
         references=public if private else (),
-        verdicts=_mark_leaders(competing, groups, metric),
         costs=(_costs(selected),) if costs else (),
         watermark=watermark,
     )
+    return replace(table, verdicts=_mark_leaders(table))
 
 
 def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
@@ -299,52 +327,42 @@ def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
     )
 
 
-def _mark_leaders(
-    rows: Sequence[Row], groups: Sequence[Group], metric: Metric
-) -> dict[Place, Verdict[tuple[str, str]]]:
+def _mark_leaders(table: Table) -> dict[Place, Verdict[tuple[str, str]]]:
     """Mark the leaders of every column in its cells, and return the verdicts."""
-    verdicts = {}
-    for place in (place for group in groups for place in group):
-        cells = {(row.method, row.label): row.cells for row in rows if place in row.cells}
-        samples = _competing({key: at[place] for key, at in cells.items()})
+    verdicts, up = {}, table.metric.higher_is_better
+    cells = {(row.method, row.label): row.cells for row in table.rows}
+    for place in (place for group in table.groups for place in group):
+        samples = table.competing(place)
         if not samples:
             continue
-        verdict = verdicts[place] = judge(samples, higher_is_better=metric.higher_is_better)
+        verdict = verdicts[place] = judge(samples, higher_is_better=up)
         for key in samples:
             p_value, leads = verdict.p_values.get(key, float("nan")), key in verdict.leaders
             cells[key][place] = replace(cells[key][place], leads=leads, p_value=p_value)
     return verdicts
 
 
-def _competing(cells: Mapping[tuple[str, str], Cell]) -> dict[tuple[str, str], Sample]:
-    """Return the samples of a column whose ε are guarantees under one adjacency.
-
-    It is add-remove, or that of all guarantees in the column where none is under add-remove.
-    """
-    able = {key: cell.sample for key, cell in cells.items() if not cell.mark}
-    others = {key: cell for key, cell in cells.items() if cell.mark == REPLACE}
-    if able or len({cell.adjacency for cell in others.values()}) != 1:
-        return able
-    return {key: cell.sample for key, cell in others.items()}
-
-
 def _costs(runs: pd.DataFrame) -> Block:
     """Return what the methods of a panel cost, by method and label, and what audits found."""
     places = [key for key, _ in runs.groupby(["dataset", "model"], sort=False)]
+    base = baseline_of(map(tuple, runs[["method", "label"]].to_numpy())) or ("", "")
+    base_runs = runs[(runs["method"] == base[0]) & (runs["label"] == base[1])]
     groups = [{"title": ", ".join(map(str, place)), "headings": list(COSTS)} for place in places]
     rows = []
     for (_, label), subset in runs.groupby(["method", "label"], sort=False):
-        texts = []
+        cells = []
         for dataset, model in places:
             here = subset[(subset["dataset"] == dataset) & (subset["model"] == model)]
             done = here[here["status"] == "completed"]
-            texts += [
-                significant(done["examples_per_second"].median(), 3),
-                significant(done["peak_memory_mb"].median(), 3),
-                significant(here["passes_per_step"].median()),
+            cells += [
+                _plain(None, significant(device_seconds(done).median(), 3)),
+                _plain(None, decimal(cost_ratio(here, base_runs), 2)),
+                _plain(None, significant(done["peak_memory_mb"].median(), 3)),
+                _plain(None, significant(here["passes_per_step"].median())),
             ]
-        texts.append(next((text for text in subset["audit"] if text), NOT_AUDITED))
-        rows.append({"label": str(label), "cells": [_plain(None, text) for text in texts]})
+            cells[-4]["mark"] = HELD_UP if contended(done) else ""
+        cells.append(_plain(None, next((text for text in subset["audit"] if text), NOT_AUDITED)))
+        rows.append({"label": str(label), "cells": cells})
     return {
         "groups": [*groups, {"title": "", "headings": ["audit"]}],
         "rows": rows,
@@ -358,7 +376,9 @@ def _costs(runs: pd.DataFrame) -> Block:
 def table_notes(table: Table) -> list[str]:
     """Return the notes under a table, one sentence or two each."""
     cells = [cell for _, _, cell in table.cells()]
-    costs = [COST_NOTE] if table.costs else []
+    rows = [row for block in table.costs for row in block["rows"]]
+    held_up = any(cell["mark"] == HELD_UP for row in rows for cell in row["cells"])
+    costs = [*([COST_NOTE] if rows else []), *([HELD_UP_NOTE] if held_up else [])]
     if not cells:
         return ["No run is planned for this panel.", *costs]
     planned = sorted({cell.sample.planned for cell in cells})
@@ -371,6 +391,7 @@ def table_notes(table: Table) -> list[str]:
             else f"mean ± sample standard deviation over {seeds} seeds."
         ),
         _bold_note(list(table.verdicts.values())),
+        _lower_bold_note(table),
         _unfinished_note(cells),
         "Non-private references have no ε and do not compete." if table.references else "",
         *mark_notes(cells),
@@ -389,6 +410,23 @@ def _bold_note(verdicts: Sequence[Verdict[Any]]) -> str:
     }
     reasons = {verdict.withheld for verdict in verdicts}
     return " ".join(text for reason, text in explanations.items() if reason in reasons)
+
+
+def _lower_bold_note(table: Table) -> str:
+    """Explain why the better of two means is not bold, where that occurs."""
+    sign = 1.0 if table.metric.higher_is_better else -1.0
+    for place, verdict in table.verdicts.items():
+        samples = {key: one for key, one in table.competing(place).items() if one.complete}
+        level = {key: sign * one.mean for key, one in samples.items()}
+        for key in verdict.p_values.keys() - verdict.leaders:
+            worse = [other for other in verdict.leaders if level[other] < level[key]]
+            if worse:
+                return (
+                    f"{worse[0][1]} can be bold with a worse mean than {key[1]}, which is not: "
+                    "what counts is the difference to the best, seed by seed, and that of "
+                    f"{worse[0][1]} varies more."
+                )
+    return ""
 
 
 def _unfinished_note(cells: list[Cell]) -> str:

@@ -77,6 +77,23 @@ class Choice:
     spent: tuple[Spent, ...] = ()
     remark: str = ""
 
+    @property
+    def ranked(self) -> list[Tried]:
+        """The configurations that could win, the best first; of equally good ones the first."""
+        able, up = (one for one in self.tried if one.mean is not None), "accuracy" in self.metric
+        return sorted(able, key=lambda one: one.mean or 0.0, reverse=up)
+
+    @property
+    def edges(self) -> list[str]:
+        """The hyper-parameters whose choice is the smallest or the largest number tried."""
+        found = []
+        for name, chosen in self.choice.items():
+            values = {json.dumps(one.values[name]): one.values[name] for one in self.tried}.values()
+            numbers = all(type(value) in (int, float) for value in values)
+            if len(values) > 1 and numbers and chosen in (min(values), max(values)):
+                found.append(name)
+        return found
+
 
 def read_choice(path: Path) -> Choice:
     """Read the file that `clipnoise select` wrote.

@@ -29,14 +29,17 @@ PRIVACY = {
     if name != "epsilon_target"
 }
 SPLITS = ("train", "validation", "test")
+TIMES = ("training_seconds", "cpu_seconds")  # in steps; results of earlier versions have none
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
 TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
-EXTRA = ("data", "tuned", *TUNING, "passes_per_step", "audit", "scale_spread", "diagnostics")
+SIZES = tuple(f"{split}_examples" for split in SPLITS)
+FOUND = ("choice", "passes_per_step", "audit", "scale_spread", "diagnostics")
+EXTRA = ("data", "tuned", *TUNING, *FOUND)
 RUN_COLUMNS = (
     *(*IDENTITY, "folder", "status", "reason"),
-    *(*PRIVACY, *FINAL, *COST, *SETTINGS, *ORIGIN, *EXTRA),
+    *(*PRIVACY, *FINAL, *TIMES, *COST, *SETTINGS, *ORIGIN, *SIZES, *EXTRA),
 )
 QUALITY = [f"{split}_{name}" for split in SPLITS for name in ("loss", "accuracy")]
 CURVE_COLUMNS = (
@@ -58,7 +61,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     for run in study.runs:
-        row, points = _read(study.name, run, results)
+        row, points = _read(study, run, results)
         rows.append(row)
         curves.extend(points)
     return csv_text(RUN_COLUMNS, rows), csv_text(CURVE_COLUMNS, curves)
@@ -75,13 +78,14 @@ def audit_of(results: Path, method: str) -> str | None:
 
 
 def _read(
-    study: str, run: PlannedRun, results: Path
+    study: Study, run: PlannedRun, results: Path
 ) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    identity = _identity(study, run)
+    identity, sizes = _identity(study.name, run), run.spec.dataset.sizes()
     planned = {
         **identity,
         "folder": run.spec.folder,
         "data": run.spec.dataset.id,
+        **{f"{split}_examples": sizes[split] for split in SPLITS},
         "passes_per_step": run.spec.method.passes(),
         "audit": audit_of(results, run.spec.method.id),
         **_settings(run, to_mapping(run.spec)),
@@ -95,7 +99,7 @@ def _read(
     if files is None:
         return {**planned, "status": "missing", "reason": "no result file yet"}, iter(())
     settings = _settings(run, files.summary["spec"])
-    tuning = _tuning(run, files.summary, results)
+    tuning = _tuning(study, run, files.summary, results)
     return {**planned, **_finished(files), **settings, **tuning}, _points(identity, files)
 
 
@@ -164,8 +168,10 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tuning(run: PlannedRun, summary: Mapping[str, Any], results: Path) -> dict[str, Any]:
-    """Return the cost of the search behind a finished run, from the file of its choice."""
+def _tuning(
+    study: Study, run: PlannedRun, summary: Mapping[str, Any], results: Path
+) -> dict[str, Any]:
+    """Return cost and outcome of the search behind a finished run, from the file of its choice."""
     if run.tune is None or run.spec.tuning is None:
         return {}
     path = results / "tuning" / f"{run.spec.tuning.key}.json"
@@ -174,7 +180,14 @@ def _tuning(run: PlannedRun, summary: Mapping[str, Any], results: Path) -> dict[
     choice = read_choice(path)
     epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
     known = None if math.isnan(epsilon) else epsilon
-    return {"epsilon_with_tuning": known, "tuning_remark": choice.remark}
+    best = [{"values": one.values, "score": one.mean} for one in choice.ranked[:2]]
+    seeds = {spec.seed for spec in study.searches[run.spec.tuning.key].runs}
+    made = {"metric": choice.metric, "best": best, "edges": choice.edges, "seeds": len(seeds)}
+    return {
+        "epsilon_with_tuning": known,
+        "tuning_remark": choice.remark,
+        "choice": json.dumps(made),
+    }
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:
@@ -185,6 +198,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "reason": summary["reason"],
         **{column: privacy.get(name) for column, name in PRIVACY.items()},
         **{name: summary["final"].get(name) for name in FINAL},
+        **{name: summary.get(name) for name in TIMES},
         **{name: summary[name] for name in COST},
         "git_commit": summary["git_commit"],
         "torch": summary["versions"].get("torch"),

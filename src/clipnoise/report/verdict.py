@@ -1,0 +1,208 @@
+"""The verdict on page one: the best method of each setting, by how much, at what cost, how sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.report.choices import CLEAR, clarity
+from clipnoise.report.claims import NOT_EVIDENCE
+from clipnoise.report.compact import Cells, compact
+from clipnoise.report.costs import BASELINE, audit_note, baseline_of, contended, cost_ratio
+from clipnoise.report.formats import ACCURACY, DASH, budget, count, decimal, listing, significant
+from clipnoise.report.records import NON_PRIVATE, is_private
+from clipnoise.report.statistics import (
+    ALPHA,
+    paired_differences,
+    paired_interval,
+    sampling_error,
+)
+from clipnoise.report.tables import Place, Table, build_table
+
+Key = tuple[str, str]  # method and label
+HEADS = (
+    *("panel", "dataset", "model", "budget", "metric", "highest mean", "verdict"),
+    *(f"over {BASELINE}", "over the next best", f"time ÷ {BASELINE}", "hyper-parameters"),
+)
+DATA_HEADS = (
+    *("dataset", "model", "parameters", "training", "validation", "test examples"),
+    "standard error of a test accuracy",
+)
+BEST, NO_DIFFERENCE = "best", "no difference found"
+WITHHELD = {
+    "unfinished": "none yet: runs are missing",
+    "failed": "none: every method has diverged runs",
+    "one seed": "none: one seed tests nothing",
+    "alone": "none: nothing comparable beside it",
+}
+NAMED = 3  # methods that a verdict names one by one
+GIVEN = "given"
+METHOD = (
+    "A method is called best if it differs from every other one of its setting in a two-sided "
+    f"paired t-test over seeds, Holm-corrected (α = {ALPHA}); there is no correction for the "
+    "number of settings. It was picked for its mean over the very seeds it is tested on: its lead "
+    "is overstated on average, and only new seeds would tell. “No difference found” does not mean "
+    "equal: the intervals show what these seeds leave open."
+)
+OVER = (
+    "Over: by how much the highest mean exceeds the other, seed by seed (positive is better; "
+    "points of accuracy, or loss), with the 95% t-interval over seeds, each interval by itself. It "
+    "covers initial weights, batches and noise, but not which test examples were drawn: that is "
+    "the standard error √(p(1−p)/n) below, at the median private accuracy, which all runs share."
+)
+TIME = (
+    f"Time ÷ {BASELINE}: processor time, or GPU time where one trained, of all steps; the median "
+    "ratio over seeds on the same kind of machine."
+)
+HELD_UP = (
+    "Other work held up runs of this report (wall clock at least 1.25 times processor time): their "
+    "ratios are rough."
+)
+CHOICES = (
+    "Hyper-parameters: given in the study file, or how clearly validation data chose them for the "
+    f"methods compared here ({BASELINE} included): see “Choice of hyper-parameters”."
+)
+
+
+def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
+    """Return the verdict of a study as plain data for the PDF template.
+
+    Args:
+        runs: runs.csv.
+        watermark: that of the report; where there is one, no verdict is given.
+
+    Returns:
+        `summary` in a sentence, `table` with a row for each setting, `data` with the examples
+        behind it, and `notes` of a head and a text each. All empty if no panel compares two
+        private methods.
+    """
+    private = runs[is_private(runs)]
+    rows: list[Cells] = []
+    left_out: dict[str, None] = {}
+    for panel, one in private.groupby("panel", sort=False):
+        if one["method"].nunique() > 1:
+            table = build_table(one, str(panel))
+            rows += [_row(table, place, one, watermark) for place in table.verdicts]
+            left_out |= dict.fromkeys(_left_out(table))
+    if not rows:
+        return {"summary": "", "table": compact(HEADS, []), "data": compact([], []), "notes": []}
+    claiming = private[private["claim"] != NON_PRIVATE]
+    notes = [
+        ("Audit.", audit_note(claiming) if len(claiming) else "No method claims an ε."),
+        ("Time.", f"{TIME} {HELD_UP if contended(private) else ''}"),
+        ("Hyper-parameters.", CHOICES),
+        ("Left out.", f"{listing(list(left_out))}." if left_out else ""),
+        ("Reading.", f"{METHOD} {OVER}"),
+    ]
+    return {
+        "summary": _summary(rows, watermark),
+        "table": compact(HEADS, rows),
+        "data": compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
+        "notes": [[head, text] for head, text in notes if text],
+    }
+
+
+def _row(table: Table, place: Place, runs: pd.DataFrame, watermark: str) -> Cells:
+    """Return the row of one setting."""
+    dataset, model, text = place
+    at = dict(zip(("dataset", "model", "budget"), place, strict=True))
+    here = runs[(runs[list(at)] == pd.Series(at)).all(axis=1)]
+    judged = table.verdicts[place].withheld != "unfinished"
+    samples = {key: one for key, one in table.competing(place).items() if judged and one.complete}
+    up = table.metric.higher_is_better
+    ranked = sorted(samples, key=lambda key: samples[key].mean, reverse=up)
+    best, base = (ranked[0] if ranked else None), baseline_of(samples)
+    compared = dict.fromkeys(key for key in (best, *ranked[1:2], base) if key)
+    cells = {key: _of(here, key) for key in compared}
+    ratio = cost_ratio(cells[best], cells[base]) if best and base != best and base else math.nan
+
+    def over(other: Key | None) -> str:
+        if best is None or other is None or other == best:
+            return DASH
+        pair = (samples[best].values, samples[other].values)
+        return paired_interval(paired_differences(*pair, higher_is_better=up)).show(table.metric)
+
+    words = (
+        *(table.panel, dataset, model, budget(text), table.metric.heading),
+        *(DASH if best is None else best[1], _verdict(table, place, ranked, watermark)),
+        *(over(base), f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH),
+        *(decimal(ratio, 2), _clarity({key[1]: cell for key, cell in cells.items()})),
+    )
+    return tuple((word,) for word in words)
+
+
+def _of(runs: pd.DataFrame, key: Key) -> pd.DataFrame:
+    return runs[(runs["method"] == key[0]) & (runs["label"] == key[1])]
+
+
+def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> str:
+    """Return whether the highest mean is the best method, in a few words."""
+    found = table.verdicts[place]
+    if watermark:
+        return NOT_EVIDENCE
+    if found.withheld:
+        return WITHHELD[found.withheld]
+    equals = [label for method, label in ranked[1:] if (method, label) in found.leaders]
+    others = len(ranked) - 1
+    if not equals:
+        return f"{BEST} of {others + 1}"
+    if len(equals) == others:
+        return f"{NO_DIFFERENCE} among {others + 1}" if others > 1 else NO_DIFFERENCE
+    names = listing(equals) if len(equals) <= NAMED else f"{len(equals)} of {others} others"
+    return f"{NO_DIFFERENCE} to {names}"
+
+
+def _clarity(cells: dict[str, pd.DataFrame]) -> str:
+    """Return how clearly the hyper-parameters of some methods were chosen, by their labels."""
+    by_words: dict[str, list[str]] = {}
+    for label, cell in cells.items():
+        by_words.setdefault(" and ".join(clarity(cell)) or GIVEN, []).append(label)
+    if len(by_words) == 1 and {*by_words} <= {GIVEN, CLEAR}:
+        return next(iter(by_words))
+    doubts = {words: labels for words, labels in by_words.items() if words not in (GIVEN, CLEAR)}
+    return "; ".join(f"{', '.join(labels)} {words}" for words, labels in doubts.items()) or CLEAR
+
+
+def _left_out(table: Table) -> Iterator[str]:
+    """Yield the methods that do not compete in a setting of a panel, and why."""
+    for row in table.rows:
+        for place, cell in row.cells.items():
+            if place not in table.verdicts or (row.method, row.label) in table.competing(place):
+                if cell.sample.diverged:
+                    yield f"{row.label} where it diverged"
+            elif cell.oracle or cell.claim == NON_PRIVATE:
+                yield f"{row.label} (non-private)"
+            else:
+                words = "nominal ε" if cell.claim == "nominal" else f"{cell.adjacency} adjacency"
+                yield f"{row.label} ({words})"
+
+
+def _summary(rows: list[Cells], watermark: str) -> str:
+    """Return how many settings have a best method, in a sentence."""
+    if watermark:
+        return f"No verdict: {watermark}."
+    words = [row[HEADS.index("verdict")][0] for row in rows]
+    best = sum(word.startswith(f"{BEST} ") for word in words)
+    none = sum(word.startswith("none") for word in words)
+    parts = [
+        f"one method is better than all others in {best}",
+        f"no such method was found in {len(rows) - best - none}",
+        f"{none} cannot be judged" if none else "",
+    ]
+    return f"Of {count(len(rows), 'setting')}, {listing(list(filter(None, parts)))}."
+
+
+def _data(runs: pd.DataFrame) -> Iterator[Cells]:
+    """Yield the size of each model and dataset, and how precisely its test set measures."""
+    for (dataset, model), one in runs.groupby(["dataset", "model"], sort=False):
+        first, done = one.iloc[0], one[one["status"] == "completed"]
+        error = sampling_error(float(done[ACCURACY.column].median()), first["test_examples"])
+        words = (
+            *(str(dataset), str(model), significant(done["parameters"].max(), 12)),
+            *(f"{first[f'{part}_examples']:,.0f}" for part in ("train", "validation", "test")),
+            f"{ACCURACY.show(error)} points",
+        )
+        yield tuple((word,) for word in words)

@@ -1,0 +1,252 @@
+"""The verdict on page one: who is best, by how much, at what cost, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from reporting_data import run_row, write_csv
+from scipy import stats
+
+from clipnoise.report.choices import choices_data, clarity
+from clipnoise.report.costs import audit_note, baseline_of, contended, cost_ratio
+from clipnoise.report.records import read_runs
+from clipnoise.report.statistics import paired_differences, sampling_error
+from clipnoise.report.verdict import verdict_data
+from clipnoise.studies.collect import RUN_COLUMNS
+
+# Test accuracies of five seeds, in ten-thousandths.
+BASE = (9000, 9040, 8970, 9020, 8990)
+BETTER = tuple(value + gain for value, gain in zip(BASE, (100, 104, 97, 102, 99), strict=True))
+SIMILAR = tuple(value + gain for value, gain in zip(BASE, (60, -50, 40, -30, 5), strict=True))
+
+
+def frame(folder: Path, levels: dict[str, tuple[int, ...]], **changes: Any) -> pd.DataFrame:
+    """Return runs of a panel, by method; `changes` may hold a mapping by method."""
+    rows = [
+        run_row(
+            **{
+                **{"method": method, "seed": seed, "test_accuracy": value / 1e4},
+                **{k: v[method] if isinstance(v, dict) else v for k, v in changes.items()},
+            }
+        )
+        for method, values in levels.items()
+        for seed, value in enumerate(values, 1)
+    ]
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+
+
+def said(runs: pd.DataFrame, watermark: str = "") -> dict[str, str]:
+    """Return the one row of a verdict, by its heads."""
+    table = verdict_data(runs, watermark)["table"]
+    (row,) = table["rows"]
+    return {head: "; ".join(cell) for head, cell in zip(table["heads"], row, strict=True)}
+
+
+def test_the_best_method_is_named_with_its_lead_and_interval(tmp_path: Path) -> None:
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": SIMILAR})
+    row = said(runs)
+    assert (row["highest mean"], row["verdict"]) == ("dp-adam", "best of 3")
+    gains = [(b - a) / 100 for a, b in zip(BASE, BETTER, strict=True)]
+    low, high = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert row["over dp-sgd"] == f"{sum(gains) / 5:.2f} [{low:.2f}, {high:.2f}]"
+    assert row["over the next best"].endswith("(dp-pmlf)")
+    summary = verdict_data(runs, "")["summary"]
+    assert summary == (
+        "Of 1 setting, one method is better than all others in 1 and no such method was found in 0."
+    )
+
+
+def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:
+    row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": SIMILAR}))
+    assert (row["highest mean"], row["verdict"]) == ("dp-adam", "no difference found")
+    third = {"dp-sgd": BASE, "dp-adam": SIMILAR, "dp-pmlf": SIMILAR[::-1]}
+    assert said(frame(tmp_path, third))["verdict"] == "no difference found among 3"
+
+
+def test_those_that_cannot_be_told_from_the_highest_mean_are_named(tmp_path: Path) -> None:
+    close = tuple(value + off for value, off in zip(BETTER, (-4, 3, 5, -6, 1), strict=True))
+    row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": close}))
+    assert row["verdict"] == "no difference found to dp-pmlf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"status": {"dp-sgd": "completed", "dp-adam": "missing"}}, "none yet: runs are missing"),
+        ({"status": "diverged"}, "none: every method has diverged runs"),
+        ({"claim": {"dp-sgd": "guarantee", "dp-adam": "nominal"}}, "none: nothing comparable"),
+    ],
+)
+def test_a_setting_without_a_verdict_says_why(
+    tmp_path: Path, changes: dict[str, Any], verdict: str
+) -> None:
+    row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **changes))
+    assert row["verdict"].startswith(verdict)
+
+
+def test_one_seed_decides_nothing(tmp_path: Path) -> None:
+    row = said(frame(tmp_path, {"dp-sgd": BASE[:1], "dp-adam": BETTER[:1]}))
+    assert row["verdict"] == "none: one seed tests nothing"
+
+
+def test_a_smoke_run_is_not_evidence(tmp_path: Path) -> None:
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER})
+    assert said(runs, "smoke run: not evidence")["verdict"] == "not evidence"
+    assert verdict_data(runs, "smoke run: not evidence")["summary"].startswith("No verdict")
+
+
+def test_what_does_not_compete_is_named(tmp_path: Path) -> None:
+    levels = {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": BETTER, "jme-adam": BETTER}
+    changes: dict[str, Any] = {
+        "claim": {**dict.fromkeys(levels, "guarantee"), "dp-pmlf": "nominal"},
+        "adjacency": {**dict.fromkeys(levels, "add-remove"), "jme-adam": "replace"},
+    }
+    notes = dict(verdict_data(frame(tmp_path, levels, **changes), "")["notes"])
+    assert notes["Left out."] == "dp-pmlf (nominal ε) and jme-adam (replace adjacency)."
+
+
+def test_variants_of_one_method_are_no_comparison_of_methods(tmp_path: Path) -> None:
+    rows = [run_row(method="lp-dpsgd", label=label, seed=seed) for label in "ab" for seed in (1, 2)]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    assert verdict_data(runs, "")["summary"] == ""
+
+
+def test_of_a_loss_the_lowest_is_best_and_the_lead_is_positive(tmp_path: Path) -> None:
+    rows = [
+        {**run_row(method=method, seed=seed, test_loss=loss + 0.001 * seed), "test_accuracy": ""}
+        for method, loss in (("dp-sgd", 0.5), ("dp-adam", 0.25))
+        for seed in (1, 2, 3)
+    ]
+    row = said(read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)))
+    assert row["highest mean"] == "dp-adam"
+    assert row["over dp-sgd"].startswith("0.2500 [")
+
+
+def test_examples_and_the_error_of_the_test_set_stand_beside_the_verdict(tmp_path: Path) -> None:
+    data = verdict_data(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}), "")["data"]
+    (row,) = data["rows"]
+    found = dict(zip(data["heads"], row, strict=True))
+    assert (found["parameters"], found["training"]) == (["650"], ["1,257"])
+    assert (found["validation"], found["test examples"]) == (["180"], ["360"])
+    median = statistics.median([*BASE, *BETTER]) / 1e4
+    error = 100 * math.sqrt(median * (1 - median) / 360)
+    assert found["standard error of a test accuracy"] == [f"{error:.2f} points"]
+
+
+def test_the_error_of_a_share_is_that_of_a_binomial() -> None:
+    assert sampling_error(0.9, 400) == pytest.approx(stats.binom(400, 0.9).std() / 400)
+    assert math.isnan(sampling_error(0.9, 0))
+
+
+def test_differences_are_positive_where_the_first_is_better() -> None:
+    assert paired_differences({1: 3.0, 2: 1.0}, {2: 0.5, 3: 9.0}) == {2: 0.5}
+    assert paired_differences({1: 3.0}, {1: 1.0}, higher_is_better=False) == {1: -2.0}
+
+
+def test_the_baseline_is_dp_sgd_under_its_own_name_if_it_is_there() -> None:
+    keys = [("dp-adam", "dp-sgd"), ("dp-sgd", "neither"), ("dp-sgd", "dp-sgd")]
+    assert baseline_of(keys) == ("dp-sgd", "dp-sgd")
+    assert baseline_of(keys[:2]) == ("dp-sgd", "neither")
+    assert baseline_of(keys[:1]) is None
+
+
+def test_costs_are_ratios_of_device_time_on_the_same_machine(tmp_path: Path) -> None:
+    runs = frame(
+        tmp_path,
+        {"dp-sgd": BASE, "dp-adam": BASE, "dp-pmlf": BASE},
+        cpu_seconds={"dp-sgd": 2.0, "dp-adam": 3.0, "dp-pmlf": 6.0},
+        training_seconds=60.0,
+        cpu={"dp-sgd": "a", "dp-adam": "a", "dp-pmlf": "b"},
+    )
+    sgd, adam, pmlf = (runs[runs["method"] == name] for name in ("dp-sgd", "dp-adam", "dp-pmlf"))
+    assert cost_ratio(adam, sgd) == 1.5  # not 1, the ratio of wall clocks
+    assert math.isnan(cost_ratio(pmlf, sgd))  # another machine
+    assert contended(sgd)
+    on_gpu = runs.assign(gpu="H100")
+    assert cost_ratio(on_gpu[runs["method"] == "dp-adam"], on_gpu[runs["method"] == "dp-sgd"]) == 1
+    assert not contended(on_gpu)
+    assert said(runs[runs["method"] != "dp-pmlf"])["time ÷ dp-sgd"] == "–"
+
+
+def test_an_audit_note_names_what_was_found_and_the_command_for_the_rest(tmp_path: Path) -> None:
+    audit = {
+        "dp-sgd": "not refuted: ε ≥ 0.90 of 1.00",
+        "dp-adam": "",
+        "dp-pmlf": "refuted: ε ≥ 2.00 of 1.00",
+    }
+    words = audit_note(frame(tmp_path, dict.fromkeys(audit, BASE), audit=audit))
+    assert words.startswith(
+        "REFUTED: dp-pmlf. Not refuted: dp-sgd (ε ≥ 0.90 of 1.00). Not audited: dp-adam."
+    )
+    assert "snakemake --cores all reports/quickstart/audit.pdf" in words
+
+
+# ---- How clear a choice was
+
+
+def tuned(scores: tuple[float, float], edges: list[str], **changes: Any) -> dict[str, Any]:
+    best = [
+        {"values": {"learning_rate": rate}, "score": score}
+        for rate, score in zip((1.0, 3.0), scores, strict=True)
+    ]
+    made = {"metric": "validation_accuracy", "best": best, "edges": edges, "seeds": 2}
+    return {"configurations": 4, "tuning_runs": 8, "choice": json.dumps({**made, **changes})}
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({}, ()),
+        ({"configurations": 4, "tuning_runs": 8}, ("not made yet",)),
+        (tuned((0.90, 0.86), []), ("clear",)),
+        (tuned((0.90, 0.89), []), ("tied",)),
+        (tuned((0.90, 0.86), ["learning_rate"]), ("at an edge",)),
+        (tuned((0.90, 0.89), ["learning_rate"]), ("tied", "at an edge")),
+        (tuned((0.2, 0.3), [], metric="validation_loss"), ("clear",)),
+    ],
+)
+def test_a_choice_is_clear_if_validation_tells_it_from_the_next_and_the_grid_goes_on(
+    tmp_path: Path, choice: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    # One standard error of 0.9 on 180 examples is 0.022.
+    assert clarity(frame(tmp_path, {"dp-sgd": BASE}, **choice)) == words
+
+
+def test_the_verdict_names_doubtful_choices_of_the_methods_it_compares(tmp_path: Path) -> None:
+    doubt, sure = tuned((0.90, 0.89), ["learning_rate"]), tuned((0.90, 0.80), [])
+    both = {name: {"dp-sgd": doubt[name], "dp-adam": sure[name]} for name in doubt}
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **both)
+    assert said(runs)["hyper-parameters"] == "dp-sgd tied and at an edge"
+    assert (
+        said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **sure))["hyper-parameters"]
+        == "clear"
+    )
+    assert said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}))["hyper-parameters"] == "given"
+
+
+def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -> None:
+    section = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
+    table = section["table"]
+    (row,) = table["rows"]
+    assert [cell[0] for cell in row][5:] == [
+        *("learning_rate 1", "90.00", "learning_rate 3", "89.00", "4", "2", "180", "tied")
+    ]
+    assert any("WARNING" in note for note in section["notes"])
+    assert choices_data(frame(tmp_path, {"dp-sgd": BASE}))["table"]["rows"] == []
+
+
+def test_many_choices_are_counted(tmp_path: Path) -> None:
+    rows = [
+        {**run_row(dataset=f"set-{number}"), **tuned((0.9, 0.89 - 0.1 * (number < 10)), [])}
+        for number in range(40)
+    ]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    table = choices_data(runs)["table"]
+    assert table["heads"] == ["method", "choices", "clear", "tied", "at an edge", "not made yet"]
+    assert table["rows"] == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"]]]
