@@ -43,6 +43,7 @@ localrules:
     report,
     partial_report,
     audit_report,
+    study_audit,
     reproduction_report,
     track,
 

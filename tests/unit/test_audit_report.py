@@ -91,6 +91,18 @@ def test_the_report_shows_the_findings(tmp_path: Path) -> None:
     assert "64,000 gradient canaries" in text
 
 
+def test_the_report_of_some_methods_shows_no_other_and_no_control(tmp_path: Path) -> None:
+    for name in ("good", "fine"):
+        write(tmp_path, "contract", name, contract(name))
+        write(tmp_path, "empirical", name, bound("not refuted", 0.9))
+    text = text_of(build_audit_report(tmp_path, TEMPLATE, ["good"]), tmp_path)
+    assert "Of 1 method, none is refuted" in text
+    assert "fine" not in {line.split()[0] for line in text.splitlines() if line.split()}
+    assert "Controls: deliberate mistakes" not in text
+    with pytest.raises(UserError, match="no audit of third"):
+        build_audit_report(tmp_path, TEMPLATE, ["good", "third"])
+
+
 def test_without_results_the_message_says_how_to_get_some(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="clipnoise audit contract"):
         build_audit_report(tmp_path, TEMPLATE)

@@ -81,6 +81,41 @@ def test_the_pdf_states_what_the_privacy_claim_rests_on(full):
     assert "nominal" not in said
 
 
+def test_page_one_gives_the_verdict_with_the_examples_behind_it(full):
+    page = re.sub(r"\s+", " ", PdfReader(full).pages[0].extract_text())
+    assert "One method is shown to be better than all others in" in page
+    assert "over dp-sgd" in page
+    assert "test examples 360" in page
+    assert "reports/quickstart/audit.pdf" in page.replace("\u200b", "")
+
+
+def test_a_delta_of_one_over_n_has_a_remark(full, tmp_path):
+    assert "198 runs at δ = 1/n or above" in text(full)
+    rows = [{**row, "delta": 1e-5} if row.get("delta") else row for row in quickstart()]
+    assert "Remark on δ" not in text(make(tmp_path, rows, figures=()))
+
+
+def test_an_item_without_a_title_says_what_it_shows(tmp_path):
+    study = {**STUDY, "report": [{"kind": "curves", "panel": "comparison"}]}
+    assert "Figure 1 Curves: comparison" in text(make(tmp_path, quickstart(), study, figures=()))
+
+
+def test_critical_differences_over_one_dataset_are_left_out(tmp_path):
+    study = {**STUDY, "report": [{"kind": "critical-differences", "panel": "comparison"}]}
+    rows = quickstart()
+    assert "ritical" not in text(make(tmp_path, rows, study, figures=()))
+    rows += [{**row, "dataset": "other"} for row in rows]
+    assert "Critical-differences: comparison" in text(make(tmp_path, rows, study, figures=()))
+
+
+def test_a_hyper_parameter_without_a_value_follows_from_others(tmp_path):
+    values = json.dumps({"id": "dp-adambc", "learning_rate": 0.5, "phi": None})
+    rows = [run_row(method="dp-adambc", seed=seed, hyperparameters=values) for seed in (1, 2)]
+    said = text(make(tmp_path, rows, figures=()))
+    assert "phi as computed" in said
+    assert "None" not in said.replace("None: every planned run completed", "")
+
+
 def test_the_pdf_carries_title_captions_provenance_and_outcome(full):
     said = text(full)
     assert STUDY["title"] in said
@@ -133,6 +168,12 @@ def test_a_report_of_an_empty_study_builds(tmp_path):
     assert "No run has a result, so nothing is claimed." in said
 
 
+def choice(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice between two configurations that validation cannot tell apart."""
+    best = [{"values": values, "score": score} for score in (0.801, 0.8)]
+    return {"metric": "validation_accuracy", "best": best, "edges": ["clip_norm"], "seeds": 2}
+
+
 def many_panels(status: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return a study with the table of twelve panels, every cell tuned for itself."""
     methods = ("dp-sgd", "dp-adam", "dp-adambc", "adadps-rmsprop")
@@ -147,6 +188,7 @@ def many_panels(status: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                     **{"configurations": 12, "tuning_runs": 24, "charge": "nothing"},
                     "hyperparameters": json.dumps({"id": method, "beta": 0.9, **tuned}),
                     "tuned": json.dumps(tuned) if status == "completed" else "",
+                    "choice": json.dumps(choice(tuned)) if status == "completed" else "",
                 }
                 rows += [run_row(**one, seed=seed, test_accuracy=0.8) for seed in (1, 2)]
     study = {

@@ -3,6 +3,10 @@ from clipnoise.audit.catalog import datasets as audit_datasets
 from clipnoise.audit.catalog import fingerprint as audit_fingerprint
 
 
+def claiming_of(study):
+    return [method for method in claiming_methods() if method in plan.methods(study)]
+
+
 # These reports are not those of studies.
 ruleorder: audit_report > report
 ruleorder: reaccount > report
@@ -75,9 +79,33 @@ rule audit_report:
         LOCK
     params:
         results=lambda wildcards: RESULTS,
+        methods=[],
     shell:
-        "clipnoise audit report --results {params.results:q}/audit --template {input.template:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        "clipnoise audit report --results {params.results:q}/audit --methods {params.methods}"
+        " --template {input.template:q} --out {output:q} > {log:q} 2>&1"
+
+
+# The private methods of one study and nothing else; the study's tables then show what was found.
+use rule audit_report as study_audit with:
+    input:
+        audits=lambda wildcards: expand(
+            f"{RESULTS}/audit/{{kind}}/{{method}}.json",
+            kind=["contract", "empirical"],
+            method=claiming_of(wildcards.study),
+        ),
+        template=f"{TEMPLATES}/audit.typ",
+        shared=SHARED,
+    output:
+        report(
+            f"{REPORTS}/{{study}}/audit.pdf",
+            category="{study}",
+            labels={"report": "audit of its methods"},
+        ),
+    log:
+        f"{RESULTS}/logs/audit/reports/{{study}}.log",
+    params:
+        results=lambda wildcards: RESULTS,
+        methods=lambda wildcards: claiming_of(wildcards.study),
 
 
 rule reaccount:

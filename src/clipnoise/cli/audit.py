@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -126,11 +127,14 @@ def report(
     results: Annotated[Path, "Folder of the audits' JSON files."],
     out: Annotated[Path, "PDF to write."],
     template: options.Template = options.TEMPLATES / "audit.typ",
+    methods: Annotated[
+        Sequence[str], "The methods to show, without controls; all by default."
+    ] = (),
 ) -> None:
-    """Typeset all results in a folder as one PDF."""
+    """Typeset the results in a folder as one PDF."""
     from clipnoise.report.audits import build_audit_report
 
-    write_atomically(out, build_audit_report(results, template))
+    write_atomically(out, build_audit_report(results, template, methods))
     print(f"{out}: audit report")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.formats import DASH, decimal, significant
+from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
 
 COLUMNS = (
@@ -31,6 +31,9 @@ COLUMNS = (
     "other release.",
     "Nominal: the accountant's analysis does not cover this adjacency, so its ε is no guarantee.",
 )
+WITHOUT_CONTROLS = (
+    "Whether these attacks also find deliberate mistakes is shown in reports/audit/report.pdf."
+)
 EXCEEDED = "the empirical lower bound exceeds the claimed ε"
 WORDS = ("paper", "result", "noise_source", "steps_source", "released_code")
 READING = (
@@ -45,41 +48,48 @@ READING = (
 )
 
 
-def build_audit_report(folder: Path, template: Path) -> bytes:
-    """Make the PDF of all audits.
+def build_audit_report(folder: Path, template: Path, methods: Collection[str] = ()) -> bytes:
+    """Make the PDF of all audits, or of those of some methods.
 
     Args:
         folder: holds contract/, empirical/ and control/ with one JSON file each.
         template: the Typst file.
+        methods: those to show, by id, without the controls; none shows everything.
 
     Returns:
         The PDF; the same bytes for the same input.
 
     Raises:
-        UserError: there is no result, or the template does not compile.
+        UserError: a result is missing, or the template does not compile.
     """
     contracts, bounds, controls = (
         _read(folder / name) for name in ("contract", "empirical", "control")
     )
+    if methods:
+        for name in methods:
+            if name not in contracts:
+                raise UserError(
+                    f"{folder}: no audit of {name}. Run: clipnoise audit contract {name}."
+                )
+        contracts, controls = {name: contracts[name] for name in methods}, {}
+        bounds = {name: bound for name, bound in bounds.items() if name in contracts}
     if not contracts and not controls:
         raise UserError(f"{folder}: no audit results. Run: clipnoise audit contract METHOD.")
-    methods = [_method(contract, bounds.get(name)) for name, contract in contracts.items()]
+    rows = [_method(contract, bounds.get(name)) for name, contract in contracts.items()]
     heads = (
         "method, adjacency, declared, measured, noise, claimed ε, lower bound on ε, "
         "from final parameters, verdict"
     )
     blocks = [
-        _text("Result", [_result([row[-1] for row in methods], list(controls.values()))]),
+        _text("Result", [_result([row[-1] for row in rows], list(controls.values()))]),
         _text("What the columns mean", COLUMNS),
-        _table("Methods", heads.split(", "), "ll" + "r" * 6 + "l", methods),
+        _table("Methods", heads.split(", "), "ll" + "r" * 6 + "l", rows),
         _text("Setup", _setup(contracts.values(), bounds.values())),
-        _table(
-            "Controls: deliberate mistakes",
-            ["mistake", "refuted by", "evidence"],
-            "lll",
-            [_control(control) for control in controls.values()],
-        ),
     ]
+    if controls:
+        heads = "mistake, refuted by, evidence"
+        found = map(_control, controls.values())
+        blocks.append(_table("Controls: deliberate mistakes", heads.split(", "), "lll", found))
     return typeset(_content("Audit", "audit", blocks), template, {})
 
 
@@ -169,11 +179,13 @@ def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
     refuted = sum(verdict.startswith("refuted") for verdict in verdicts)
     missed = [control["control"] for control in controls if not control["refuted"]]
     found = (
-        f"Of {len(verdicts)} methods, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
+        f"Of {count(len(verdicts), 'method')}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
         f"and {nothing or 'none'} {'claim' if nothing > 1 else 'claims'} no privacy."
     )
     if missed:
         return f"{found} NOT REFUTED, so that the audit is broken: {', '.join(missed)}."
+    if not controls:
+        return f"{found} {WITHOUT_CONTROLS}"
     return f"{found} All {len(controls)} controls are refuted, as they must be."
 
 

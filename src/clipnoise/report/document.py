@@ -23,6 +23,11 @@ from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
+TITLES = {  # of items that have none
+    "table": "Results",
+    "accuracy-vs-epsilon": "Results against ε",
+    "accuracy-along-epsilon": "Results along the ε spent",
+}
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
 READING = (
@@ -94,6 +99,8 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     """Yield the tables and figures of a report in order."""
     for number, item in enumerate(items):
+        if item.kind == "critical-differences" and of_panels(runs, item)["dataset"].nunique() < 2:
+            continue  # ranks over one dataset can show nothing
         if item.side_by_side:
             yield side_by_side(runs, item, tables[item])
         elif item in tables:
@@ -150,7 +157,7 @@ def _named(runs: pd.DataFrame) -> list[str]:
 
 
 def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
-    title = item.title or item.panel
+    title = item.title or f"{TITLES.get(item.kind, item.kind.capitalize())}: {item.panel}"
     if item.drawn:
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":

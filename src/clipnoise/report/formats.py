@@ -85,7 +85,12 @@ def power(mantissa: str, exponent: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a hyper-parameter as text: numbers short, lists in brackets, a mapping's values."""
+    """Return a hyper-parameter as text: numbers short, lists in brackets, a mapping's values.
+
+    One without a value of its own follows from others.
+    """
+    if value is None:
+        return "as computed"
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, dict):

@@ -25,6 +25,10 @@ SEEDED = (
     "guarantee holds neither against anyone who knows the seed nor for several such runs published "
     "together."
 )
+WEAK_DELTA = (
+    "Publishing one private example picked at random satisfies (0, 1/n), so such a δ excludes no "
+    "breach of a single example. A δ far below 1/n does; ε is larger then."
+)
 SECURE = "Noise and batches came from a cryptographic source and cannot be reproduced."
 HEADS = {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}
 NAMES = {
@@ -76,6 +80,10 @@ def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
         text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
         head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
         statements.append({"head": head, "text": text})
+    weak = finished[finished["delta"] * finished["examples"] > 1 - 1e-9]
+    if len(weak):
+        text = f"{count(len(weak), 'run')} at δ = 1/n or above. {WEAK_DELTA}"
+        statements.append({"head": "Remark on δ.", "text": text})
     references = finished[finished["claim"] == NON_PRIVATE]
     if len(references):
         methods = ", ".join(references["method"].drop_duplicates())

@@ -54,16 +54,16 @@ OVER = (
     "the standard error √(p(1−p)/n) below, at the median private accuracy, which all runs share."
 )
 TIME = (
-    f"Time ÷ {BASELINE}: processor time, or GPU time where one trained, of all steps; the median "
-    "ratio over seeds on the same kind of machine."
+    "Of the processor, or of the GPU where one trained, in all steps; the median ratio over seeds "
+    "on the same kind of machine."
 )
 HELD_UP = (
     "Other work held up runs of this report (wall clock at least 1.25 times processor time): their "
     "ratios are rough."
 )
 CHOICES = (
-    "Hyper-parameters: given in the study file, or how clearly validation data chose them for the "
-    f"methods compared here ({BASELINE} included): see “Choice of hyper-parameters”."
+    "Given in the study file, or chosen on validation data, clearly or not, for the methods that "
+    f"are compared in the row ({BASELINE} included): see “Choice of hyper-parameters”."
 )
 
 
@@ -162,6 +162,8 @@ def _clarity(cells: dict[str, pd.DataFrame]) -> str:
         by_words.setdefault(" and ".join(clarity(cell)) or GIVEN, []).append(label)
     if len(by_words) == 1 and {*by_words} <= {GIVEN, CLEAR}:
         return next(iter(by_words))
+    if not by_words:
+        return DASH
     doubts = {words: labels for words, labels in by_words.items() if words not in (GIVEN, CLEAR)}
     return "; ".join(f"{', '.join(labels)} {words}" for words, labels in doubts.items()) or CLEAR
 
@@ -187,12 +189,13 @@ def _summary(rows: list[Cells], watermark: str) -> str:
     words = [row[HEADS.index("verdict")][0] for row in rows]
     best = sum(word.startswith(f"{BEST} ") for word in words)
     none = sum(word.startswith("none") for word in words)
-    parts = [
-        f"one method is better than all others in {best}",
-        f"no such method was found in {len(rows) - best - none}",
-        f"{none} cannot be judged" if none else "",
-    ]
-    return f"Of {count(len(rows), 'setting')}, {listing(list(filter(None, parts)))}."
+    judged = count(len(rows) - none, "setting")
+    left = f" {count(none, 'setting')} cannot be judged." if none else ""
+    if none == len(rows):
+        return left.strip()
+    return (
+        f"One method is shown to be better than all others in {best or 'none'} of {judged}.{left}"
+    )
 
 
 def _data(runs: pd.DataFrame) -> Iterator[Cells]:

@@ -222,10 +222,14 @@ class Plan:
         """Return the files that show that the runs of a study are done."""
         return self.done_files(run.spec for run in self.study(study).runs)
 
+    def methods(self, study: str) -> list[str]:
+        """Return the methods of a study by id."""
+        return sorted({run.spec.method.id for run in self.study(study).runs})
+
     def audits(self, study: str) -> list[str]:
         """Return what audits found for a study's methods: a later audit makes its tables again."""
-        methods = sorted({run.spec.method.id for run in self.study(study).runs})
-        found = ((name, audit_of(Path(self.config.results), name)) for name in methods)
+        results = Path(self.config.results)
+        found = ((name, audit_of(results, name)) for name in self.methods(study))
         return [f"{name}: {words}" for name, words in found if words is not None]
 
     def tables(self, study: str) -> list[str]:
@@ -325,7 +329,7 @@ class Plan:
         return {
             "study": f"(?!{no_study}){NAME}",
             "single": f"(?!{no_study}|({papers})/){PART}",
-            "artefact": rf"(?!{no_study}){PART}/(?!(report|partial)\.){PART}",
+            "artefact": rf"(?!{no_study}){PART}/(?!(report|partial|audit)\.){PART}",
             "reproduction": "|".join(self.reproductions),
             "paper": papers or "none",
         }

@@ -131,11 +131,10 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
     done = any(run["status"] == "completed" for run in runs)
     if done and not any(configuration.n for configuration in tried):
         raise UserError(f"tune.metric: the runs have no {metric}: their task or split has none.")
-    able = [configuration for configuration in tried if configuration.mean is not None]
-    sign = -1.0 if metric.endswith("loss") else 1.0
-    best = max(able, key=lambda able_one: sign * (able_one.mean or 0.0)) if able else tried[0]
+    made = Choice(metric=metric, choice=tried[0].values, tried=tried, spent=_spent(runs))
+    able = made.ranked
     remark = "" if len(able) == len(tried) else PARTIAL if able else NONE_LEFT
-    return Choice(metric=metric, choice=best.values, tried=tried, spent=_spent(runs), remark=remark)
+    return replace(made, choice=(able or tried)[0].values, remark=remark)
 
 
 def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: Metric) -> Tried:

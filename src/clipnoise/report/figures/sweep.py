@@ -18,12 +18,11 @@ from matplotlib.ticker import NullLocator
 from clipnoise.errors import UserError, unknown
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
-from clipnoise.report.formats import Metric, budget, significant
+from clipnoise.report.formats import Metric, budget, shown, significant
 from clipnoise.report.statistics import sample
 
 COLUMNS = 2
 WIDE = 50  # values that span more than this factor stand on a logarithmic axis
-DEFAULT = "as computed"  # label of a hyper-parameter without a value
 SYMBOLS = {"beta": "β", "history": "k"}
 
 Beside = Callable[[Axes, pd.DataFrame, str], None]
@@ -101,11 +100,9 @@ def places(ax: Axes, texts: list[str]) -> dict[str, float]:
 
 
 def _tick(value: Any) -> str:
-    if value is None:
-        return DEFAULT
     if isinstance(value, list):
         return ", ".join(map(_tick, value))
-    return significant(float(value)) if isinstance(value, int | float) else str(value)
+    return significant(float(value)) if isinstance(value, int | float) else shown(value)
 
 
 def momentum_reduction(beta: float, history: int) -> float:
