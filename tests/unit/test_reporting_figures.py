@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reporting_data import FILTERS, curve_rows, quickstart, run_row, write_csv
-from scipy import signal
+from scipy import signal, stats
 
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import example, methods
-from clipnoise.report.figures.canvas import Series, legend, look, sheet
+from clipnoise.report.figures.canvas import FigureData, Series, legend, look, sheet
+from clipnoise.report.figures.curves import draw_final
 from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.figures.sweep import momentum_reduction
 from clipnoise.report.figures.variants import frequency_response, noise_gain
+from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
@@ -167,6 +169,25 @@ def test_accuracy_against_epsilon_names_axes_units_methods_and_references(draw):
     found = texts(draw("accuracy-vs-epsilon", rows))
     assert {"Privacy budget ε", "Test accuracy (%)", "dp-sgd", "sgd (non-private)"} <= set(found)
     assert {"1", "8", "digits, logistic"} <= set(found)
+
+
+def test_paired_differences_to_dp_sgd_stand_beside_the_lines_with_their_intervals(tmp_path):
+    levels = {"dp-sgd": (0.80, 0.82, 0.81), "dp-adam": (0.83, 0.84, 0.85)}
+    rows = [
+        run_row(method=method, seed=seed, test_accuracy=value)
+        for method, values in levels.items()
+        for seed, value in enumerate(values)
+    ]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    _, beside = draw_final(FigureData(runs=runs, curves=runs, metric=ACCURACY)).axes
+    assert beside.get_ylabel() == "Better than dp-sgd by (points)"
+    assert "95% intervals" in beside.get_title()
+    marks = [line.get_ydata() for line in beside.lines]
+    low, high = stats.ttest_1samp([3, 2, 4], 0).confidence_interval(0.95)
+    np.testing.assert_allclose(marks[0], [3.0])
+    np.testing.assert_allclose(marks[1], [low, high])
+    alone = runs[runs["method"] == "dp-sgd"]
+    assert len(draw_final(FigureData(runs=alone, curves=alone, metric=ACCURACY)).axes) == 1
 
 
 def test_a_run_without_a_target_is_plotted_at_the_epsilon_it_achieved(draw):

@@ -178,8 +178,9 @@ def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
     nothing = sum(verdict.startswith("no claim") for verdict in verdicts)
     refuted = sum(verdict.startswith("refuted") for verdict in verdicts)
     missed = [control["control"] for control in controls if not control["refuted"]]
+    methods = count(len(verdicts), "method")
     found = (
-        f"Of {count(len(verdicts), 'method')}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
+        f"Of {methods}, {refuted or 'none'} {'are' if refuted > 1 else 'is'} refuted "
         f"and {nothing or 'none'} {'claim' if nothing > 1 else 'claims'} no privacy."
     )
     if missed:

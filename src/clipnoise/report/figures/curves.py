@@ -6,7 +6,7 @@ Mean ± standard deviation over seeds: error bars for final models, a band along
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import pandas as pd
 import seaborn as sns
@@ -14,33 +14,100 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from clipnoise.report.costs import baseline_of
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, budget, significant
 from clipnoise.report.records import NON_PRIVATE, is_private
-from clipnoise.report.statistics import sample
+from clipnoise.report.statistics import Sample, paired_differences, paired_interval, sample
 
 COLUMNS = 4
 DODGE = 0.03  # decades between the error bars of neighbouring methods at the same ε
 SETTLED = 0.2  # the first share of training, which does not set the vertical axis
+PAIRED = "seed by seed, 95% intervals"
 AXES = {"step": "Step", "epsilon_spent": "Privacy spent ε"}
 
 
 def draw_final(data: canvas.FigureData) -> Figure:
-    """Draw one subplot per dataset and model; non-private references are lines."""
-    every = canvas.series(data.runs)
-    figure, subplots = canvas.grid(canvas.tasks(data.runs), 2, height=2.4)
-    for ax, runs in subplots:
-        _at_the_end(ax, runs, every, data.metric)
+    """Draw one subplot per dataset and model; non-private references are lines.
+
+    Beside each stands how much better than DP-SGD the other private methods are, if it is there.
+    """
+    every, tasks = canvas.series(data.runs), canvas.tasks(data.runs)
+    base = _baseline(every)
+    titled = [
+        part for title, runs in tasks for part in ((title, runs), (f"{title}: {PAIRED}", runs))
+    ]
+    figure, subplots = canvas.grid(titled if base else tasks, 2, height=2.4)
+    for number, (ax, runs) in enumerate(subplots):
+        placed = runs.assign(at=runs["epsilon"].fillna(runs["epsilon_achieved"]))
+        _epsilons(ax, placed)
+        if base and number % 2:
+            _differences(ax, placed, every, base, data.metric)
+        else:
+            _at_the_end(ax, placed, every, data.metric)
     canvas.legend(figure, every)
     return figure
 
 
-def _at_the_end(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric: Metric) -> None:
-    runs = runs.assign(at=runs["epsilon"].fillna(runs["epsilon_achieved"]))
-    ax.set(xscale="log", xlabel="Privacy budget ε", ylabel=metric.heading)
-    private = [series for series in every if series.private]
-    for rank, series in enumerate(private):
-        shift = 10 ** (DODGE * (rank - (len(private) - 1) / 2))
+def _baseline(every: Sequence[canvas.Series]) -> canvas.Series | None:
+    """Return the private series that stands for DP-SGD, if others can be compared with it."""
+    private = {(series.method, series.label): series for series in every if series.private}
+    key = baseline_of(private)
+    return None if key is None or len(private) < 2 else private[key]
+
+
+def _epsilons(ax: Axes, runs: pd.DataFrame) -> None:
+    """Make the horizontal axis that of the budgets of some runs."""
+    ax.set(xscale="log", xlabel="Privacy budget ε")
+    ticks = sorted(runs["at"].dropna().unique())
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(ticks, [significant(tick) for tick in ticks])
+    ax.grid(visible=False, axis="x")
+    if ticks:
+        ax.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+
+
+def _side_by_side(series: Sequence[canvas.Series]) -> Iterator[tuple[canvas.Series, float]]:
+    """Yield some series, each with the factor that sets its marks beside those of the others."""
+    for rank, one in enumerate(series):
+        yield one, 10 ** (DODGE * (rank - (len(series) - 1) / 2))
+
+
+def _differences(
+    ax: Axes,
+    runs: pd.DataFrame,
+    every: Sequence[canvas.Series],
+    base: canvas.Series,
+    metric: Metric,
+) -> None:
+    """Draw how much better than DP-SGD each method is, seed by seed, with 95% intervals."""
+    theirs = {at: sample(rows, metric) for at, rows in base.of(runs).groupby("at")}
+    for series, shift in _side_by_side([one for one in every if one.private and one != base]):
+        for at, rows in series.of(runs).groupby("at"):
+            ours, other = sample(rows, metric), theirs.get(at, Sample())
+            if not (ours.complete and other.complete):
+                continue
+            up = metric.higher_is_better
+            found = paired_interval(
+                paired_differences(ours.values, other.values, higher_is_better=up)
+            )
+            low, mean, high = (
+                metric.factor * value for value in (found.low, found.mean, found.high)
+            )
+            x, colour = float(str(at)) * shift, series.style.colour
+            ax.plot([x], [mean], series.style.marker, color=colour)
+            ax.plot([x, x], [low, high], color=colour, linewidth=1)
+    ax.axhline(0, color=base.style.colour, linestyle=base.style.line)
+    unit = "points" if metric.unit == "%" else metric.name.lower()
+    ax.set_ylabel(f"Better than {base.label} by ({unit})")
+
+
+def _at_the_end(
+    ax: Axes, runs: pd.DataFrame, every: Sequence[canvas.Series], metric: Metric
+) -> None:
+    ax.set_ylabel(metric.heading)
+    for series, shift in _side_by_side([one for one in every if one.private]):
         points = [
             (float(str(at)) * shift, sample(subset, metric))
             for at, subset in series.of(runs).groupby("at")
@@ -49,13 +116,6 @@ def _at_the_end(ax: Axes, runs: pd.DataFrame, every: list[canvas.Series], metric
     for series in every:
         if not series.private:
             _reference(ax, series.of(runs), series, metric)
-    ticks = sorted(runs["at"].dropna().unique())
-    ax.xaxis.set_major_locator(FixedLocator(ticks))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(ticks, [significant(tick) for tick in ticks])
-    ax.grid(visible=False, axis="x")
-    if ticks:
-        ax.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
     if canvas.completed(runs, metric).empty:
         canvas.say(ax, "no completed run")
     canvas.remark(ax, canvas.incomplete(runs, every, metric))
