@@ -52,3 +52,11 @@ def test_options_that_change_what_is_released_are_listed_with_what_they_release(
         ("ime-adam", "for_free: true"): ("non-private", "–", "–"),
         ("jme-adam", "accounting: as-published"): ("non-private", "–", "–"),
     }
+
+
+def test_passes_are_those_over_private_examples_alone_as_in_the_tables_of_results() -> None:
+    shown = {entry.id: entry.passes for entry in catalogue() if not entry.option}
+    for name in METHODS:
+        assert shown[name] == build(name).passes(), name
+    plain = [name for name in METHODS if build(name).uses_public_gradient]
+    assert {shown[name] for name in plain} == {1}  # their public gradients are not counted

@@ -297,6 +297,31 @@ def test_the_best_mean_on_the_validation_split_is_chosen(metric: Any, best: floa
     assert found.remark == ""
 
 
+def test_a_choice_knows_the_next_best_and_whether_it_is_at_an_edge_of_the_grid() -> None:
+    def made(*accuracies: float) -> Choice:
+        runs = [
+            summary(rate, found) for rate, found in zip((0.1, 1.0, 3.0), accuracies, strict=False)
+        ]
+        return choose(runs, ["learning_rate"], "validation_accuracy")
+
+    inside = made(0.6, 0.8, 0.7)
+    assert [one.values["learning_rate"] for one in inside.ranked] == [1.0, 3.0, 0.1]
+    assert inside.edges == []
+    assert made(0.6, 0.7, 0.8).edges == ["learning_rate"]
+    assert made(0.9, 0.7, 0.8).edges == ["learning_rate"]
+    assert made(0.9).edges == []  # nothing else was tried
+    listed = Choice(
+        metric="validation_loss",
+        choice={"betas": [0.9, 0.99]},
+        tried=tuple(
+            Tried(values={"betas": [0.9, beta]}, mean=loss, n=1, planned=1)
+            for beta, loss in ((0.99, 0.1), (0.999, 0.2), (0.9, None))
+        ),
+    )
+    assert listed.edges == []  # lists have no order
+    assert [one.mean for one in listed.ranked] == [0.1, 0.2]
+
+
 def test_a_diverged_configuration_cannot_be_chosen_and_is_reported() -> None:
     runs = [summary(0.1, 0.5), summary(1.0, 0.9), summary(1.0, 0.0, status="diverged")]
     found = choose(runs, ["learning_rate"], "validation_accuracy")

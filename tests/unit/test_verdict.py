@@ -235,7 +235,10 @@ def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -
     assert [cell[0] for cell in row][5:] == [
         *("learning_rate 1", "90.00", "learning_rate 3", "89.00", "4", "2", "180", "tied")
     ]
-    assert any("WARNING" in note for note in section["notes"])
+    assert not any("WARNING" in note for note in section["notes"])
+    edge = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.8), ["clip_norm"])))
+    assert edge["notes"][0].startswith("WARNING: 1 of 1 choice at an edge of the grid")
+    assert edge["table"]["rows"][0][-1] == ["at an edge of clip_norm"]
     assert choices_data(frame(tmp_path, {"dp-sgd": BASE}))["table"]["rows"] == []
 
 

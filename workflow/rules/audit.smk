@@ -3,10 +3,6 @@ from clipnoise.audit.catalog import datasets as audit_datasets
 from clipnoise.audit.catalog import fingerprint as audit_fingerprint
 
 
-def claiming_of(study):
-    return [method for method in claiming_methods() if method in plan.methods(study)]
-
-
 # These reports are not those of studies.
 ruleorder: audit_report > report
 ruleorder: reaccount > report
@@ -91,7 +87,7 @@ use rule audit_report as study_audit with:
         audits=lambda wildcards: expand(
             f"{RESULTS}/audit/{{kind}}/{{method}}.json",
             kind=["contract", "empirical"],
-            method=claiming_of(wildcards.study),
+            method=claiming_methods(plan.methods(wildcards.study)),
         ),
         template=f"{TEMPLATES}/audit.typ",
         shared=SHARED,
@@ -105,7 +101,7 @@ use rule audit_report as study_audit with:
         f"{RESULTS}/logs/audit/reports/{{study}}.log",
     params:
         results=lambda wildcards: RESULTS,
-        methods=lambda wildcards: claiming_of(wildcards.study),
+        methods=lambda wildcards: claiming_methods(plan.methods(wildcards.study)),
 
 
 rule reaccount:

@@ -196,7 +196,8 @@ def select(
     write_json(out, to_plain(choice))
     chosen = {name: value for name, value in choice.choice.items() if value is not None}
     values = ", ".join(f"{name} {value}" for name, value in chosen.items())
-    print(f"{out}: {values}, the best of {len(choice.tried)}. {choice.remark}".rstrip())
+    edge = f"WARNING: {', '.join(choice.edges)} at an edge of the grid. " if choice.edges else ""
+    print(f"{out}: {values}, the best of {len(choice.tried)}. {edge}{choice.remark}".rstrip())
 
 
 @options.command()

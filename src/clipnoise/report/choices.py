@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.report.compact import Cells, compact
-from clipnoise.report.formats import ACCURACY, DASH, LOSS, budget, shown
+from clipnoise.report.formats import ACCURACY, DASH, LOSS, budget, count, shown
 from clipnoise.report.statistics import sampling_error
 
 PLACE = ["panel", "dataset", "model", "label", "budget"]
@@ -19,12 +19,14 @@ HEADS = (
 )
 MOST = 36  # rows of the table; of more choices there are only counts
 CLEAR, TIED, EDGE, PENDING = "clear", "tied", "at an edge", "not made yet"
-NOTES = (
+SCORES = (
     "Score: mean validation accuracy in %, or validation loss, over the tuning seeds. Tied: the "
     "next best is nearer than one standard error of such an accuracy, √(p(1−p)/n) for n validation "
-    "examples, so that another validation set may well choose otherwise; losses are not tested.",
-    "WARNING: at an edge: the smallest or the largest value that was tried was chosen, so a value "
-    "beyond the grid may be better. A method tuned like this can lose to one with a wider grid.",
+    "examples, so that another validation set may well choose otherwise; losses are not tested."
+)
+BEYOND = (
+    "the smallest or the largest value tried, so a value beyond the grid may be better, and the "
+    "method may lose only for that."
 )
 
 
@@ -59,10 +61,12 @@ def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
     """
     tuned = runs[runs["configurations"].notna()]
     cells = [(tuple(map(str, key)), cell) for key, cell in tuned.groupby(PLACE, sort=False)]
+    edges = sum(EDGE in clarity(cell) for _, cell in cells)
+    warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
+    notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
     if len(cells) > MOST:
-        return {"table": _counted(cells), "notes": list(NOTES)}
-    rows = [_row(key, cell) for key, cell in cells]
-    return {"table": compact(HEADS, rows), "notes": list(NOTES) if rows else []}
+        return {"table": _counted(cells), "notes": notes}
+    return {"table": compact(HEADS, (_row(*cell) for cell in cells)), "notes": notes}
 
 
 def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
