@@ -1,23 +1,40 @@
+import sys
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
 from clipnoise.errors import UserError
+from clipnoise.files import read_yaml
+from clipnoise.studies.check import outlook
 from clipnoise.studies.plan import RUN, Plan
+
+
+def planned(step):
+    """Return what a step of planning returns; a user's mistake ends everything in one line."""
+    try:
+        return step()
+    except UserError as error:
+        print(f"clipnoise: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+# Snakemake itself takes the last of two equal keys, and does not say where a file is wrong.
+for file in filter(
+    Path.is_file, {Path("config.yaml"), *map(Path, workflow.configfiles)}
+):
+    planned(lambda: read_yaml(file))
 
 
 configfile: "config.yaml"
 
 
-try:
-    plan = Plan.from_values(
+plan = planned(
+    lambda: Plan.from_values(
         config,
         Path(workflow.basedir) / "workflow" / "studies",
         plans_jobs=workflow.is_main_process,
     )
-except UserError as error:
-    raise WorkflowError(str(error)) from None
-
+)
+if workflow.is_main_process:
+    planned(plan.require_writable)
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
 JOB = plan.config.resources
@@ -28,7 +45,7 @@ LOCK = f"{workflow.basedir}/envs/environment.yaml"
 shell.prefix("set -euo pipefail; export CLIPNOISE_WARM_OWNER=$PPID; ")
 
 # The files of a study and of its scale, as inputs `study` and `scale`.
-STUDY = unpack(lambda wildcards: plan.files(wildcards.study))
+STUDY = unpack(lambda wildcards: planned(lambda: plan.files(wildcards.study)))
 
 
 # Seconds of work, or work that needs the network: not worth waiting in a cluster's queue.
@@ -52,6 +69,9 @@ localrules:
 # no rule, because a rule would run again after each change of a study; with an ancient() input instead,
 # Snakemake would take everything behind it for up to date, even if runs are missing.
 onstart:
+    for study in plan.read:
+        time = outlook(study, Path(RESULTS), workflow.cores or 1)
+        print(f"{study.experiment}: {time}", file=sys.stderr)
     shell(plan.open_store)
 
 

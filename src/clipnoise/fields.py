@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -21,6 +21,16 @@ Probability = Annotated[float, Gt(0), Lt(1)]
 Count = Annotated[int, Gt(0)]
 Natural = Annotated[int, Ge(0)]
 Precision = Literal["float32", "bfloat16"]
+
+PLAIN = ("str", "int", "float", "bool")
+FORMS = {
+    "string_type": "text",
+    "dict_type dataclass_type model_attributes_type": "a mapping",
+    "tuple_type list_type": "a list",
+    "int_type int_parsing int_from_float": "a whole number",
+    "float_type float_parsing": "a number",
+    "bool_type bool_parsing": "true or false",
+}
 
 STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__` of a dataclass
 
@@ -50,9 +60,8 @@ def parse(kind: type[T], values: Any, *, file: str | None = None, key: str = "")
     try:
         return cast("T", adapter(kind).validate_python(values))
     except ValidationError as error:
-        lines = [_explain(problem, kind, key) for problem in error.errors()]
         prefix = f"{file}: " if file else ""
-        raise UserError("\n".join(prefix + line for line in lines)) from None
+        raise UserError("\n".join(prefix + line for line in _lines(error, kind, key))) from None
 
 
 def to_plain(value: Any) -> Any:
@@ -60,8 +69,30 @@ def to_plain(value: Any) -> Any:
     return adapter(type(value)).dump_python(value, mode="json")
 
 
-def _explain(problem: Any, kind: type[Any], key: str) -> str:
-    place = ".".join([key, *map(str, problem["loc"])] if key else map(str, problem["loc"]))
+def _lines(error: ValidationError, kind: type[Any], key: str) -> list[str]:
+    """Return one line for each wrong value; of the alternatives of a union, the nearest ones."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for problem in error.errors():
+        tags = [number for number, part in enumerate(problem["loc"]) if _is_alternative(part)]
+        end = tags[0] if tags else len(problem["loc"])
+        groups.setdefault(problem["loc"][:end] if tags else (problem["loc"],), []).append(problem)
+    lines = []
+    for problems in groups.values():
+        deepest = max(len(problem["loc"]) for problem in problems)
+        nearest = [problem for problem in problems if len(problem["loc"]) == deepest]
+        lines.append(_explain(nearest, kind, key))
+    return lines
+
+
+def _is_alternative(part: str | int) -> bool:
+    """Return whether part of a location is pydantic's name of an alternative, not a key."""
+    return isinstance(part, str) and (part in PLAIN or "[" in part or part.startswith("constrain"))
+
+
+def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
+    problem = problems[0]
+    parts = [str(part) for part in problem["loc"] if not _is_alternative(part)]
+    place = ".".join([key, *parts] if key else parts)
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _sibling_names(kind, problem["loc"])
         name = str(problem["loc"][-1])
@@ -74,8 +105,29 @@ def _explain(problem: Any, kind: type[Any], key: str) -> str:
         return f"{place}: give its {problem['ctx']['discriminator']}."
     if problem["type"] in ("missing", "missing_argument"):
         return f"{place}: required, but not given."
+    if problem["type"] == "value_error":
+        return _own_words(place, problem)
+    expected = dict.fromkeys(_expected(one) for one in problems)
+    return f"{place}: input should be {' or '.join(expected)}, got {_shorten(problem['input'])}."
+
+
+def _own_words(place: str, problem: Any) -> str:
+    """Return what a class says itself of its values; it may begin with the key of one of them."""
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{place}: {message[0].lower()}{message[1:]}, got {_shorten(problem['input'])}."
+    value = problem["input"]
+    one = isinstance(value, str | int | float | list | tuple)
+    name, colon, rest = message.partition(": ")
+    if colon and name.isidentifier():
+        place, message = f"{place}.{name}" if place else name, rest
+    where = f"{place}: " if place else ""
+    return f"{where}{message[0].lower()}{message[1:]}{f', got {_shorten(value)}' if one else ''}."
+
+
+def _expected(problem: Any) -> str:
+    """Return what a value should be, in the words of YAML and not of Python."""
+    words = {name: form for names, form in FORMS.items() for name in names.split()}
+    message: str = problem["msg"].removeprefix("Input should be ").removeprefix("String should ")
+    return words.get(problem["type"], f"{message[0].lower()}{message[1:]}")
 
 
 def _sibling_names(kind: type[Any], location: tuple[Any, ...]) -> list[str]:
@@ -83,10 +135,14 @@ def _sibling_names(kind: type[Any], location: tuple[Any, ...]) -> list[str]:
     schema = adapter(kind).json_schema()
     node = _resolved(schema, schema)
     for part in location[:-1]:
+        if _is_alternative(part):
+            continue
+        options = [node, *node.get("anyOf", [])]
         chosen = node.get("discriminator", {}).get("mapping", {}).get(part)
-        inside = [node.get("properties", {}).get(part), node.get("additionalProperties")]
+        inside = [one.get("properties", {}).get(part) for one in options]
+        inside += [one.get("additionalProperties") for one in options]
         inside = [{"$ref": chosen}] if chosen else inside
-        inside = [node.get("items")] if isinstance(part, int) else inside
+        inside = [one.get("items") for one in options] if isinstance(part, int) else inside
         nested = (schema for schema in inside if isinstance(schema, Mapping))
         node = _resolved(schema, next(nested, node))
     return sorted(node.get("properties", {}))

@@ -53,14 +53,15 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def require_writable(folder: Path) -> None:
-    """Fail before a long job if its results cannot be written.
+    """Fail before a long job if its results cannot be written; leaves nothing behind.
 
     Raises:
-        UserError: no file can be created in the folder; says why.
+        UserError: no file can be created in the folder, or it cannot be made; says why.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=UNFINISHED):
+        way = (folder.absolute(), *folder.absolute().parents)
+        existing = next(path for path in way if path.exists())
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".", suffix=UNFINISHED):
             pass
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None

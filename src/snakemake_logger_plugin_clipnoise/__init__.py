@@ -1,15 +1,16 @@
 """Snakemake's progress display for clipnoise: `snakemake --logger clipnoise`.
 
 On a terminal: the running jobs, how many of each rule are left, and how long that will take. In a
-file or a pipe: one line per job that starts or ends. Errors are shown as Snakemake words them, and
-so is a dry run. Belongs here: what Snakemake's events look like. Does not: anything about runs.
+file or a pipe: one line per job that starts or ends. A dry run is how many jobs of each rule would
+run and why; with `-p` every job and its command. Errors are shown as Snakemake words them. Belongs
+here: what Snakemake's events look like. Does not: anything about runs.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 ROUTINE = (  # messages that only repeat what the display shows
     "Assuming unrestricted",
     "Building DAG",
+    "Conda environments: ignored",
     "Execute ",
     "Provided ",
     "Rules claiming",
@@ -38,6 +40,11 @@ SILENT = (
     LogEvent.RULEGRAPH,
     LogEvent.WORKFLOW_STARTED,
 )
+INTERRUPTED = "Terminating processes on user request"
+WHAT_NEXT = (
+    "Stopping: runs save a checkpoint, other jobs end where they are. The same command continues."
+)
+RECENT = 20  # finished jobs of a rule whose mean time is expected of the next ones
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ class Progress:
     Attributes:
         planned: jobs of each rule, the finished ones included.
         finished: finished jobs of each rule.
-        seconds: time that the finished jobs of each rule took, summed.
+        recent: seconds that the last finished jobs of each rule took.
+        seconds: time that all finished jobs took, summed.
         running: jobs that have started and not ended, by job number.
         failed: how many jobs ended in an error; each attempt counts.
         began: when the first job started.
@@ -75,7 +83,8 @@ class Progress:
 
     planned: Counter[str] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    recent: dict[str, deque[float]] = field(default_factory=dict)
+    seconds: float = 0.0
     running: dict[int, Job] = field(default_factory=dict)
     failed: int = 0
     began: float | None = None
@@ -105,7 +114,8 @@ class Progress:
         job = self.running.pop(number, None)
         if job is not None:
             self.finished[job.rule] += 1
-            self.seconds[job.rule] += now - job.started  # type: ignore[assignment]
+            self.recent.setdefault(job.rule, deque(maxlen=RECENT)).append(now - job.started)
+            self.seconds += now - job.started
         return job
 
     def fail(self, number: int) -> None:
@@ -118,23 +128,25 @@ class Progress:
         return 0.0 if self.began is None else now - self.began
 
     def remaining(self, now: float) -> float | None:
-        """Estimate the remaining seconds; None before the first job is finished.
+        """Estimate the remaining seconds; None while most of what is left is of unknown length.
 
-        Each job that is left is taken to need the mean time of the finished ones of its rule, or
-        of all rules where none of its rule is finished. The sum is divided by the mean number of
+        Each job that is left is taken to need the mean time of the last finished ones of its rule,
+        or of all rules where none of its rule is finished. The sum is divided by the mean number of
         jobs that ran at the same time so far. `now` is on the clock of `start` and `finish`.
         """
-        if not self.done:
+        left = self.planned - self.finished
+        known = sum(count for rule, count in left.items() if rule in self.recent)
+        if not known or 2 * known < left.total():
             return None
-        mean = self.seconds.total() / self.done
-        work = 0.0
-        for rule, planned in self.planned.items():
-            finished = self.finished[rule]
-            work += (planned - finished) * (self.seconds[rule] / finished if finished else mean)
-        spent = sum(now - job.started for job in self.running.values())
-        elapsed = self.elapsed(now)
-        side_by_side = (self.seconds.total() + spent) / elapsed if elapsed > 0 else 1.0
-        return max(0.0, work - spent) / max(side_by_side, 1.0)
+        means = {rule: sum(times) / len(times) for rule, times in self.recent.items()}
+        mean = self.seconds / self.done
+        work = sum(count * means.get(rule, mean) for rule, count in left.items())
+        spent = {number: now - job.started for number, job in self.running.items()}
+        work -= sum(
+            min(spent[number], means.get(job.rule, mean)) for number, job in self.running.items()
+        )
+        side_by_side = (self.seconds + sum(spent.values())) / max(self.elapsed(now), 1e-9)
+        return max(0.0, work) / side_by_side
 
 
 def clock(seconds: float) -> str:
@@ -164,6 +176,7 @@ class LogHandler(LogHandlerBase):
         )
         self.progress = Progress()
         self.live: Live | None = None
+        self.shown = ""  # the jobs of a dry run, which Snakemake counts before and after them
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one event; Snakemake calls this from a single thread."""
@@ -185,12 +198,16 @@ class LogHandler(LogHandlerBase):
         values = vars(record)
         now = time.monotonic()
         if self.common_settings.dryrun:
-            self._print(record)
+            self._plan(record, event)
         elif event == LogEvent.RUN_INFO:
             self.progress.plan(values["stats"])
+            jobs = ", ".join(f"{count} {rule}" for rule, count in self.progress.planned.items())
+            self.console.print(f"{self.progress.total} jobs: {jobs}", soft_wrap=True, markup=False)
         elif event == LogEvent.JOB_INFO:
-            label = values["rule_msg"] or " ".join(map(str, values["wildcards"].values()))
-            job = self.progress.start(values["jobid"], values["rule_name"], label, now)
+            rule, said = values["rule_name"], values["rule_msg"]
+            wildcards = " ".join(map(str, values["wildcards"].values()))
+            label = said.removeprefix(f"{rule} ") if said else wildcards
+            job = self.progress.start(values["jobid"], rule, label, now)
             self._line(f"start  {job.name}")
         elif event == LogEvent.JOB_FINISHED:
             done = self.progress.finish(values["job_id"], now)
@@ -200,7 +217,21 @@ class LogHandler(LogHandlerBase):
             if event == LogEvent.JOB_ERROR:
                 self.progress.fail(values["jobid"])
             self._print(record)
+            if record.getMessage().startswith(INTERRUPTED):
+                self.console.print(WHAT_NEXT)
         self._keep_live()
+
+    def _plan(self, record: logging.LogRecord, event: str | None) -> None:
+        """Write what a dry run says of all jobs; of each one only where commands are asked for."""
+        if event in (LogEvent.JOB_INFO, LogEvent.GROUP_INFO):
+            if self.common_settings.printshellcmds:
+                self._print(record)
+        elif event == LogEvent.RUN_INFO:
+            repeated, self.shown = record.getMessage() == self.shown, record.getMessage()
+            if not repeated:
+                self._print(record)
+        elif event not in SILENT:
+            self._print(record)
 
     def _line(self, text: str, now: float | None = None) -> None:
         """Write a plain line where the output is not a terminal."""
@@ -212,7 +243,9 @@ class LogHandler(LogHandlerBase):
 
     def _print(self, record: logging.LogRecord) -> None:
         """Write a message in Snakemake's words."""
-        text = self.format(record)
+        text = self.format(record).replace(
+            "(check individual jobs above for details)", "(`snakemake -n -p` shows each job)"
+        )
         if (
             not text
             or text == "None"

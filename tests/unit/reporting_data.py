@@ -41,7 +41,7 @@ STUDY = {
         "low-pass filters. Small data, real numbers, a few minutes on two cores."
     ),
     "panels": {
-        name: {"datasets": ["digits"], "models": ["logistic"], "methods": [], "seeds": [1]}
+        name: {"datasets": ["digits"], "models": ["logistic"], "methods": ["sgd"], "seeds": [1]}
         for name in ("comparison", "ablation", "filters")
     },
     "report": [

@@ -34,7 +34,7 @@ def test_the_time_of_a_rule_is_estimated_from_its_own_jobs(progress: Progress) -
     progress.finish(9, 140.0)
     progress.plan({"train": 8, "report": 2})
     # side by side: 50 s of finished jobs and 2 × 30 s of running ones within 40 s
-    work = 6 * 10 + 1 * 30 - 2 * 30
+    work = 6 * 10 + 1 * 30 - 2 * 10  # the running ones are overdue
     assert progress.remaining(140.0) == pytest.approx(work / (110 / 40))
 
 
@@ -46,8 +46,29 @@ def test_nothing_is_estimated_before_the_first_job_is_done() -> None:
     assert summary(progress, 9.0) == "0 of 2 jobs done, 4 s so far"
 
 
-def test_an_overdue_job_never_makes_the_estimate_negative(progress: Progress) -> None:
-    assert progress.remaining(1000.0) == 0
+def test_an_overdue_job_takes_nothing_from_what_the_others_need(progress: Progress) -> None:
+    assert progress.remaining(1000.0) == pytest.approx((4 * 10 + 10) / 2, rel=0.02)
+
+
+def test_nothing_is_estimated_from_the_few_jobs_that_come_first() -> None:
+    progress = Progress()
+    progress.plan({"calibrate": 2, "train": 100, "report": 1})
+    progress.start(1, "calibrate", "", 0.0)
+    progress.finish(1, 130.0)
+    assert progress.remaining(131.0) is None
+    progress.start(2, "train", "", 131.0)
+    progress.finish(2, 132.0)
+    assert progress.remaining(132.0) == pytest.approx(99 * 1 + 130 + 65.5, rel=0.01)
+
+
+def test_the_estimate_follows_a_machine_that_becomes_slower() -> None:
+    progress, now = Progress(), 0.0
+    progress.plan({"train": 100})
+    for number, seconds in enumerate([1.0] * 50 + [4.0] * 25):
+        progress.start(number, "train", "", now)
+        now += seconds
+        progress.finish(number, now)
+    assert progress.remaining(now) == pytest.approx(25 * 4)
 
 
 def test_a_failed_job_counts_as_failed_and_runs_no_longer(progress: Progress) -> None:

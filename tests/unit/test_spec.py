@@ -79,7 +79,7 @@ def test_the_order_of_keys_does_not_change_the_hash() -> None:
         ({"method": {"id": "sgd", "learning_rate": 1}}, "sgd adds no noise; leave privacy out"),
         ({"training": {"expected_batch_size": 100}}, "give exactly one of epochs and steps"),
         ({"training": {"expected_batch_size": 10**6, "steps": 1}}, "more than the 1300 private"),
-        ({"training": {"expected_batch_size": "many", "steps": 1}}, "valid integer"),
+        ({"training": {"expected_batch_size": "many", "steps": 1}}, "a whole number"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -171,7 +171,7 @@ def test_a_step_that_runs_wait_for_is_named_when_it_failed(tmp_path: Path) -> No
         path.write_text("clipnoise data: no such file.\n")
     write_json(cache / "digits" / "manifest.json", {})  # a later try went well
     (found,) = failed_steps(results, cache).items()
-    assert found[0] == "prepare mnist"
+    assert found[0] == ("prepare", "mnist")
     assert found[1].startswith("clipnoise data: no such file. (")
 
 

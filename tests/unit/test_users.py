@@ -298,11 +298,10 @@ def test_more_users_a_round_than_there_are_is_refused() -> None:
         from_mapping(SPEC | {"training": {"expected_batch_size": 51, "steps": 1}})
 
 
-def test_adadps_without_public_examples_says_what_to_do(cache: Path) -> None:
+def test_adadps_without_public_examples_says_what_to_do() -> None:
     method = {**SPEC["method"], "id": "adadps-fed", "side_information": PUBLIC_GRADIENTS}
-    run = from_mapping(SPEC | {"dataset": "digits-users", "method": method})
-    with pytest.raises(UserError, match="public_examples"):
-        Run.prepare(run, cache, "cpu")
+    with pytest.raises(UserError, match="dataset.public_examples: adadps-fed needs public exam"):
+        from_mapping(SPEC | {"dataset": "digits-users", "method": method})
 
 
 # Whose examples serve other purposes.

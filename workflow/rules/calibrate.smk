@@ -6,7 +6,11 @@ rule calibrate:
     priority: 1000  # runs wait for it
     conda:
         LOCK
+    resources:
+        label=lambda wildcards: plan.label("calibrate", wildcards.key),
     params:
         options=lambda wildcards: plan.calibration(wildcards.key).options(),
+    message:
+        "calibrate {resources.label}"
     shell:
         "clipnoise calibrate {params.options} --out {output} > {log} 2>&1"

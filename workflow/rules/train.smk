@@ -18,6 +18,7 @@ rule train:
         LOCK
     threads: JOB.threads
     resources:
+        label=lambda wildcards: plan.label("train", wildcards.hash),
         mem_mb=lambda wildcards, attempt: JOB.memory_mb * attempt,
         runtime=lambda wildcards, attempt: JOB.minutes * attempt,
         gres=lambda wildcards: JOB.gres(wildcards.model),
@@ -32,6 +33,8 @@ rule train:
         cache=lambda wildcards: CACHE,
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
+    message:
+        "train {resources.label}"
     shell:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"

@@ -24,7 +24,7 @@ USERS = _files(
     mlflow="mlflow-sync mlflow-ui",
     privacy="account calibrate",
     reports="partial-report",
-    studies="schema status",
+    studies="check schema status",
     train="replay train",
 )
 WORKFLOW = _files(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,11 @@ from clipnoise.files import read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
+from clipnoise.studies.check import jobs, outlook, remarks
 from clipnoise.studies.collect import collect as collect_results
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.status import StudyStatus, failed_steps, study_status
-from clipnoise.studies.study import load_study
+from clipnoise.studies.status import StudyStatus, failed_steps, span, study_status
+from clipnoise.studies.study import Study, load_study
 from clipnoise.studies.tuning import choose
 
 STATES = ("done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started")
@@ -42,23 +44,79 @@ def status(
     that happens when results are collected.
     """
 
-    values = read_yaml(config)
-    chosen = {"studies": list(study)} if study else {}
-    root = config.parent  # where Snakemake works, and what the folders are relative to
-    plan = Plan.from_values({**values, **chosen}, root / "workflow" / "studies")
+    plan, root = _planned(config, study)
     results = results or root / plan.config.results
     studies = [study_status(plan.study(name), results) for name in plan.configured]
     steps = failed_steps(results, root / plan.config.cache)
     if json:
         mappings = [_study_mapping(each) for each in studies]
-        print(dumps({"studies": mappings, "failed_steps": steps}, indent=1))
+        failed = {f"{rule} {key}": reason for (rule, key), reason in steps.items()}
+        print(dumps({"studies": mappings, "failed_steps": failed}, indent=1))
         return
     print(_table(studies))
     for each in studies:
         for state in LISTED:
             print(_listed(each, state, show), end="")
-    for name, reason in steps.items():
-        print(f"\nfailed: {name}\n    {reason}")
+    for (rule, key), reason in steps.items():
+        print(f"\nfailed: {rule} {plan.label(rule, key)}\n    {reason}")
+
+
+@options.command()
+def check(
+    study: Annotated[Sequence[str], options.ARGUMENT] = (),
+    config: Annotated[Path, "Sets scale, folders and studies."] = Path("config.yaml"),
+) -> None:
+    """Check studies: what they would run, how long that takes, and what to think over.
+
+    STUDY is a name such as quickstart or dp-pmlf/table1, or a path that ends in `.yaml`; without
+    one, the studies of config.yaml are checked. Trains nothing and writes nothing. The exit code is
+    0 if Snakemake would start, and 2 if something is wrong, with the file, the key and what is
+    allowed.
+    """
+    plan, root = _planned(config, study)
+    plan.require_writable(root)
+    for name in plan.configured:
+        print("\n".join(_overview(plan, plan.study(name), root)))
+
+
+def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
+    """Return the plan of some studies, and the folder that its folders are relative to."""
+    chosen = {"studies": list(studies)} if studies else {}
+    root = config.parent  # where Snakemake works
+    return Plan.from_values({**read_yaml(config), **chosen}, root / "workflow" / "studies"), root
+
+
+def _overview(plan: Plan, study: Study, root: Path) -> Iterator[str]:
+    """Yield the lines that `check` prints of a study."""
+    counts = jobs(plan, study)
+    rows: list[tuple[str, ...]] = [("panel", "runs", "datasets", "models", "methods", "ε", "seeds")]
+    for name in study.panels:
+        runs = [run for run in study.runs if run.panel == name]
+        targets = {run.spec.privacy.epsilon for run in runs if run.spec.privacy}
+        epsilons = ", ".join(f"{value:g}" for value in sorted(filter(None, targets)))
+        seen = [{getattr(run, key) for run in runs} for key in ("dataset", "model", "label")]
+        numbers = [str(len(one)) for one in (runs, *seen)]
+        rows.append((name, *numbers, epsilons or "none", str(len({r.spec.seed for r in runs}))))
+    yield f"{study.experiment}: {study.title} ({study.path})"
+    yield from (f"  {line}" for line in _aligned(rows, left=(0, 5)))
+    methods = Counter(run.label for run in study.runs)
+    tuning = f", tuning {len(study.tuning_runs)}" if study.tuning_runs else ""
+    yield f"  runs: {', '.join(f'{label} {n}' for label, n in methods.items())}{tuning}"
+    yield f"  jobs: {', '.join(f'{rule} {n}' for rule, n in counts.items())}"
+    yield f"  {outlook(study, root / plan.config.results)}"
+    yield from (f"  remark: {remark}" for remark in remarks(study))
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> list[str]:
+    """Return rows with their columns aligned, to the left where said."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            word.ljust(width) if place in left else word.rjust(width)
+            for place, (word, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _table(studies: Iterable[StudyStatus]) -> str:
@@ -68,14 +126,7 @@ def _table(studies: Iterable[StudyStatus]) -> str:
     for study in studies:
         counts = (str(study.counts[state]) for state in STATES)
         rows.append((study.name, str(len(study.runs)), *counts, _left(study)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            word.ljust(width) if place in (0, len(head) - 1) else word.rjust(width)
-            for place, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(_aligned(rows, left=(0, len(head) - 1)))
 
 
 def _left(study: StudyStatus) -> str:
@@ -95,7 +146,7 @@ def _listed(study: StudyStatus, state: str, most: int) -> str:
     for run in runs[:most]:
         left = "" if run.left is None or state != "running" else f", {span(run.left)} left"
         sign = "" if run.age is None else f", last sign of life {span(run.age)} ago"
-        lines.append(f"  {run.spec.folder}\n    {run.reason}{left}{sign}")
+        lines.append(f"  {run.name} ({run.spec.folder})\n    {run.reason}{left}{sign}")
         if run.log is not None and state in ("failed", "silent"):
             lines.append(f"    {run.log}")
     if len(runs) > most:
@@ -103,23 +154,11 @@ def _listed(study: StudyStatus, state: str, most: int) -> str:
     return "\n".join(lines) + "\n" if runs and most else ""
 
 
-def span(seconds: float) -> str:
-    """Format a time span by its two largest units: `8 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
-    minutes = round(seconds / 60)
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
-
-
 def _study_mapping(study: StudyStatus) -> dict[str, Any]:
     runs = [
         {
             "hash": run.spec.hash,
+            "name": run.name,
             "folder": run.spec.folder,
             "state": run.state,
             "reason": run.reason or None,

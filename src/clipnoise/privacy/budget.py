@@ -149,6 +149,16 @@ class Budget:
             return "add-remove-node"
         return ACCOUNTANTS[self.accountant].adjacency(self.sampler)
 
+    @property
+    def label(self) -> str:
+        """What is calibrated, in words."""
+        of = (
+            f"ε={self.epsilon:g}"
+            if self.noise_multiplier is None
+            else f"σ={self.noise_multiplier:g}"
+        )
+        return f"{of}, δ={self.delta:.2g}, {self.participation.steps:g} steps, {self.accountant}"
+
     def options(self) -> str:
         """Return the options by which `clipnoise calibrate` computes this budget, for a shell."""
         given = self.participation

@@ -194,18 +194,11 @@ def public_data(
         spec: the run.
         examples: the public split, or None.
         engine: computes gradients.
-
-    Raises:
-        UserError: the method needs public data and the dataset has none.
     """
     method = spec.method
     if not method.uses_public_data():
         return None
-    if examples is None or len(examples) == 0:
-        raise UserError(
-            f"dataset: {method.id} needs public examples, and {spec.dataset.id} has none set "
-            "aside. Give it some, e.g. public_examples: 100, or name another dataset as public."
-        )
+    assert examples is not None  # RunSpec takes no such method without
     size = min(spec.training.expected_batch_size, len(examples))
     draws = Draws(generator("public", spec.seed))
     return PublicData(examples, engine, method, size, draws, spec.seed)

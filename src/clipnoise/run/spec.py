@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import yaml
@@ -130,11 +132,17 @@ class RunSpec:
                 f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
                 f"the {self.examples} private {self.unit}s of {self.dataset.id}."
             )
+        self.model.require(self.dataset.signature)
         self.microbatches.count(self.training.expected_batch_size)
         if self.strict:
             self._check_strict()
         if self.public is not None:
             self._check_public(self.public)
+        elif self.method.uses_public_data() and not self.dataset.sizes()["public"]:
+            raise UserError(
+                f"dataset.public_examples: {self.method.id} needs public examples, and "
+                f"{self.dataset.id} sets none aside. Give it some, or another dataset as public."
+            )
         if isinstance(self.method, WithSideInformation):
             self.method.side_information.check(self.dataset)
         if self.unit == "user" and self.privacy is not None:
@@ -357,7 +365,13 @@ def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
     return {"id": plugin.id, **to_plain(plugin)}
 
 
-def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSpec:
+def from_mapping(
+    values: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    places: Mapping[str, str] = MappingProxyType({}),
+    offered: Mapping[str, Any] | None = None,
+) -> RunSpec:
     """Build a spec from plain data.
 
     Args:
@@ -365,6 +379,8 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
             adds noise; public where another dataset is the public one; tuning where other runs
             choose hyper-parameters.
         file: where it was read, for error messages.
+        places: section → its key in that file, where it is called otherwise there.
+        offered: the section public, of a method that uses public data.
 
     Returns:
         The checked spec.
@@ -380,28 +396,38 @@ def from_mapping(values: Mapping[str, Any], *, file: str | None = None) -> RunSp
             raise UserError(f"{file or 'run spec'}: {key}: required, but not given.")
     privacy, public, tuning = (values.get(name) for name in ("privacy", "public", "tuning"))
     try:
+        method = _plugin(method_class, values["method"], "method")
+        if offered is not None and method.uses_public_data():
+            public = offered
         return RunSpec(
-            dataset=_plugin(dataset_class, values["dataset"], "dataset", file),
-            model=_plugin(model_class, values["model"], "model", file),
-            method=_plugin(method_class, values["method"], "method", file),
-            privacy=None if privacy is None else parse(Privacy, privacy, file=file, key="privacy"),
-            training=parse(Training, values["training"], file=file, key="training"),
-            seed=parse(int, values["seed"], file=file, key="seed"),
-            public=None if public is None else _plugin(dataset_class, public, "public", file),
-            tuning=None if tuning is None else parse(Tuning, tuning, file=file, key="tuning"),
+            dataset=_plugin(dataset_class, values["dataset"], "dataset"),
+            model=_plugin(model_class, values["model"], "model"),
+            method=method,
+            privacy=None if privacy is None else parse(Privacy, privacy, key="privacy"),
+            training=parse(Training, values["training"], key="training"),
+            seed=parse(int, values["seed"], key="seed"),
+            public=None if public is None else _plugin(dataset_class, public, "public"),
+            tuning=None if tuning is None else parse(Tuning, tuning, key="tuning"),
         )
     except UserError as error:
-        prefix = f"{file}: " if file and not str(error).startswith(file) else ""
-        raise UserError(f"{prefix}{error}") from None
+        prefix = f"{file}: " if file else ""
+        lines = [prefix + _placed(line, places) for line in str(error).splitlines()]
+        raise UserError("\n".join(lines)) from None
 
 
-def _plugin(find: Any, values: Any, key: str, file: str | None) -> Any:
+def _placed(line: str, places: Mapping[str, str]) -> str:
+    """Return a message with the key of its section as a file has it."""
+    section = re.match("[a-z]*", line)[0]  # type: ignore[index]
+    return places.get(section, section) + line[len(section) :]
+
+
+def _plugin(find: Any, values: Any, key: str) -> Any:
     if isinstance(values, str):
         values = {"id": values}
     if not isinstance(values, Mapping) or "id" not in values:
         raise UserError(f"{key}: expected a mapping with an id, got {values!r}.")
     options = {name: value for name, value in values.items() if name != "id"}
-    return parse(find(values["id"], file=file), options, file=file, key=key)
+    return parse(find(str(values["id"])), options, key=key)
 
 
 def read_spec(path: Path) -> RunSpec:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.file import NamedPanel, Panel, PaperClaim
-from clipnoise.studies.grid import called
+from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, called
 
 
 @dataclass(frozen=True)

@@ -89,3 +89,13 @@ class Config:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        if not self.studies:
+            raise ValueError("studies: give at least one")
+        twice = [name for name in self.studies if self.studies.count(name) > 1]
+        if twice:
+            raise ValueError(f"studies: {twice[0]} is given twice")
+        for key in ("results", "reports", "cache", "weights"):
+            if not getattr(self, key):
+                raise ValueError(f"{key}: give a folder")

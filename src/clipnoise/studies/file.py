@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -280,6 +281,23 @@ class Panel:
     tuning: dict[str, Any] = field(default_factory=dict)
     public: str | dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        for key in ("datasets", "models", "methods", "seeds", "epsilons"):
+            values = getattr(self, key)
+            if not values and key != "epsilons":
+                raise ValueError(f"{key}: give at least one")
+            numbers = key in ("seeds", "epsilons")
+            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                advice = "" if numbers else "; tell them apart by `label`"
+                raise ValueError(f"{key}: {twice[0]} is given twice{advice}")
+
+
+def called(values: str | Mapping[str, Any]) -> str:
+    """Return what a study calls a dataset, model or method: its label, or else its id."""
+    return values if isinstance(values, str) else str(values.get("label", values.get("id")))
+
 
 @dataclass(frozen=True, kw_only=True)
 class PaperFile:
@@ -312,6 +330,8 @@ class StudyFile:
         claims: what the paper says of these results.
         scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
             study that is small already and is the same at every scale.
+        core_minutes: what its runs took on one core when its author measured it, for the estimate
+            before the first run has ended.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -325,6 +345,7 @@ class StudyFile:
     report: tuple[ReportEntry, ...]
     claims: tuple[PaperClaim, ...] = ()
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
+    core_minutes: Positive | None = None
 
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.panels):

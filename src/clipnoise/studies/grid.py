@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clipnoise.errors import UserError
+from clipnoise.core.method import Method
+from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.methods.registry import example, method_class
+from clipnoise.methods.registry import example, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
-from clipnoise.studies.file import Panel
+from clipnoise.studies.file import Panel, called
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
 
@@ -36,6 +37,12 @@ class PlannedRun:
     model: str
     tune: Tune | None = None
 
+    @property
+    def name(self) -> str:
+        """What the study calls the run."""
+        budget = self.spec.budget_label.replace("eps", "ε").replace("sigma", "σ")
+        return f"{self.dataset}, {self.model}, {self.label}, {budget}, seed {self.spec.seed}"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -48,7 +55,7 @@ class Setting:
     values: Mapping[str, Any]
     label: str
     tune: Tune | None
-    where: str
+    places: Mapping[str, str]
 
     def shares(self, other: Setting, axes: tuple[str, ...]) -> bool:
         """Return whether both belong to one method of a panel and agree on some axes."""
@@ -68,36 +75,75 @@ class PanelGrid:
     def __init__(self, name: str, panel: Panel, scale: Scale, path: Path) -> None:
         self._name, self._panel, self._scale, self._path = name, panel, scale, path
         self._privacy = {**panel.privacy, **scale.privacy}
+        for method in panel.hyperparameters:
+            self._method(method, f"panels.{name}.hyperparameters")
         self._settings = tuple(self._expanded())
         self.searches: dict[str, Search] = {}
         self.runs = tuple(self._planned())
 
     def _expanded(self) -> Iterator[Setting]:
-        panel = self._panel
-        for dataset in map(_mapping, panel.datasets):
-            for model in map(_mapping, panel.models):
+        panel, key = self._panel, f"panels.{self._name}"
+        for i, dataset in enumerate(map(_mapping, panel.datasets)):
+            for j, model in enumerate(map(_mapping, panel.models)):
                 for number, method in enumerate(map(_mapping, panel.methods)):
-                    where = f"panels.{self._name}.methods.{number}"
+                    where = f"{key}.methods.{number}"
                     method = {**panel.hyperparameters.get(method.get("id", ""), {}), **method}
+                    places = {name: f"{key}.{name}" for name in ("training", "privacy", "public")}
+                    places |= {"dataset": f"{key}.datasets.{i}", "model": f"{key}.models.{j}"}
+                    places |= {"method": where}
                     for epsilon in self._epsilons(method, where):
                         place = {"dataset": dataset, "model": model, "epsilon": epsilon}
-                        values, label = _resolve(method, place, f"{self._path}: {where}")
+                        values, label = self._resolve(method, place, where)
                         tune = self._tune(values.pop("tune", None), where)
-                        yield Setting(number, dataset, model, epsilon, values, label, tune, where)
+                        yield Setting(number, dataset, model, epsilon, values, label, tune, places)
 
     def _epsilons(self, method: Mapping[str, Any], where: str) -> tuple[float | None, ...]:
         """Return the target ε of a method; (None,) if its budget is not a target ε."""
-        if "id" not in method:
-            raise UserError(f"{self._path}: {where}.id: required, but not given.")
-        if not example(method_class(method["id"], file=str(self._path))).query.draws:
-            return (None,)
-        if "noise_multiplier" in self._privacy:
+        kind = self._method(method.get("id"), f"{where}.id")
+        if not example(kind).query.draws or "noise_multiplier" in self._privacy:
             return (None,)
         if not self._panel.epsilons:
             raise UserError(
                 f"{self._path}: {where}: a method that adds noise needs `epsilons` in its panel."
             )
         return self._scale.kept_epsilons(self._panel.epsilons)
+
+    def _method(self, name: Any, key: str) -> type[Method]:
+        if name is None:
+            raise UserError(f"{self._path}: {key}: required, but not given.")
+        if str(name) not in methods():
+            raise unknown("method", str(name), methods(), file=str(self._path), key=key)
+        return methods()[str(name)]
+
+    def _resolve(
+        self, method: Mapping[str, Any], place: Mapping[str, Any], where: str
+    ) -> tuple[dict[str, Any], str]:
+        """Apply the overrides that match, in order, and separate the label."""
+        values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
+        overrides = method.get("overrides", [])
+        if not isinstance(overrides, list) or not all(isinstance(o, Mapping) for o in overrides):
+            raise UserError(
+                f"{self._path}: {where}.overrides: expected a list of mappings, got {overrides!r}."
+            )
+        for number, override in enumerate(overrides):
+            matches = {k: v for k, v in override.items() if k in AXES}
+            self._require_match(matches, f"{where}.overrides.{number}")
+            if all(v in _names(place[k]) for k, v in matches.items()):
+                values.update({k: v for k, v in override.items() if k not in AXES})
+        return values, called(method)
+
+    def _require_match(self, matches: Mapping[str, Any], where: str) -> None:
+        """Refuse an override that matches nothing in the panel, at any scale."""
+        values = {
+            "dataset": [name for one in self._panel.datasets for name in _names(_mapping(one))],
+            "model": [name for one in self._panel.models for name in _names(_mapping(one))],
+            "epsilon": list(self._panel.epsilons),
+        }
+        for axis, value in matches.items():
+            if value not in values[axis]:
+                names = {f"{x:g}" if axis == "epsilon" else str(x) for x in values[axis]}
+                kind, key = f"{axis} of this panel", f"{where}.{axis}"
+                raise unknown(kind, str(value), names, file=str(self._path), key=key)
 
     def _tune(self, values: Any, where: str) -> Tune | None:
         if values is None:
@@ -138,7 +184,7 @@ class PanelGrid:
         training = {name: value for name, value in configuration.items() if name in TRAINING}
         if "epochs" in training or "steps" in training:  # instead of those of the panel
             training = {"epochs": None, "steps": None, **training}
-        kind, privacy = method_class(setting.values["id"]), dict(self._privacy)
+        kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         values = {
@@ -149,12 +195,11 @@ class PanelGrid:
             "training": self._scale.batches({**self._panel.training, **training}),
             "seed": self._panel.seeds[0],
         }
-        file = f"{self._path} ({setting.where})"
-        spec = from_mapping(values, file=file)
-        if self._panel.public is not None and spec.method.uses_public_data():
-            public = _mapping(self._panel.public)
-            other = self._scale.dataset(public, called(public))
-            spec = from_mapping({**values, "public": other}, file=file)
+        public = self._panel.public
+        if public is not None:
+            public = self._scale.dataset(_mapping(public), called(public))
+        file, places = str(self._path), setting.places
+        spec = from_mapping(values, file=file, places=places, offered=public)
         return self._scale.shortened(spec)
 
     def _search(self, setting: Setting, tune: Tune) -> Search:
@@ -165,8 +210,8 @@ class PanelGrid:
         sharing = [other for other in self._settings if other.shares(setting, tune.per)]
         if any(other.tune != tune for other in sharing):
             raise UserError(
-                f"{self._path}: {setting.where}.tune: settings that share a choice must share "
-                "what is tuned. Name the axis of the override in `per`."
+                f"{self._path}: {setting.places['method']}.tune: settings that share a choice must "
+                "share what is tuned. Name the axis of the override in `per`."
             )
         configurations = tuple(
             tuple(
@@ -182,11 +227,6 @@ class PanelGrid:
         return Search((*tune.grid, *length), tune.metric, tuple(different.values()))
 
 
-def called(values: Mapping[str, Any]) -> str:
-    """Return the name of a dataset or model in a study: its label, or else its id."""
-    return str(values.get("label", values.get("id")))
-
-
 def _mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return {"id": values} if isinstance(values, str) else values
 
@@ -195,21 +235,6 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "label"}
 
 
-def _resolve(
-    method: Mapping[str, Any], place: Mapping[str, Any], where: str
-) -> tuple[dict[str, Any], str]:
-    """Apply the overrides that match, in order, and separate the label."""
-    values = {k: v for k, v in method.items() if k not in ("label", "overrides")}
-    overrides = method.get("overrides", [])
-    if not isinstance(overrides, list) or not all(isinstance(item, Mapping) for item in overrides):
-        raise UserError(f"{where}.overrides: expected a list of mappings, got {overrides!r}.")
-    for override in overrides:
-        matches = {k: v for k, v in override.items() if k in AXES}
-        if all(v in _names(place[k]) for k, v in matches.items()):
-            values.update({k: v for k, v in override.items() if k not in AXES})
-    return values, str(method.get("label", method["id"]))
-
-
 def _names(value: Any) -> tuple[Any, ...]:
     """Return the names by which an override may match a dataset, a model or an ε."""
-    return (value["id"], called(value)) if isinstance(value, Mapping) else (value,)
+    return (value.get("id"), called(value)) if isinstance(value, Mapping) else (value,)

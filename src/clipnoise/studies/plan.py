@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
+from clipnoise.files import require_writable
 from clipnoise.plugins import FOLDER, plugins, use_folder
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
@@ -28,7 +29,7 @@ from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import RESULTS
 from clipnoise.studies.scale import PAPER, read_scale
-from clipnoise.studies.study import Study, find_study, names_below
+from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Plan:
     plans_jobs: bool = True
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
     _searches: dict[str, Search] = field(default_factory=dict)
     _budgets: dict[str, Budget] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -95,12 +97,29 @@ class Plan:
             plan._add(study)
         return plan
 
+    def require_writable(self, root: Path = Path()) -> None:
+        """Refuse folders of config.yaml that cannot be written, before anything is done.
+
+        Args:
+            root: the folder that they are relative to.
+
+        Raises:
+            UserError: names the key and the folder, and says why.
+        """
+        for key in ("results", "reports", "cache"):
+            try:
+                require_writable(root / getattr(self.config, key))
+            except UserError as error:
+                raise UserError(f"config.yaml: {key}: {error}") from None
+
     # What is planned
 
     def _add(self, study: Study) -> Study:
+        published_tables(study, self.published)  # are they there?
         self._studies[study.name] = study
         self._searches.update(study.searches)
         self._runs.update(study.specs)
+        self._names.update(study.names)
         for spec in study.specs.values():
             self._datasets.update((one.prepared, one) for one in spec.datasets)
             if spec.budget is not None:
@@ -125,6 +144,23 @@ class Plan:
     def search(self, key: str) -> Search:
         """Return what a choice is made from."""
         return self._find(self._searches, key, "search")
+
+    def label(self, rule: str, key: str) -> str:
+        """Return what a job is about, in words.
+
+        Args:
+            rule: of the workflow.
+            key: the hash or key by which the rule knows the job.
+        """
+        if rule == "train":
+            return self._names[self.run(key).hash]
+        if rule == "calibrate":
+            return self.calibration(key).label
+        if rule == "select":
+            search = self.search(key)
+            name = self._names[search.runs[0].hash].rpartition(", seed ")[0]
+            return f"{', '.join(search.parameters)} of {name}"
+        return key
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
         """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
@@ -255,6 +291,16 @@ class Plan:
         """
         endings = {name: ".pdf" if "/" in name else "/report.pdf" for name in self.configured}
         return [f"{self.config.reports}/{name}{ending}" for name, ending in endings.items()]
+
+    @property
+    def published(self) -> Path:
+        """The folder of published tables."""
+        return self.folder.parents[1] / PUBLISHED
+
+    @property
+    def read(self) -> Iterable[Study]:
+        """The studies read so far: the configured ones, and those of explicit targets."""
+        return self._studies.values()
 
     @property
     def secure_option(self) -> str:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -60,6 +60,7 @@ class RunStatus:
         age: seconds since its last sign of life, if it started and has not ended.
         seconds: how long it took, or an estimate of how long it will take as a whole.
         left: seconds that a running one still needs according to its log.
+        name: what its study calls it.
     """
 
     spec: RunSpec
@@ -69,6 +70,7 @@ class RunStatus:
     age: float | None = None
     seconds: float | None = None
     left: float | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,19 @@ def _kinds(spec: RunSpec) -> list[tuple[str, ...]]:
     return [names, names[:2], ()]
 
 
+def span(seconds: float) -> str:
+    """Format a time span by its two largest units: `8 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    minutes = round(seconds / 60)
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
 def study_status(study: Study, results: Path, now: float | None = None) -> StudyStatus:
     """Return the state of every run of a study.
 
@@ -143,7 +158,9 @@ def study_status(study: Study, results: Path, now: float | None = None) -> Study
         now: the time in seconds since 1970; None takes that of the clock that dates the files.
     """
     clock = file_clock(results) if now is None else now
-    runs = tuple(_run(spec, results, clock) for spec in study.specs.values())
+    names = study.names
+    found = (_run(spec, results, clock) for spec in study.specs.values())
+    runs = tuple(replace(run, name=names[run.spec.hash]) for run in found)
     return StudyStatus(study.name, runs)
 
 
@@ -156,15 +173,15 @@ def file_clock(folder: Path) -> float:
         return time.time()
 
 
-def failed_steps(results: Path, cache: Path) -> dict[str, str]:
-    """Return the failed steps that runs wait for, from their logs: `rule name` → reason."""
+def failed_steps(results: Path, cache: Path) -> dict[tuple[str, str], str]:
+    """Return the failed steps that runs wait for, from their logs: rule and key → reason."""
     found = {}
     for rule, pattern in MADE_BY.items():
         for log in sorted((results / "logs" / rule).glob("*.log")):
             made = Path(pattern.format(results=results, cache=cache, name=log.stem))
             reason = None if made.exists() else _failure(_tail(log))
             if reason is not None:
-                found[f"{rule} {log.stem}"] = f"{reason} ({log})"
+                found[rule, log.stem] = f"{reason} ({log})"
     return found
 
 

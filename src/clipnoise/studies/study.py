@@ -50,6 +50,7 @@ class Study:
         at: the name of that scale.
         sources: the other files that it was read from: its paper's, and a study whose panels it
             shares.
+        core_minutes: what its runs took its author on one core; None if nobody said.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Study:
     scale: Scale
     at: str
     sources: tuple[Path, ...]
+    core_minutes: float | None = None
 
     @property
     def experiment(self) -> str:
@@ -82,6 +84,16 @@ class Study:
     def runs(self) -> tuple[PlannedRun, ...]:
         """Every run that the report shows, expanded and checked."""
         return tuple(run for grid in self._grids for run in grid.runs)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What its runs are called, by hash: the words of the study, not ids."""
+        called = {(run.spec.dataset, run.spec.model): run for run in reversed(self.runs)}
+        names = {}
+        for spec in self.tuning_runs:
+            run = called[spec.dataset, spec.model]
+            names[spec.hash] = f"{replace(run, spec=spec, label=spec.method.id).name}, tuning"
+        return names | {run.spec.hash: run.name for run in self.runs}
 
     @cached_property
     def searches(self) -> Mapping[str, Search]:
@@ -138,6 +150,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         scale=rules,
         at=at,
         sources=tuple(one for one in (shared, *papers) if one != path and one.is_file()),
+        core_minutes=file.core_minutes if at == PAPER else None,
     )
 
 
