@@ -300,7 +300,7 @@ def test_more_users_a_round_than_there_are_is_refused() -> None:
 
 def test_adadps_without_public_examples_says_what_to_do() -> None:
     method = {**SPEC["method"], "id": "adadps-fed", "side_information": PUBLIC_GRADIENTS}
-    with pytest.raises(UserError, match="dataset.public_examples: adadps-fed needs public exam"):
+    with pytest.raises(UserError, match="adadps-fed needs public examples"):
         from_mapping(SPEC | {"dataset": "digits-users", "method": method})
 
 
