@@ -1,5 +1,8 @@
 import sys
+from collections import Counter
 from pathlib import Path
+
+from snakemake.logging import logger
 
 from clipnoise.errors import UserError
 from clipnoise.files import read_yaml
@@ -65,13 +68,16 @@ localrules:
     track,
 
 
-# A new MLflow store breaks if many jobs open it at once, so it is made before the first of them. This is
+# The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at once, so it is made before the first of them. This is
 # no rule, because a rule would run again after each change of a study; with an ancient() input instead,
 # Snakemake would take everything behind it for up to date, even if runs are missing.
 onstart:
+    kinds = Counter(
+        (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
+    )
     for study in plan.read:
         time = outlook(study, Path(RESULTS), workflow.cores or 1)
-        print(f"{study.experiment}: {time}", file=sys.stderr)
+        logger.info(f"{study.experiment}: {time}", extra={"kinds": kinds})
     shell(plan.open_store)
 
 

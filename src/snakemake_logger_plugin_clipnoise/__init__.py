@@ -44,7 +44,10 @@ INTERRUPTED = "Terminating processes on user request"
 WHAT_NEXT = (
     "Stopping: runs save a checkpoint, other jobs end where they are. The same command continues."
 )
-RECENT = 20  # finished jobs of a rule whose mean time is expected of the next ones
+RECENT = 20  # finished jobs of a kind whose mean time is expected of the next ones
+
+
+Kind = tuple[str, int]  # a rule and a priority: the more work a job takes, the earlier it starts
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,23 @@ class Job:
         rule: the rule it belongs to.
         label: distinguishes it from the other jobs of its rule.
         started: time at its start, seconds on any monotonic clock.
+        priority: Snakemake's; jobs of one rule and one priority are expected to take equally long.
     """
 
     rule: str
     label: str
     started: float
+    priority: int = 0
 
     @property
     def name(self) -> str:
         """The rule and the label."""
         return f"{self.rule} {self.label}".rstrip()
+
+    @property
+    def kind(self) -> Kind:
+        """What jobs that take equally long have in common."""
+        return self.rule, self.priority
 
 
 @dataclass
@@ -73,8 +83,10 @@ class Progress:
 
     Attributes:
         planned: jobs of each rule, the finished ones included.
+        kinds: jobs of each kind, the finished ones included, where the workflow has said so.
         finished: finished jobs of each rule.
-        recent: seconds that the last finished jobs of each rule took.
+        ended: finished jobs of each kind.
+        recent: seconds that the last finished jobs of each kind took.
         seconds: time that all finished jobs took, summed.
         running: jobs that have started and not ended, by job number.
         failed: how many jobs ended in an error; each attempt counts.
@@ -82,8 +94,10 @@ class Progress:
     """
 
     planned: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[Kind] = field(default_factory=Counter)
     finished: Counter[str] = field(default_factory=Counter)
-    recent: dict[str, deque[float]] = field(default_factory=dict)
+    ended: Counter[Kind] = field(default_factory=Counter)
+    recent: dict[Kind, deque[float]] = field(default_factory=dict)
     seconds: float = 0.0
     running: dict[int, Job] = field(default_factory=dict)
     failed: int = 0
@@ -103,10 +117,10 @@ class Progress:
         """Set how many jobs of each rule there are."""
         self.planned = Counter({rule: count for rule, count in counts.items() if rule != "total"})
 
-    def start(self, number: int, rule: str, label: str, now: float) -> Job:
+    def start(self, number: int, rule: str, label: str, now: float, priority: int = 0) -> Job:
         """Record that a job starts; a retried job starts again."""
         self.began = now if self.began is None else self.began
-        self.running[number] = Job(rule, label, now)
+        self.running[number] = Job(rule, label, now, priority)
         return self.running[number]
 
     def finish(self, number: int, now: float) -> Job | None:
@@ -114,7 +128,8 @@ class Progress:
         job = self.running.pop(number, None)
         if job is not None:
             self.finished[job.rule] += 1
-            self.recent.setdefault(job.rule, deque(maxlen=RECENT)).append(now - job.started)
+            self.ended[job.kind] += 1
+            self.recent.setdefault(job.kind, deque(maxlen=RECENT)).append(now - job.started)
             self.seconds += now - job.started
         return job
 
@@ -130,23 +145,39 @@ class Progress:
     def remaining(self, now: float) -> float | None:
         """Estimate the remaining seconds; None while most of what is left is of unknown length.
 
-        Each job that is left is taken to need the mean time of the last finished ones of its rule,
-        or of all rules where none of its rule is finished. The sum is divided by the mean number of
-        jobs that ran at the same time so far. `now` is on the clock of `start` and `finish`.
+        The expected times of the jobs that are left are summed, less what the running ones have
+        spent, and divided by the mean number of jobs that ran at the same time so far. `now` is on
+        the clock of `start` and `finish`.
         """
         left = self.planned - self.finished
-        known = sum(count for rule, count in left.items() if rule in self.recent)
+        rules = {rule for rule, _ in self.recent}
+        known = sum(count for rule, count in left.items() if rule in rules)
         if not known or 2 * known < left.total():
             return None
-        means = {rule: sum(times) / len(times) for rule, times in self.recent.items()}
-        mean = self.seconds / self.done
-        work = sum(count * means.get(rule, mean) for rule, count in left.items())
+        kinds = self.kinds - self.ended
+        told = {rule for rule, _ in self.kinds}
+        work = sum(count * self._expected(kind) for kind, count in kinds.items())
+        work += sum(n * self._expected((rule, 0)) for rule, n in left.items() if rule not in told)
         spent = {number: now - job.started for number, job in self.running.items()}
-        work -= sum(
-            min(spent[number], means.get(job.rule, mean)) for number, job in self.running.items()
-        )
+        work -= sum(min(spent[n], self._expected(job.kind)) for n, job in self.running.items())
         side_by_side = (self.seconds + sum(spent.values())) / max(self.elapsed(now), 1e-9)
         return max(0.0, work) / side_by_side
+
+    def _expected(self, kind: Kind) -> float:
+        """Return the seconds that a job of a kind is expected to take.
+
+        That is the mean of the last ones of its kind, or of all jobs where none of its rule is
+        finished. A kind that has not been seen is compared with the nearest one of its rule: ten
+        more of priority are ten times the work, of which some takes no longer for more. The time is
+        taken to grow with the root of the work, and to be at least that of the shortest job.
+        """
+        means = {seen: sum(times) / len(times) for seen, times in self.recent.items()}
+        rule, priority = kind
+        seen = [other for name, other in means if name == rule]
+        if not seen:
+            return self.seconds / self.done
+        nearest = min(seen, key=lambda other: abs(other - priority))
+        return max(means[rule, nearest] * 10 ** ((priority - nearest) / 20), min(means.values()))
 
 
 def clock(seconds: float) -> str:
@@ -176,6 +207,7 @@ class LogHandler(LogHandlerBase):
         )
         self.progress = Progress()
         self.live: Live | None = None
+        self.stopping = False
         self.shown = ""  # the jobs of a dry run, which Snakemake counts before and after them
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -207,7 +239,7 @@ class LogHandler(LogHandlerBase):
             rule, said = values["rule_name"], values["rule_msg"]
             wildcards = " ".join(map(str, values["wildcards"].values()))
             label = said.removeprefix(f"{rule} ") if said else wildcards
-            job = self.progress.start(values["jobid"], rule, label, now)
+            job = self.progress.start(values["jobid"], rule, label, now, values["priority"])
             self._line(f"start  {job.name}")
         elif event == LogEvent.JOB_FINISHED:
             done = self.progress.finish(values["job_id"], now)
@@ -216,9 +248,12 @@ class LogHandler(LogHandlerBase):
         elif event not in SILENT:
             if event == LogEvent.JOB_ERROR:
                 self.progress.fail(values["jobid"])
-            self._print(record)
-            if record.getMessage().startswith(INTERRUPTED):
-                self.console.print(WHAT_NEXT)
+            self.progress.kinds = values.get("kinds", self.progress.kinds)
+            if str(record.msg).startswith(INTERRUPTED):
+                self.stopping = True
+                self.console.print(WHAT_NEXT, soft_wrap=True)
+            if not self.stopping:  # every job that is stopped ends in an error
+                self._print(record)
         self._keep_live()
 
     def _plan(self, record: logging.LogRecord, event: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -59,6 +60,20 @@ def test_nothing_is_estimated_from_the_few_jobs_that_come_first() -> None:
     progress.start(2, "train", "", 131.0)
     progress.finish(2, 132.0)
     assert progress.remaining(132.0) == pytest.approx(99 * 1 + 130 + 65.5, rel=0.01)
+
+
+def test_jobs_of_unseen_kinds_are_expected_to_be_shorter_or_longer_by_their_work() -> None:
+    progress = Progress()
+    progress.plan({"train": 12})
+    progress.kinds = Counter({("train", 80): 2, ("train", 40): 10})
+    progress.start(1, "train", "", 0.0, 80)
+    progress.finish(1, 200.0)
+    assert progress.remaining(200.0) == pytest.approx(200 + 10 * 200)  # none is shorter than any
+    progress.start(2, "train", "", 200.0, 40)
+    progress.finish(2, 202.0)
+    assert progress.remaining(202.0) == pytest.approx(200 + 9 * 2)
+    progress.kinds = Counter({("train", 80): 2, ("train", 40): 1, ("train", 60): 9})
+    assert progress.remaining(202.0) == pytest.approx(200 + 9 * 20)
 
 
 def test_the_estimate_follows_a_machine_that_becomes_slower() -> None:

@@ -196,7 +196,8 @@ class Request(NamedTuple):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.values["words"][0] != "calibrate":  # long computations that Python cannot interrupt
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with self.connection:
             self.connection.sendall(b"%d\n" % os.getpid())  # from now on signals are passed on
         for given, stream in zip(self.streams, STREAMS, strict=True):
