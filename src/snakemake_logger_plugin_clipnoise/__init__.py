@@ -152,7 +152,7 @@ class Progress:
         left = self.planned - self.finished
         rules = {rule for rule, _ in self.recent}
         known = sum(count for rule, count in left.items() if rule in rules)
-        if not known or 2 * known < left.total():
+        if not known or 2 * max(known, self.done) < left.total():
             return None
         kinds = self.kinds - self.ended
         told = {rule for rule, _ in self.kinds}
@@ -234,7 +234,7 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.RUN_INFO:
             self.progress.plan(values["stats"])
             jobs = ", ".join(f"{count} {rule}" for rule, count in self.progress.planned.items())
-            self.console.print(f"{self.progress.total} jobs: {jobs}", soft_wrap=True, markup=False)
+            self.console.print(f"To do: {jobs}", soft_wrap=True, markup=False)
         elif event == LogEvent.JOB_INFO:
             rule, said = values["rule_name"], values["rule_msg"]
             wildcards = " ".join(map(str, values["wildcards"].values()))
@@ -246,7 +246,7 @@ class LogHandler(LogHandlerBase):
             if done is not None:
                 self._line(f"done   {done.name} ({clock(now - done.started)})", now)
         elif event not in SILENT:
-            if event == LogEvent.JOB_ERROR:
+            if event == LogEvent.JOB_ERROR and not self.stopping:
                 self.progress.fail(values["jobid"])
             self.progress.kinds = values.get("kinds", self.progress.kinds)
             if str(record.msg).startswith(INTERRUPTED):

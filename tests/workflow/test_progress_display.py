@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ SNAKEFILE = """
 rule all:
     input: expand("{name}.txt", name=["a", "b", "c"])
 rule write:
+    message: "write {wildcards.name}"
     output: "{name}.txt"
     log: "{name}.log"
     shell: "test {wildcards.name} != b && touch {output}"
@@ -38,6 +41,7 @@ def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path)
     )
     assert done.returncode == 1
     lines = done.stderr.splitlines()
+    assert "To do: 3 write, 1 all" in lines or "To do: 1 all, 3 write" in lines
     assert sorted(line for line in lines if line.startswith("start")) == [
         "start  write a",
         "start  write b",
@@ -48,13 +52,31 @@ def test_in_a_file_each_job_is_a_line_and_a_failure_is_explained(tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
-def test_a_dry_run_says_what_would_run_and_why(tmp_path: Path) -> None:
+def dry_run(folder: Path, *words: str) -> str:
     done = subprocess.run(
-        command(tmp_path, "-n"), capture_output=True, text=True, timeout=60, cwd=tmp_path
+        command(folder, "-n", *words), capture_output=True, text=True, timeout=60, cwd=folder
     )
     assert done.returncode == 0
-    assert "reason: Missing output files: a.txt" in done.stdout
-    assert not (tmp_path / "a.txt").exists()
+    assert not (folder / "a.txt").exists()
+    return done.stdout
+
+
+def test_a_dry_run_counts_the_jobs_of_each_rule_once_and_says_why(tmp_path: Path) -> None:
+    shown = dry_run(tmp_path)
+    assert [line.split() for line in shown.splitlines() if line.startswith("write")] == [
+        ["write", "3"]
+    ]
+    assert "output files have to be generated:\n        write" in shown
+    assert len(shown.splitlines()) < 20
+    for unwanted in ("Snakemake version", "a.txt", "individual jobs above"):
+        assert unwanted not in shown
+
+
+def test_a_dry_run_shows_each_job_and_its_command_on_request(tmp_path: Path) -> None:
+    shown = dry_run(tmp_path, "-p")
+    assert "Reason: Missing output files: a.txt" in shown
+    assert "test a != b && touch a.txt" in shown
+    assert "Snakemake version" not in shown
 
 
 def test_on_a_terminal_the_display_is_kept_up_to_date(tmp_path: Path) -> None:
@@ -75,3 +97,26 @@ def test_on_a_terminal_the_display_is_kept_up_to_date(tmp_path: Path) -> None:
     assert b"left: write 1" in shown
     assert b"1 of 1 jobs done" in shown
     assert b"start  write" not in shown
+
+
+def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> None:
+    words = command(tmp_path, "a.txt")
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.replace("test {", "sleep 60; test {"))
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("start  write a"):
+            assert process.poll() is None
+        time.sleep(1)  # Snakemake waits for the job
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.stdout.readline().startswith("Stopping: ")
+        rest = process.stdout.read()
+    assert "failed" not in rest
+    assert "Error" not in rest
+    assert not (tmp_path / "a.txt").exists()
