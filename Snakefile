@@ -1,35 +1,24 @@
-import sys
 from collections import Counter
 from pathlib import Path
 
 from snakemake.logging import logger
 
-from clipnoise.errors import UserError
+from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
 from clipnoise.studies.check import outlook
 from clipnoise.studies.plan import RUN, Plan
-
-
-def planned(step):
-    """Return what a step of planning returns; a user's mistake ends everything in one line."""
-    try:
-        return step()
-    except UserError as error:
-        print(f"clipnoise: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
 
 # Snakemake itself takes the last of two equal keys, and does not say where a file is wrong.
 for file in filter(
     Path.is_file, {Path("config.yaml"), *map(Path, workflow.configfiles)}
 ):
-    planned(lambda: read_yaml(file))
+    or_exit(lambda: read_yaml(file))
 
 
 configfile: "config.yaml"
 
 
-plan = planned(
+plan = or_exit(
     lambda: Plan.from_values(
         config,
         Path(workflow.basedir) / "workflow" / "studies",
@@ -37,7 +26,7 @@ plan = planned(
     )
 )
 if workflow.is_main_process:
-    planned(plan.require_writable)
+    or_exit(plan.require_writable)
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
 JOB = plan.config.resources
@@ -48,7 +37,7 @@ LOCK = f"{workflow.basedir}/envs/environment.yaml"
 shell.prefix("set -euo pipefail; export CLIPNOISE_WARM_OWNER=$PPID; ")
 
 # The files of a study and of its scale, as inputs `study` and `scale`.
-STUDY = unpack(lambda wildcards: planned(lambda: plan.files(wildcards.study)))
+STUDY = unpack(lambda wildcards: or_exit(lambda: plan.files(wildcards.study)))
 
 
 # Seconds of work, or work that needs the network: not worth waiting in a cluster's queue.

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class UserError(Exception):
     """A mistake that the user can fix. The CLI prints only its message and exits with code 2."""
+
+
+def or_exit(step: Callable[[], T]) -> T:
+    """Return what a step of planning returns; a user's mistake ends the process in one line.
+
+    Raises:
+        SystemExit: with status 2, after the message has been written to standard error.
+    """
+    try:
+        return step()
+    except UserError as error:
+        print(f"clipnoise: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
