@@ -67,7 +67,7 @@ onstart:
     for study in plan.read:
         time = outlook(study, Path(RESULTS), workflow.cores or 1)
         logger.info(f"{study.experiment}: {time}", extra={"kinds": kinds})
-    shell(plan.open_store)
+    shell("{plan.open_store}")
 
 
 wildcard_constraints:

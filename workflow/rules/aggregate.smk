@@ -13,9 +13,10 @@ rule collect:
     conda:
         LOCK
     params:
+        folder=subpath(output.runs, parent=True),
         results=lambda wildcards: RESULTS,
         secure=plan.secure_option,
         audits=lambda wildcards: plan.audits(wildcards.study),
     shell:
         "clipnoise collect {input.study:q} --scale {input.scale:q} {params.secure} --results {params.results:q}"
-        " --out $(dirname {output.runs:q}) > {log:q} 2>&1"
+        " --out {params.folder:q} > {log:q} 2>&1"

@@ -30,7 +30,7 @@ rule paper_report:
         published=str(PUBLISHED),
         artefacts=lambda wildcards: plan.papers[wildcards.paper],
     shell:
-        "clipnoise bundle {params.artefacts} --reports {params.reports:q}"
+        "clipnoise bundle {params.artefacts:q} --reports {params.reports:q}"
         " --studies {params.studies:q} --scale {input.scale:q} --template {input.template:q}"
         " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 

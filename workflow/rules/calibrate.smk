@@ -13,4 +13,4 @@ rule calibrate:
     message:
         "calibrate {resources.label}"
     shell:
-        "clipnoise calibrate {params.options} --out {output} > {log} 2>&1"
+        "clipnoise calibrate {params.options} --out {output:q} > {log:q} 2>&1"

@@ -24,9 +24,11 @@ rule table:
         f"{RESULTS}/logs/table/{{study}}/{{panel}}.log",
     conda:
         LOCK
+    params:
+        folder=subpath(output.csv, parent=True),
     shell:
-        "clipnoise table --study {input.study:q} --scale {input.scale:q}"
-        " --panel {wildcards.panel} --runs {input.runs:q} --out $(dirname {output.csv:q})/{wildcards.panel} > {log:q} 2>&1"
+        "clipnoise table --study {input.study:q} --scale {input.scale:q} --panel {wildcards.panel}"
+        " --runs {input.runs:q} --out {params.folder:q}/{wildcards.panel} > {log:q} 2>&1"
 
 
 rule figure:

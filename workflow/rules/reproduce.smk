@@ -24,7 +24,7 @@ rule reproduce:
     shell:
         "clipnoise reproduce {wildcards.artefact} --settings {input.settings:q}"
         " --published {input.published:q} --scale {input.scale:q}"
-        " --out {params.folder:q} > {log} 2>&1"
+        " --out {params.folder:q} > {log:q} 2>&1"
 
 
 rule reproduction_report:
@@ -53,7 +53,7 @@ rule reproduction_report:
         published=str(PUBLISHED),
     shell:
         "clipnoise reproduction-report {wildcards.artefact} --template {input.template:q}"
-        " --data {params.folder:q} --published {params.published:q} --out {output.pdf:q} > {log} 2>&1"
+        " --data {params.folder:q} --published {params.published:q} --out {output.pdf:q} > {log:q} 2>&1"
 
 
 rule reproductions:

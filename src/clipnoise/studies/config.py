@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
 from clipnoise.plugins import FOLDER
 from clipnoise.run.scheduler import SLOTS, Slots
 from clipnoise.tracking import Mode
+
+
+def _carried(name: str) -> str:
+    """Return a path in its shortest form, or raise ValueError if the workflow cannot carry it."""
+    if not name or name != name.strip() or name.startswith("-"):
+        raise ValueError("a path may not be empty, start with '-', or start or end with a space")
+    # Braces are Snakemake's wildcards, its lists of files are lines, and MLflow's address of its
+    # database, which is in the folder, ends at a question mark.
+    path = Path(name).absolute()
+    wrong = re.search(r"[{}?\x00-\x1f\x7f\x85\u2028\u2029]", str(path))
+    if wrong:
+        kind = "" if wrong[0].isprintable() else "the line break or control character "
+        raise ValueError(f"Snakemake and MLflow cannot use {str(path)!r}: {kind}{wrong[0]!r} in it")
+    return os.path.normpath(name)
+
+
+CarriedPath = Annotated[str, AfterValidator(_carried)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +100,13 @@ class Config:
 
     __pydantic_config__: ClassVar = STRICT
 
-    studies: tuple[str, ...] = ("quickstart",)
+    studies: tuple[CarriedPath, ...] = ("quickstart",)
     scale: Literal["paper", "small", "smoke"] = "paper"
-    results: str = "results"
-    reports: str = "reports"
-    cache: str = "data"
-    weights: str = "weights"
-    plugins: str | None = FOLDER
+    results: CarriedPath = "results"
+    reports: CarriedPath = "reports"
+    cache: CarriedPath = "data"
+    weights: CarriedPath = "weights"
+    plugins: CarriedPath | None = FOLDER
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
