@@ -6,6 +6,7 @@ from snakemake.logging import logger
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
 from clipnoise.studies.check import outlook
+from clipnoise.studies.cluster import check_paths, choose_status_command
 from clipnoise.studies.plan import RUN, Plan
 
 # Snakemake itself takes the last of two equal keys, and does not say where a file is wrong.
@@ -61,6 +62,10 @@ localrules:
 # no rule, because a rule would run again after each change of a study; with an ancient() input instead,
 # Snakemake would take everything behind it for up to date, even if runs are missing.
 onstart:
+    or_exit(lambda: check_paths(workflow.executor_settings, plan.config))
+    changed = or_exit(lambda: choose_status_command(workflow.executor_settings))
+    if changed:
+        logger.warning(changed)
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )

@@ -27,6 +27,7 @@ ROUTINE = (  # messages that only repeat what the display shows
     "Building DAG",
     "Conda environments: ignored",
     "Execute ",
+    "Job rate limit",
     "Provided ",
     "Rules claiming",
     "Select jobs",

@@ -54,6 +54,10 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SchedulerParameters=sched_interval=2,bf_interval=2
 GresTypes=gpu,shard
+# Jobs that take more memory than they asked for are killed, without cgroups too.
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
 # Without accounting the executor asks squeue, which must still show the jobs that have ended.
 MinJobAge=3600
 KillWait=60

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -157,6 +158,51 @@ def test_a_gpu_is_shared_by_as_many_runs_as_its_slots_allow(machine: Path) -> No
             assert other == ["GPU-two"]
     with scheduler.hold_gpus(2, slots=thirds.slots("cnn-5"), locks=machine) as whole:
         assert whole == ["GPU-one", "GPU-two"]
+
+
+MESSAGES = {  # of Slurm 22.05 without cgroups, of later versions with them, of a time limit
+    "memory": [
+        "slurmstepd-n1: error: StepId=7.batch exceeded memory limit (410566656 > 104857600), being"
+        " killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have"
+        " been OOM Killed.",
+        "srun: error: n1: task 0: Out Of Memory",
+    ],
+    "time": ["slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-05 DUE TO TIME LIMIT ***"],
+    "neither": [
+        "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-05T12:00:00 ***",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "srun: error: n1: task 0: Terminated",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("lacked", "message"), [(limit, text) for limit, texts in MESSAGES.items() for text in texts]
+)
+def test_a_job_asks_for_more_only_of_what_an_earlier_one_lacked(
+    lacked: str, message: str, tmp_path: Path
+) -> None:
+    write_study(tmp_path, "small", [1])
+    planned = plan(tmp_path, str(tmp_path / "small.yaml"))
+    (spec,) = planned.study("small").specs.values()
+    log = Path(planned.run_file(spec, "run.log"))
+    log.parent.mkdir(parents=True)
+    jobs = tmp_path / "jobs"
+    for job in ("7", "8"):
+        with log.open("a") as file:
+            file.write(
+                f"2026-01-05 12:00:00,123 {scheduler.describe_start({'SLURM_JOB_ID': job})}\n"
+            )
+        (jobs / "group_train").mkdir(parents=True, exist_ok=True)
+        (jobs / "group_train" / f"{job}.log").write_text(f"srun: something\n{message}\n")
+    (jobs / "group_train" / "9.log").write_text(message)  # a job of another run
+
+    executor = SimpleNamespace(logdir=str(jobs))
+    for limit in scheduler.LIMITS:
+        assert planned.factor(spec.hash, limit, 1, executor) == 1
+        assert planned.factor(spec.hash, limit, 2, executor) == (3 if limit == lacked else 1)
+        assert planned.factor(spec.hash, limit, 2, None) == 1  # on one machine
 
 
 def train(tmp_path: Path, folder: str, spec: RunSpec, *words: str, owner: str = "") -> Path:

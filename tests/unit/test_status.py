@@ -20,6 +20,7 @@ from clipnoise.run.checkpoint import Checkpoint, InterruptedRunError, StopReques
 from clipnoise.run.job import describe
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.results import run_folder
+from clipnoise.run.scheduler import describe_start
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.status import SILENT_SECONDS, StudyStatus, failed_steps, study_status
 from clipnoise.studies.study import Study, load_study
@@ -94,11 +95,11 @@ def states(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stu
     end(results, specs[1], "diverged", 50.0)
     damaged = end(results, specs[2], "completed", 1.0)
     damaged.write_text(damaged.read_text()[:30])
+    trace = "Traceback (most recent call last):\n  File ...\nOSError: [Errno 28] No space left\n"
     begun = line("digits on cpu") + progress(0, 0.0) + progress(10, 30.0)
-    log(results, specs[3], begun)
+    log(results, specs[3], trace + line(describe_start({})) + begun)
     log(results, specs[4], begun + line("checkpoint after step 15"), age=SILENT_SECONDS + 60)
     log(results, specs[5], begun + line(stop_message(tmp_path, monkeypatch)))
-    trace = "Traceback (most recent call last):\n  File ...\nOSError: [Errno 28] No space left\n"
     log(results, specs[6], begun + trace)
     return study_status(study, results)
 

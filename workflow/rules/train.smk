@@ -1,6 +1,6 @@
 # exec, because a signal must reach the run, not a shell that would end before the run is saved. The
 # outputs are updated: a sound result is left as it is, so that a job that holds several runs repeats
-# only what is missing. tracking and device are resources rather than params: they cannot change a result,
+# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources rather than params: they cannot change a result,
 # so changing them must not train anything again.
 rule train:
     input:
@@ -19,8 +19,10 @@ rule train:
     threads: JOB.threads
     resources:
         label=lambda wildcards: plan.label("train", wildcards.hash),
-        mem_mb=lambda wildcards, attempt: JOB.memory_mb * attempt,
-        runtime=lambda wildcards, attempt: JOB.minutes * attempt,
+        mem_mb=lambda wildcards, attempt: JOB.memory_mb
+        * plan.factor(wildcards.hash, "memory", attempt, workflow.executor_settings),
+        runtime=lambda wildcards, attempt: JOB.minutes
+        * plan.factor(wildcards.hash, "time", attempt, workflow.executor_settings),
         gres=lambda wildcards: JOB.gres(wildcards.model),
         cpus_per_task=JOB.threads,
         gpus_held=JOB.gpus,
@@ -39,4 +41,4 @@ rule train:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
-        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --requeue --keep-finished --threads {resources.cpus_per_task} > {log:q} 2>&1"
+        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import socket
 import sqlite3
@@ -12,14 +13,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from clipnoise.cli import options
-from clipnoise.files import read_yaml
+from clipnoise.files import read_yaml, write_atomically
+
+if TYPE_CHECKING:
+    from clipnoise.studies.cluster import Cluster
+    from clipnoise.studies.config import Resources
 
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 SPACE_GB = 10.0  # the environment takes 7 GB, the results of a study much less than 1 GB
+PROFILE = Path("slurm/config.yaml")
+JOBS = 200  # in the queue of a cluster at once, where it allows as many
 
 
 @dataclass(frozen=True)
@@ -43,18 +50,20 @@ class Check:
 def doctor(
     config: Annotated[Path, "Names the folders."] = Path("config.yaml"),
     weights: options.Weights = options.WEIGHTS,
+    slurm: Annotated[bool, "Examine the Slurm cluster, and fit slurm/config.yaml to it."] = False,
 ) -> None:
     """Show what this machine has, and what to do about what it lacks.
 
-    Reads the folders from config.yaml if there is one. Changes nothing, and exits with 0 whatever
-    is missing, because a missing part matters only to those who need it.
+    Reads the folders from config.yaml if there is one. Changes nothing, but for --slurm, and exits
+    with 0 whatever is missing, because a missing part matters only to those who need it.
     """
     from clipnoise.fields import parse
     from clipnoise.studies.config import Config
 
     values = read_yaml(config) if config.exists() else {}
     configured = parse(Config, values, file=str(config))
-    for check in examine(Path(configured.results), Path(configured.cache), weights):
+    machine = examine(Path(configured.results), Path(configured.cache), weights)
+    for check in examine_cluster(configured.resources, PROFILE) if slurm else machine:
         print(f"{'ok' if check.present else '--'}  {check.name:<18}{check.detail}", flush=True)
         if not check.present and check.advice:
             print(f"    {'':<18}→ {check.advice}", flush=True)
@@ -91,6 +100,75 @@ def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
     yield from pretrained(weights)
     yield store(results)
     yield from torch_and_device()
+
+
+def examine_cluster(wanted: Resources, profile: Path) -> Iterator[Check]:
+    """Examine the cluster of this machine and write the profile that fits it.
+
+    Args:
+        wanted: what one run asks for.
+        profile: the file that is written, where there is a cluster; what is in it and does not
+            follow from the cluster stays.
+
+    Yields:
+        What was found, and what to do about what is missing.
+    """
+    from clipnoise.studies.cluster import Cluster
+
+    cluster = Cluster.here()
+    if cluster is None:
+        advice = "Log in to a submission host, or ask whether the controller runs: scontrol ping"
+        yield Check("slurm", False, "scontrol does not answer", advice)
+        return
+    yield Check("slurm", True, cluster.version)
+    for one in cluster.partitions:
+        lacks = ", ".join(one.lacks(wanted))
+        limit = "no time limit" if one.minutes is None else f"{one.minutes} minutes"
+        size = f"{limit}; nodes of {one.cpus} CPUs, {one.memory_mb:,} MB, {one.gpus} GPUs"
+        said = f"{size}{', default' if one.default else ''}{'' if one.up else ', down'}"
+        advice = f"Too small for a run as config.yaml has it: {lacks}." if lacks else ""
+        yield Check(f"partition {one.name}", one.up and not lacks, said, advice)
+    yield _accounting(cluster)
+    chosen = cluster.partition(wanted)
+    if chosen is None:
+        advice = "Ask for less under `resources` in config.yaml, or choose a partition yourself."
+        yield Check("profile", False, f"{profile}: no partition has room for a run", advice)
+        return
+    if not profile.is_file():
+        advice = "Start it where `snakemake --profile slurm` is started, in the checkout."
+        yield Check("profile", False, f"{profile}: no such file", advice)
+        return
+    jobs = min(JOBS, cluster.most_jobs or JOBS)
+    write_atomically(profile, adjusted(profile.read_text(), chosen.name, cluster.account, jobs))
+    account = f", account {cluster.account}" if cluster.account else ""
+    yield Check("profile", True, f"{profile}: partition {chosen.name}{account}, {jobs} jobs")
+
+
+def _accounting(cluster: Cluster) -> Check:
+    """Say by what command Snakemake learns how its jobs end."""
+    from clipnoise.studies.cluster import ENOUGH_SECONDS
+
+    remembered = f"jobs are remembered for {cluster.memory_seconds} s (MinJobAge)"
+    if cluster.status_command == "sacct":
+        return Check("accounting", True, f"sacct answers; {remembered}")
+    if cluster.status_command == "squeue":
+        return Check("accounting", True, f"none: Snakemake will ask squeue; {remembered}")
+    advice = (
+        f"Ask the administrator for accounting, or for a MinJobAge of at least {ENOUGH_SECONDS}."
+    )
+    return Check("accounting", False, f"none, and {remembered}", advice)
+
+
+def adjusted(profile: str, partition: str, account: str | None, jobs: int) -> str:
+    """Return the text of a profile with the partition, the account and the number of jobs set.
+
+    Comments and everything else stay as they are.
+    """
+    lines = [f"  slurm_partition: {partition}"]
+    lines += [f"  slurm_account: {account}"] if account else []
+    text = re.sub(r"^  slurm_account:.*\n", "", profile, flags=re.MULTILINE)
+    text = re.sub(r"^  slurm_partition:.*$", "\n".join(lines), text, flags=re.MULTILINE)
+    return re.sub(r"^jobs:.*$", f"jobs: {jobs}", text, flags=re.MULTILINE)
 
 
 def disk(results: Path) -> Check:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Natural, Positive
-from clipnoise.run.scheduler import SLOTS, Slots
+from clipnoise.run.scheduler import SLOTS, Slots, describe_start
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -62,9 +62,10 @@ def train(
     A run that diverges is a result, too: it is recorded with the reason, and the exit code is 0.
     On SIGTERM and SIGUSR1 the run is saved and the exit code is 75; the same command resumes it.
     """
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    logging.getLogger(__name__).info(describe_start())
     options.limit_threads(given.threads)
     run = with_choice(_read_spec(spec), choice)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     from clipnoise.privacy.calibration import find_calibration
     from clipnoise.run.checkpoint import InterruptedRunError
     from clipnoise.run.job import run_job

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -23,13 +24,22 @@ LOCKS = Path(tempfile.gettempdir()) / "clipnoise-gpus"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLOTS = 64  # of a GPU: a run takes all, or its share of them
 Slots = Annotated[int, Ge(1), Le(SLOTS)]
+STARTED = "started"  # begins the first line of each attempt in the log of a run
+JOB = re.compile(rf" {STARTED} in Slurm job (\d+)$", re.MULTILINE)
+Limit = Literal["memory", "time"]
+LIMITS: dict[
+    Limit, re.Pattern[str]
+] = {  # what Slurm writes into the log of a job that it ends, by what the job lacked
+    "memory": re.compile(r"^(slurmstepd|srun).*(memory limit|oom.kill|out.of.memory)", re.I | re.M),
+    "time": re.compile(r"^(slurmstepd|srun).*due to time limit", re.I | re.M),
+}
 
 logger = logging.getLogger(__name__)
 
 
 def list_gpus() -> list[str]:
     """Return the identifiers of the machine's NVIDIA GPUs; none where there is no driver."""
-    output = _output("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", seconds=60) or ""
+    output = output_of("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", seconds=60) or ""
     return [line.strip() for line in output.splitlines() if line.strip()]
 
 
@@ -96,6 +106,25 @@ def _take(gpu: str, slots: int, locks: Path, held: ExitStack) -> bool:
         return left == 0
 
 
+def describe_start(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the first line of an attempt in the log of a run; it names the Slurm job."""
+    job = environment.get("SLURM_JOB_ID")
+    return f"{STARTED} in Slurm job {job}" if job else STARTED
+
+
+def count_exceeded(log: Path, jobs: Path, limit: Limit) -> int:
+    """Return how many jobs Slurm has ended because a run needed more than they had asked for.
+
+    Args:
+        log: of the run; it names the jobs.
+        jobs: the folder of the logs of jobs that failed.
+        limit: what the jobs lacked.
+    """
+    names = set(JOB.findall(log.read_text(errors="replace"))) if log.is_file() else set()
+    logs = [path for path in jobs.rglob("*.log") if path.stem in names] if names else []
+    return sum(bool(LIMITS[limit].search(path.read_text(errors="replace"))) for path in logs)
+
+
 def requeue_job() -> bool:
     """Put the Slurm job that this process runs in back into the queue, under the same id.
 
@@ -106,12 +135,15 @@ def requeue_job() -> bool:
         Whether the job is queued again; False outside a batch job.
     """
     job = os.environ.get("SLURM_JOB_ID")
-    if job is None or _output("squeue", "--noheader", "--format=%T", f"--jobs={job}") != "RUNNING":
+    if (
+        job is None
+        or output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}") != "RUNNING"
+    ):
         return False
-    return _output("scontrol", "requeue", job) is not None
+    return output_of("scontrol", "requeue", job) is not None
 
 
-def _output(*words: str, seconds: int = 30) -> str | None:
+def output_of(*words: str, seconds: int = 30) -> str | None:
     """Return what a command prints; None where it fails or does not exist."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)

@@ -36,7 +36,7 @@ CarriedPath = Annotated[str, AfterValidator(_carried)]
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one training job asks of a cluster; each further attempt gets more time and memory.
+    """What one training job asks of a cluster; it gets more after it has lacked time or memory.
 
     Attributes:
         threads: CPU threads of one run.

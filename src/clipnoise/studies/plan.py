@@ -24,6 +24,7 @@ from clipnoise.files import require_writable
 from clipnoise.plugins import FOLDER, plugins, use_folder
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
@@ -202,6 +203,24 @@ class Plan:
         examples = spec.steps * spec.training.expected_batch_size * spec.method.iterates()
         numbers = math.prod(spec.dataset.signature.shape)
         return round(10 * math.log10(1 + examples * numbers * spec.model.work))
+
+    def factor(self, run_hash: str, limit: Limit, attempt: int, executor: Any) -> int:
+        """Return how many times the memory or time of config.yaml the job of a run asks for.
+
+        Once; and once more for each earlier job that Slurm has ended for lack of it, because more
+        does not help after any other failure.
+
+        Args:
+            run_hash: of the run.
+            limit: "memory" or "time".
+            attempt: how often Snakemake has submitted the job, this time included.
+            executor: settings of Snakemake's executor; that for Slurm has a folder of logs.
+        """
+        jobs = getattr(executor, "logdir", None)
+        if attempt == 1 or jobs is None:
+            return 1
+        log = Path(self.run_file(self.run(run_hash), "run.log"))
+        return 1 + count_exceeded(log, Path(jobs), limit)
 
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""

@@ -22,6 +22,7 @@ from typing import Literal
 from clipnoise.errors import UserError
 from clipnoise.run.job import CHECKPOINT_SECONDS
 from clipnoise.run.results import read_summary, run_folder
+from clipnoise.run.scheduler import STARTED
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
 
@@ -36,6 +37,7 @@ LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)$", re.MULTILINE)
 STEP = re.compile(r"step (\d+)/(\d+) .*?(?:(\d+) s left)?$")
 SAVED = re.compile(r"checkpoint after step (\d+)")
 STOPPED = "stopped by "
+ATTEMPT = re.compile(rf"^\S+ \S+ {STARTED}\b.*$", re.MULTILINE)  # the first line of one
 FAULT = "Traceback (most recent call last)"
 COMPLAINT = re.compile(r"clipnoise [a-z-]+: |\S*\bbash: ")  # of the command, or of its shell
 
@@ -205,6 +207,7 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
 def _begun(spec: RunSpec, log: Path, age: float) -> RunStatus:
     """Return the state of a run without a result, from its log."""
     text = _tail(log)
+    text = ATTEMPT.split(text)[-1]
     reason = _failure(text)
     if reason is not None:
         return RunStatus(spec, "failed", reason, log, age)

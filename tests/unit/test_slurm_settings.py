@@ -1,0 +1,159 @@
+"""What a Slurm cluster says, and what follows for Snakemake; its commands are scripts here."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.studies.cluster import Cluster, Partition, check_paths, choose_status_command
+from clipnoise.studies.config import Config, Resources
+
+ROOT = Path(__file__).parents[2]
+SINFO = """\
+short|up|2:00:00|64000|16|(null)
+long*|up|7-00:00:00|64000+|16|gpu:a100:4(S:0-1),shard:8
+long*|up|7-00:00:00|256000|64|(null)
+old|drain|infinite|128000|8|gpu:2
+"""
+
+
+def install(folder: Path, **programs: str) -> None:
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The commands of a cluster without accounting."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "nodes").write_text(SINFO)
+    install(
+        folder,
+        sacct="echo Slurm accounting storage is disabled >&2; exit 1",
+        sacctmgr="exit 1",
+        scontrol="echo 'MinJobAge               = 300 sec'; echo 'SLURM_VERSION = 22.05.8'",
+        sinfo=f"/bin/cat {folder / 'nodes'}",
+    )
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return folder
+
+
+def accounting(slurm: Path) -> None:
+    install(slurm, sacct="exit 0", sacctmgr="echo 'physics|50'; echo 'physics|'")
+
+
+def test_partitions_are_read_with_their_largest_node(slurm: Path) -> None:
+    cluster = Cluster.here()
+    assert cluster is not None
+    assert (cluster.version, cluster.account, cluster.most_jobs) == ("22.05.8", None, None)
+    assert cluster.partitions == (
+        Partition("short", False, True, 120, 64000, 16, 0),
+        Partition("long", True, True, 7 * 24 * 60, 256000, 64, 4),
+        Partition("old", False, False, None, 128000, 8, 2),
+    )
+
+
+def test_runs_go_where_there_is_room_for_them(slurm: Path) -> None:
+    cluster = Cluster.here()
+    assert cluster is not None
+    chosen = cluster.partition(Resources())
+    assert chosen is not None
+    assert chosen.name == "long"
+    assert cluster.partition(Resources(memory_mb=300_000)) is None
+    assert cluster.partitions[0].lacks(Resources(gpus=1, minutes=180, threads=32)) == [
+        "minutes: 180, at most 120",
+        "threads: 32, at most 16",
+        "gpus: 1, at most 0",
+    ]
+
+
+def test_without_accounting_squeue_is_asked_and_the_user_told(slurm: Path) -> None:
+    settings = SimpleNamespace(status_command="sacct")
+    said = choose_status_command(settings)
+    assert settings.status_command == "squeue"
+    assert said == "Slurm: sacct does not answer, so squeue is asked how jobs end."
+
+
+def test_with_accounting_and_without_slurm_nothing_changes(slurm: Path) -> None:
+    for settings in (None, SimpleNamespace(status_command="squeue"), SimpleNamespace()):
+        assert choose_status_command(settings) is None
+    accounting(slurm)
+    settings = SimpleNamespace(status_command="sacct")
+    assert choose_status_command(settings) is None
+    assert settings.status_command == "sacct"
+
+
+def test_where_nothing_could_tell_how_jobs_end_no_job_is_submitted(slurm: Path) -> None:
+    settings = SimpleNamespace(status_command="sacct")
+    install(slurm, scontrol="echo 'MinJobAge = 60 sec'")
+    with pytest.raises(UserError, match=r"60 s after their end \(MinJobAge.*at least 120"):
+        choose_status_command(settings)
+    install(slurm, scontrol="exit 1")
+    with pytest.raises(UserError, match="neither sacct nor scontrol answers"):
+        choose_status_command(settings)
+
+
+@pytest.mark.parametrize("value", ["it's", 'a "b"', "$HOME/x", "`touch x`", "a\\b"])
+def test_a_path_that_jobs_on_a_cluster_would_read_otherwise_is_refused(value: str) -> None:
+    slurm = SimpleNamespace(status_command="squeue")
+    check_paths(None, Config(results=value))
+    check_paths(slurm, Config(results="é x; touch ran & y *~", studies=("my studies/a.yaml",)))
+    for key in ("results", "reports", "cache", "weights"):
+        said = rf"^config\.yaml: {key}: {re.escape(value)}: .* another path"
+        with pytest.raises(UserError, match=said):
+            check_paths(slurm, Config(**{key: value}))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"^config\.yaml: studies: "):
+        check_paths(slurm, Config(studies=("quickstart", f"{value}.yaml")))
+
+
+def test_the_doctor_fits_the_profile_and_leaves_the_rest_of_it(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = tmp_path / "slurm" / "config.yaml"
+    profile.parent.mkdir()
+    before = (ROOT / "slurm" / "config.yaml").read_text()
+    profile.write_text(before)
+    accounting(slurm)
+    assert main(["doctor", "--slurm"]) == 0
+    said = capsys.readouterr().out
+    assert "ok  accounting        sacct answers" in said
+    assert "partition long, account physics, 50 jobs" in said
+    assert "nodes of 16 CPUs, 64,000 MB, 0 GPUs" in said
+    old, new = yaml.safe_load(before), yaml.safe_load(profile.read_text())
+    assert new.pop("jobs") == 50
+    assert new["default-resources"].pop("slurm_partition") == "long"
+    assert new["default-resources"].pop("slurm_account") == "physics"
+    del old["jobs"], old["default-resources"]["slurm_partition"]
+    assert new == old
+    comments = [line for line in before.splitlines() if line.lstrip().startswith("#")]
+    assert all(line in profile.read_text().splitlines() for line in comments)
+    again = profile.read_text()
+    assert main(["doctor", "--slurm"]) == 0
+    assert profile.read_text() == again
+
+
+def test_the_doctor_says_what_a_cluster_lacks_and_writes_nothing(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("resources: {memory_mb: 300000}\n")
+    install(slurm, scontrol="echo 'MinJobAge = 60 sec'")
+    assert main(["doctor", "--slurm"]) == 0
+    said = capsys.readouterr().out
+    assert "--  accounting        none, and jobs are remembered for 60 s (MinJobAge)" in said
+    assert "memory_mb: 300000, at most 256000" in said
+    assert "--  profile           slurm/config.yaml: no partition has room for a run" in said
+    assert not (tmp_path / "slurm").exists()
+    install(slurm, scontrol="exit 1")
+    assert main(["doctor", "--slurm"]) == 0
+    assert "scontrol does not answer" in capsys.readouterr().out
