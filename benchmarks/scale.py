@@ -42,9 +42,12 @@ figures = {name: round(value, 2) for name, value in seconds.items()}
 print(json.dumps({**figures, "memory_mb": round(used.ru_maxrss / 1024)}))
 sys.exit(code)
 """
-MARKERS = "osD^"  # lines differ without colour, too
+MARKERS = "osD^vP"  # lines differ without colour, too
+MOST_TOUCHED = 10_000  # runs; to make Snakemake's records of more takes longer than all the rest
 WHAT = {
-    "dry run": "snakemake -n of the whole study",
+    "dry run": "snakemake -n of the whole study, nothing done",
+    "half done": "the same with the results of every other run, and Snakemake's records of them",
+    "finished": "the same with all results",
     "one job": "what every cluster job does first: read the Snakefile and find one target",
     "collect": "clipnoise collect over the finished runs",
     "status": "clipnoise status of the finished runs",
@@ -93,24 +96,25 @@ def measure(folder: Path, runs: int) -> list[dict[str, object]]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     snakemake = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
-    snakemake += ["--cores", "1", "--quiet", "all", "-n"]
+    snakemake += ["--cores", "1", "--quiet", "all"]
+    results = planned.results(planned.configured[0])
+    rows: list[dict[str, object]] = []
+
+    def note(what: str, *words: str) -> None:
+        rows.append({"runs": runs, "what": what, **timed([*words], folder)})
+
+    note("dry run", *snakemake, "-n")
+    note("one job", *snakemake, "-n", results[0], "--allowed-rules", "train")
+    write_results(folder, planned)
     out = str(folder / "collected")
-    commands = {
-        "dry run": snakemake,
-        "one job": [
-            *snakemake,
-            planned.results(planned.configured[0])[0],
-            "--allowed-rules",
-            "train",
-        ],
-        "collect": ["clipnoise", "collect", str(study), "--results", "results", "--out", out],
-        "status": ["clipnoise", "status"],
-    }
-    rows = []
-    for what, words in commands.items():
-        if what == "collect":
-            write_results(folder, planned)
-        rows.append({"runs": runs, "what": what, **timed(words, folder)})
+    note("collect", "clipnoise", "collect", str(study), "--results", "results", "--out", out)
+    note("status", "clipnoise", "status")
+    if runs <= MOST_TOUCHED:
+        timed([*snakemake, "--touch", "--until", "train"], folder)  # makes the records
+        note("finished", *snakemake, "-n")
+        for result in results[::2]:
+            (folder / result).unlink()
+        note("half done", *snakemake, "-n")
     return rows
 
 
@@ -176,7 +180,8 @@ def write_page(table: pd.DataFrame, folder: Path) -> None:
     for column, unit, panel in zip(
         ("cpu_seconds", "memory_mb"), ("CPU seconds", "MB"), axes, strict=True
     ):
-        for (what, rows), marker in zip(table.groupby("what", sort=False), MARKERS, strict=True):
+        for what, marker in zip(WHAT, MARKERS, strict=True):
+            rows = table[table["what"] == what]
             panel.plot(rows["runs"], rows[column], marker=marker, label=what)
         panel.set(xscale="log", yscale="log", xlabel="runs", ylabel=unit)
     axes[0].legend(frameon=False, fontsize="small")
