@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEGABYTE = 2**20
+SMALLEST_MB = 1.0  # below this a peak is a few pages, and its ratio says nothing
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ def measure(
         row |= {"query": way.query, "engine": way.engine, "problem": problems.get(way, "")}
         if way in running:
             row |= {"seconds": medians[way], "time_ratio": medians[way] / medians[base]}
-            row |= {"peak_mb": peaks[way], "memory_ratio": peaks[way] / max(peaks[base], 1e-9)}
+            row["peak_mb"] = peaks[way]
+            measurable = peaks[base] >= SMALLEST_MB
+            row["memory_ratio"] = peaks[way] / peaks[base] if measurable else math.nan
             row["deviation"] = deviation(way, sums)
         rows.append(Measurement(**row))
     return rows
