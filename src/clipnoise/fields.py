@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -31,6 +32,8 @@ FORMS = {
     "float_type float_parsing": "a number",
     "bool_type bool_parsing": "true or false",
 }
+
+NOT_GIVEN = ": required, but not given."
 
 STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__` of a dataclass
 
@@ -70,7 +73,10 @@ def to_plain(value: Any) -> Any:
 
 
 def _lines(error: ValidationError, kind: type[Any], key: str) -> list[str]:
-    """Return one line for each wrong value; of the alternatives of a union, the nearest ones."""
+    """Return one line for each wrong value; of the alternatives of a union, the nearest ones.
+
+    A mistyped key is one mistake, although the right one is then missing.
+    """
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for problem in error.errors():
         tags = [number for number, part in enumerate(problem["loc"]) if _is_alternative(part)]
@@ -81,7 +87,12 @@ def _lines(error: ValidationError, kind: type[Any], key: str) -> list[str]:
         deepest = max(len(problem["loc"]) for problem in problems)
         nearest = [problem for problem in problems if len(problem["loc"]) == deepest]
         lines.append(_explain(nearest, kind, key))
-    return lines
+    meant = set(re.findall("Did you mean '(.*?)'", " ".join(lines)))
+    return [line for line in lines if not (line.endswith(NOT_GIVEN) and _name(line) in meant)]
+
+
+def _name(line: str) -> str:
+    return line.removesuffix(NOT_GIVEN).rpartition(".")[2]
 
 
 def _is_alternative(part: str | int) -> bool:
@@ -104,7 +115,7 @@ def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
     if problem["type"] == "union_tag_not_found":
         return f"{place}: give its {problem['ctx']['discriminator']}."
     if problem["type"] in ("missing", "missing_argument"):
-        return f"{place}: required, but not given."
+        return place + NOT_GIVEN
     if problem["type"] == "value_error":
         return _own_words(place, problem)
     expected = dict.fromkeys(_expected(one) for one in problems)

@@ -37,6 +37,25 @@ def test_a_bare_machine_gets_advice_for_all_it_lacks(
     assert not list(tmp_path.iterdir())
 
 
+def test_only_what_the_configured_studies_need_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("studies: [dp-adambc/table1, quickstart]\n")
+    for name in ("workflow", "reports"):
+        (tmp_path / name).symlink_to(Path(__file__).parents[2] / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [" ".join(line.split()[1:3]) for line in lines if " dataset " in line]
+    assert found[-1] == "dataset digits"
+    assert {name.partition("@")[0] for name in found} == {
+        f"dataset {name}" for name in ("snli", "qnli", "cifar-10", "ogbn-arxiv", "digits")
+    }
+    weights = [line.split()[2] for line in lines if " weights " in line and "clipnoise" not in line]
+    assert weights == ["bert-base"]
+    assert not any("slurm" in line or "chromium" in line for line in lines)
+
+
 def test_a_prepared_dataset_is_reported(tmp_path: Path) -> None:
     names = list(plugins("clipnoise.data", Dataset))
     (tmp_path / names[0]).mkdir()

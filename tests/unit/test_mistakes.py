@@ -76,6 +76,10 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     ({"methods": [{"id": "dp-sdg"}]}, "methods.0.id: unknown method 'dp-sdg'. Did you mean"),
     ({"methods": [{"clip_norm": 1}]}, "methods.0.id: required, but not given."),
     ({"methods": [{**SGD, "clip_nrm": 1}]}, "methods.0.clip_nrm: unknown key. Did you mean 'clip"),
+    (
+        {"methods": [{"id": "dp-sgd", "learning_rate": 1, "clip_nrm": 1}]},
+        "methods.0.clip_nrm: unknown key. Did you mean 'clip_norm'? Allowed: ",
+    ),
     ({"methods": [{**SGD, "clip_norm": -1}]}, "methods.0.clip_norm: input should be greater than"),
     (
         {"methods": [{**SGD, "clip_norm": "x"}]},

@@ -273,6 +273,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         {"shape": (3,), "inputs": ["input"]},
         "Did you mean 'inputs'",
     ),
+    "too large": ("npz", {**GOOD, "inputs": np.full((8, 3), 1e30)}, {"shape": (3,)}, "below 1e"),
     "not finite": ("npz", {**GOOD, "inputs": np.full((8, 3), np.nan)}, {"shape": (3,)}, "finite"),
     "text": ("parquet", {**GOOD, "inputs": ["a"] * 8}, {"shape": (1,)}, "expected numbers"),
     "a missing value": (

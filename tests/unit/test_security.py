@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from clipnoise.files import inside, load_yaml, read_yaml
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.spec import from_mapping
 from clipnoise.studies.study import find_study, load_study, published_tables
+from clipnoise.tracking import StoreError
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
@@ -205,6 +207,23 @@ def test_mlflows_pages_are_served_to_this_machine_alone(
         pass
     (words,) = started
     assert words[words.index("--host") + 1] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_named_before_a_server_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clipnoise.tracking import ui
+
+    monkeypatch.setattr(ui.subprocess, "Popen", None)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with (
+            pytest.raises(StoreError, match=f"port {port}: .*in use.* Choose another: --port"),
+            ui.serve(tmp_path, port=port),
+        ):
+            pass
 
 
 def test_no_command_of_ours_listens_to_other_machines() -> None:

@@ -109,7 +109,7 @@ def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     panel = {**yaml.safe_load(block), "models": [model]}
     study["panels"]["comparison"] |= panel
     (checkout / "workflow" / "studies" / "own.yaml").write_text(yaml.safe_dump(study))
-    planned = run(["snakemake", "-n", "--cores", "1", "reports/own/report.pdf"], checkout)
+    planned = run(["snakemake", "-n", "-p", "--cores", "1", "reports/own/report.pdf"], checkout)
     assert f"data/{dataset.prepared}/manifest.json" in planned
     run(["clipnoise", "data", "prepare", *shlex.split(dataset.invocation)], checkout)
     assert len(dataset.load(checkout / "data").train) == dataset.sizes()["train"]

@@ -9,17 +9,19 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from clipnoise.cli import options
+from clipnoise.errors import UserError
 from clipnoise.files import read_yaml, write_atomically
 
 if TYPE_CHECKING:
+    from clipnoise.run.spec import RunSpec
     from clipnoise.studies.cluster import Cluster
     from clipnoise.studies.config import Resources
 
@@ -51,31 +53,49 @@ def doctor(
     config: Annotated[Path, "Names the folders."] = Path("config.yaml"),
     weights: options.Weights = options.WEIGHTS,
     slurm: Annotated[bool, "Examine the Slurm cluster, and fit slurm/config.yaml to it."] = False,
+    everything: Annotated[bool, "Also look for what the configured studies do not need."] = False,
 ) -> None:
-    """Show what this machine has, and what to do about what it lacks.
+    """Show what this machine has for the configured studies, and what to do about what it lacks.
 
-    Reads the folders from config.yaml if there is one. Changes nothing, but for --slurm, and exits
-    with 0 whatever is missing, because a missing part matters only to those who need it.
+    Reads the folders and the studies from config.yaml if there is one. Changes nothing, but for
+    --slurm, and exits with 0 whatever is missing, because a missing part matters only to those who
+    need it.
     """
     from clipnoise.fields import parse
     from clipnoise.studies.config import Config
 
     values = read_yaml(config) if config.exists() else {}
     configured = parse(Config, values, file=str(config))
-    machine = examine(Path(configured.results), Path(configured.cache), weights)
+    specs = None if everything or slurm else needed(values, config.parent)
+    machine = examine(Path(configured.results), Path(configured.cache), weights, specs)
     for check in examine_cluster(configured.resources, PROFILE) if slurm else machine:
-        print(f"{'ok' if check.present else '--'}  {check.name:<18}{check.detail}", flush=True)
+        print(f"{'ok' if check.present else '--'}  {check.name:<17} {check.detail}", flush=True)
         if not check.present and check.advice:
             print(f"    {'':<18}→ {check.advice}", flush=True)
 
 
-def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
+def needed(values: Mapping[str, Any], root: Path) -> list[RunSpec]:
+    """Return the runs of the configured studies; none of studies that cannot be planned."""
+    from clipnoise.studies.plan import Plan
+
+    try:
+        plan = Plan.from_values(values, root / "workflow" / "studies")
+    except UserError as error:
+        print(f"--  {'studies':<18}{error}")
+        return []
+    return [spec for study in plan.read for spec in study.specs.values()]
+
+
+def examine(
+    results: Path, cache: Path, weights: Path, specs: Collection[RunSpec] | None = None
+) -> Iterator[Check]:
     """Examine this machine, one check at a time, the quick ones first.
 
     Args:
         results: folder of result files and of the default MLflow store.
         cache: folder of prepared datasets.
         weights: folder of pretrained weights.
+        specs: the runs that the machine is for; None for any, on one machine or a cluster.
 
     Yields:
         The checks; a missing thing is a failed check, never an error.
@@ -90,14 +110,15 @@ def examine(results: Path, cache: Path, weights: Path) -> Iterator[Check]:
     yield Check("memory", True, size)
     yield disk(results)
     yield _program("git", ["git", "--version"], "Install git so that runs record their commit.")
-    yield _program(
-        "slurm",
-        ["sbatch", "--version"],
-        "Not needed on one machine. For --profile slurm, log in to a submission host.",
-    )
-    yield browser()
-    yield from datasets(cache)
-    yield from pretrained(weights)
+    if specs is None:
+        yield _program(
+            "slurm",
+            ["sbatch", "--version"],
+            "Not needed on one machine. For --profile slurm, log in to a submission host.",
+        )
+        yield browser()
+    yield from datasets(cache, specs)
+    yield from pretrained(weights, specs)
     yield store(results)
     yield from torch_and_device()
 
@@ -198,29 +219,36 @@ def browser() -> Check:
     return _program("chromium", [name, "--version"], advice)
 
 
-def datasets(cache: Path) -> Iterator[Check]:
-    """Check whether each dataset is prepared."""
+def datasets(cache: Path, specs: Collection[RunSpec] | None = None) -> Iterator[Check]:
+    """Check whether each dataset that runs read is prepared; every one where no runs are given."""
     from clipnoise.data.base import Dataset
     from clipnoise.plugins import plugins
 
-    for name in plugins("clipnoise.data", Dataset):
+    if specs is None:
+        found = {name: name for name in plugins("clipnoise.data", Dataset)}
+    else:
+        each = (dataset for spec in specs for dataset in spec.datasets)
+        found = {dataset.prepared: dataset.invocation for dataset in each}
+    for name, invocation in found.items():
         present = (cache / name / "manifest.json").is_file()
         yield Check(
             f"dataset {name}",
             present,
             str(cache / name) if present else f"not in {cache}",
-            f"Prepared when a study needs it, or by: clipnoise data prepare {name} --cache {cache}",
+            f"Prepared when a study needs it, or by: clipnoise data prepare {invocation} --cache "
+            f"{cache}",
         )
 
 
-def pretrained(weights: Path) -> Iterator[Check]:
-    """Check whether the weights of each model that can start from pretrained ones are here."""
+def pretrained(weights: Path, specs: Collection[RunSpec] | None = None) -> Iterator[Check]:
+    """Check whether the pretrained weights of runs are here; of every model without runs."""
     from clipnoise.models.base import Model
     from clipnoise.models.pretrained import Weights
     from clipnoise.plugins import plugins
 
+    start = {spec.model.id for spec in specs or () if getattr(spec.model, "pretrained", False)}
     for name, model in plugins("clipnoise.models", Model).items():
-        if model.pretrained_weights is not None:
+        if model.pretrained_weights is not None and (specs is None or name in start):
             file = Weights(name, weights / name).file()
             yield Check(
                 f"weights {name}",

@@ -43,6 +43,7 @@ CUT = (
     "test_examples",
 )
 TEXTS = ("text", "words")
+LARGEST = 1e18  # squares of larger numbers are infinite in float32, and so are their norms
 SEEN_AS: dict[str, Kind] = {
     "features": "features",
     "image": "image",
@@ -372,10 +373,10 @@ def numbers_in(values: Any) -> np.ndarray:
 
 
 def _finite(name: str, values: np.ndarray) -> np.ndarray:
-    """Return numbers as float32; one that is not finite raises ValueError."""
+    """Return numbers as float32; one that is not finite, or too large, raises ValueError."""
     narrow = values.astype("float32")
-    if not np.isfinite(narrow).all():
-        raise ValueError(f"{name} must be finite, but some are not")
+    if not (np.abs(narrow) < LARGEST).all():
+        raise ValueError(f"{name} must be finite and below {LARGEST:g} in size, but some are not")
     return narrow
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,8 +34,9 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
         The address.
 
     Raises:
-        StoreError: the server did not start.
+        StoreError: another program has the port, or the server did not start.
     """
+    _require_free(port)
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     # Passed by environment, because other users can read arguments and an address may hold a
@@ -62,6 +64,15 @@ def study_pages(results: Path, address: str) -> dict[str, str]:
     return {name: f"{address}/{page(identity, 'means')}" for name, identity in known.items()}
 
 
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise StoreError(f"port {port}: {error.strerror}. Choose another: --port") from None
+
+
 def _wait(server: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + STARTS_WITHIN
     while time.monotonic() < deadline and server.poll() is None:
@@ -70,7 +81,12 @@ def _wait(server: subprocess.Popen[bytes], address: str) -> None:
                 return
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             time.sleep(0.2)
-    raise StoreError(f"{address}: the MLflow server did not start; is the port taken?")
+    if server.poll() is not None:
+        raise StoreError(f"{address}: the MLflow server ended with status {server.returncode}.")
+    raise StoreError(
+        f"{address}: the MLflow server has not answered within {STARTS_WITHIN:.0f} s. The machine "
+        "may be busy: try again later."
+    )
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
