@@ -15,13 +15,17 @@ class UserError(Exception):
 
 
 def or_exit(step: Callable[[], T]) -> T:
-    """Return what a step of planning returns; a user's mistake ends the process in one line.
+    """Return what a step before the first job returns; a mistake ends the process in one line.
 
     Raises:
-        SystemExit: with status 2, after the message has been written to standard error.
+        SystemExit: with status 2 for a user's mistake and 130 for Ctrl-C, after a message on
+            standard error.
     """
     try:
         return step()
+    except KeyboardInterrupt:
+        print("clipnoise: stopped before the first job.", file=sys.stderr)
+        raise SystemExit(130) from None
     except UserError as error:
         print(f"clipnoise: {error}", file=sys.stderr)
         raise SystemExit(2) from None

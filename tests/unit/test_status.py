@@ -186,6 +186,7 @@ def test_the_command_shows_a_line_per_study_and_the_reasons(
     assert row.split()[:10] == ["mine", "8", *["1"] * 8]
     assert row.endswith("9 min with 1 at a time")
     said = "\n".join(rest)
+    assert "  digits, logistic, sgd, non-private, seed " in said
     assert "step 10/40" in said
     assert "OSError: [Errno 28] No space left" in said
     assert str(tmp_path / "results") in said

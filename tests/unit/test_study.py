@@ -138,6 +138,28 @@ def test_the_longest_runs_are_started_first(tmp_path: Path) -> None:
     ]
 
 
+def test_jobs_are_called_by_the_words_of_the_study(tmp_path: Path) -> None:
+    tune = {"grid": {"clip_norm": [1, 2]}, "seeds": [7]}
+    path = study(
+        tmp_path,
+        datasets=[{"id": "digits", "label": "mail"}],
+        models=["logistic"],
+        epsilons=[8],
+        seeds=[3],
+        methods=[{"id": "dp-sgd", "label": "ours", "learning_rate": 1, "tune": tune}],
+    )
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
+    (run,) = plan.study("mine").runs
+    tuning = plan.study("mine").tuning_runs[0]
+    assert run.spec.tuning is not None
+    assert run.spec.budget is not None
+    assert plan.label("train", run.spec.hash) == "mail, logistic, ours, ε=8, seed 3"
+    assert plan.label("train", tuning.hash) == "mail, logistic, dp-sgd, ε=8, seed 7, tuning"
+    assert plan.label("select", run.spec.tuning.key) == "clip_norm of mail, logistic, dp-sgd, ε=8"
+    assert plan.label("calibrate", run.spec.budget.key) == "ε=8, δ=0.00077, 5 steps, rdp"
+    assert plan.label("prepare", "digits") == "digits"
+
+
 def test_a_job_finds_its_run_in_a_study_that_is_not_configured(tmp_path: Path) -> None:
     other = study(tmp_path, "other", seeds=[9])
     configured = study(tmp_path, "configured")

@@ -151,7 +151,7 @@ CLASS = '    id = "dp-sgd"\n'
     ("edit", "again"),
     [
         (
-            ("methods/privatize_then_adapt/dp_sgd.py", CLASS, f"{CLASS}    changed = 1\n"),
+            ("methods/privatize_then_adapt/dp_sgd.py", CLASS, f"{CLASS}    changed: int = 1\n"),
             {"dp-sgd"},
         ),
         (("methods/privatize_then_adapt/dp_sgd.py", '"""DP-SGD', '"""About DP-SGD'), set()),
