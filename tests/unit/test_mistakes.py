@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from clipnoise.cli import main
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, or_exit
 from clipnoise.files import require_writable
 
 SGD = {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1}
@@ -142,7 +142,7 @@ CONFIGS: list[tuple[str, str]] = [
     ("scale: smal", "scale: input should be 'paper', 'small' or 'smoke', got 'smal'."),
     ("resources: {thread: 2}", "resources.thread: unknown key. Did you mean 'threads'? Allowed: "),
     ("resources: 3", "resources: input should be a mapping, got 3."),
-    ("results: ''", "results: give a folder."),
+    ("results: ''", "results: a path may not be empty"),
     (
         "studies: [mine]\nresults: file/results",
         "results: file/results: cannot be written (Not a directory).",
@@ -258,6 +258,24 @@ def test_the_time_that_the_author_measured_is_shared_by_the_cores(tmp_path: Path
     study = load_study(write(tmp_path, core_minutes=30))
     words = "4 of 4 runs to train, about 10 min on 3 cores, as its author measured"
     assert outlook(study, tmp_path / "results", cores=3) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(UserError("a: wrong."), 2), (KeyboardInterrupt(), 130)]
+)
+def test_planning_ends_in_one_line_and_a_status(
+    error: BaseException, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def step() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        or_exit(step)
+    assert ended.value.code == status
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "clipnoise: a: wrong." if status == 2 else "clipnoise: stopped before the first job."
+    )
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")

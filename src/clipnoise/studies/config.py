@@ -118,6 +118,3 @@ class Config:
         twice = [name for name in self.studies if self.studies.count(name) > 1]
         if twice:
             raise ValueError(f"studies: {twice[0]} is given twice")
-        for key in ("results", "reports", "cache", "weights"):
-            if not getattr(self, key):
-                raise ValueError(f"{key}: give a folder")
