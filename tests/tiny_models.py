@@ -8,7 +8,10 @@ from clipnoise.fields import parse
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 
-MODELS = plugins("clipnoise.models", Model)
+NAMED = ("huggingface", "timm")  # they have tests of their own: test_named_models.py
+MODELS = {
+    name: kind for name, kind in plugins("clipnoise.models", Model).items() if name not in NAMED
+}
 ENCODER = {"pretrained": False, "layers": 2, "width": 8, "heads": 2, "dropout": 0.0}
 TINY: dict[str, dict[str, Any]] = {
     "autoencoder": {"widths": [20, 5]},

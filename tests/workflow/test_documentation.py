@@ -17,7 +17,9 @@ from real_files import write_raw
 from real_files.own import write_examples
 
 from clipnoise.data.own import Own
+from clipnoise.data.signature import Signature
 from clipnoise.fields import parse
+from clipnoise.models.base import model_class
 from clipnoise.studies.study import load_study
 
 pytestmark = pytest.mark.workflow
@@ -63,7 +65,22 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "reports" / "published" / "mine.csv").write_text(table)
     write_raw(folder / "data", "mnist")
     write_examples(folder)
+    write_models(folder / "weights")
     return folder
+
+
+def write_models(weights: Path) -> None:
+    """Write the models that the documentation names, as their libraries do, but small."""
+    import timm
+    import transformers
+    from safetensors.torch import save_file
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.BertConfig(vocab_size=50, intermediate_size=24, **sizes)
+    transformers.BertModel(config).save_pretrained(weights / "my-bert")
+    (weights / "timm" / "test_vit").mkdir(parents=True)
+    tensors = timm.create_model("test_vit").state_dict()
+    save_file(tensors, weights / "timm" / "test_vit" / "model.safetensors")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -113,6 +130,22 @@ def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     assert f"data/{dataset.prepared}/manifest.json" in planned
     run(["clipnoise", "data", "prepare", *shlex.split(dataset.invocation)], checkout)
     assert len(dataset.load(checkout / "data").train) == dataset.sizes()["train"]
+
+
+def test_named_models_are_described_as_the_page_says_and_built(checkout: Path) -> None:
+    shown = [yaml.safe_load(block) for block in blocks(ROOT / "docs" / "own.md", "yaml")]
+    models = [model for block in shown for model in block.get("models", []) if "sha256" in model]
+    assert {model["id"] for model in models} == {"huggingface", "timm"}
+    for model in models:
+        name = model["name"] if model["id"] == "huggingface" else f"timm/{model['name']}"
+        printed = run(["clipnoise", "weights", "describe", name], checkout)
+        (described_here,) = yaml.safe_load(printed)["models"]
+        model.pop("label", None)
+        assert model | {"sha256": described_here["sha256"]} == described_here
+        options = {key: value for key, value in described_here.items() if key != "id"}
+        text = Signature("tokens", (6,), 2, vocabulary=50)
+        signature = text if model["id"] == "huggingface" else Signature("image", (3, 32, 32), 10)
+        parse(model_class(model["id"]), options).build(signature, checkout / "weights")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

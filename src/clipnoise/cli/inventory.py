@@ -16,14 +16,14 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.describe import Form, block, cut_off, describe
 from clipnoise.data.own import FORMS, SOURCES, Own, own_file
-from clipnoise.data.remote import RawFiles
+from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import adapter, parse, to_plain
-from clipnoise.files import write_atomically
+from clipnoise.files import inside, write_atomically
 from clipnoise.methods.catalogue import catalogue, method_page
 from clipnoise.models.base import Model, model_class
-from clipnoise.models.pretrained import pretrained_weights, weight_files
+from clipnoise.models.pretrained import TENSORS, Weights, pretrained_weights, weight_files
 from clipnoise.plugins import plugins
 from clipnoise.studies.study import PUBLISHED
 
@@ -299,7 +299,10 @@ def list_weights(weights: options.Weights = options.WEIGHTS) -> None:
 
 @options.command(weights, name="fetch")
 def fetch_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> None:
-    """Download the weights of model NAME, or say how to get them by hand."""
+    """Download the weights of model NAME, or say how to get them by hand.
+
+    NAME is a model's id, or a repository of the Hugging Face hub, <owner>/<name>.
+    """
     print(f"{name}: fetched into {_download(weight_files(weights, name))}")
 
 
@@ -316,6 +319,23 @@ def accept_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> No
     files = weight_files(weights, name)
     files.accept()
     print(f"{name}: the files in {files.folder} are accepted as they are")
+
+
+@options.command(weights, name="describe")
+def describe_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> None:
+    """Print what a study says of the weights NAME, so that other weights make other runs.
+
+    NAME is a model's id, a folder below the weights folder, or `timm/` and the name of a network.
+    """
+    folder = Weights(name, inside(weights, name, key="NAME"))
+    tensors = folder.file()
+    if tensors is None:
+        raise UserError(f"{folder.folder}: no {' or '.join(TENSORS)} there.")
+    known, timm = name in pretrained_weights(), name.startswith("timm/")
+    kind = {"id": name} if known else {"id": "timm" if timm else "huggingface"}
+    named = {} if known else {"name": name.removeprefix("timm/")}
+    model = {**kind, **named, "sha256": digest(tensors, "sha256")}
+    print(yaml.safe_dump({"models": [model]}, sort_keys=False), end="")
 
 
 def _download(files: RawFiles) -> Path:

@@ -67,6 +67,14 @@ class Model:
                 f"{signature}. Models that take them: {', '.join(fitting) or 'none'}."
             )
 
+    def tensors(self, weights: Path) -> Path | None:
+        """Return the file of pretrained tensors that the network starts from, if it is there.
+
+        Args:
+            weights: the folder of pretrained weights.
+        """
+        return None
+
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         """Build the network, with initial values from torch's default generator.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.models.base import Model, PretrainedWeights
-from clipnoise.models.pretrained import Weights, hub
+from clipnoise.models.pretrained import Checksum, Weights, hub
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +96,7 @@ class LanguageModel(Model):
         train: "all" parameters, or those of the "last-block", the pooler and the head.
         reinitialise: whether the last block and the pooler always start from random values.
         dropout: share of values set to 0 in training, in frozen layers too.
+        sha256: of the file of tensors that it starts from; None takes whichever are there.
     """
 
     accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
@@ -109,10 +110,14 @@ class LanguageModel(Model):
     train: Literal["all", "last-block"] = "all"
     reinitialise: bool = False
     dropout: Decay = 0.1
+    sha256: Checksum | None = None
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
+
+    def tensors(self, weights: Path) -> Path | None:
+        return Weights(self.id, weights / self.id).file() if self.pretrained else None
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
@@ -129,6 +134,8 @@ class LanguageModel(Model):
         folder = Weights(self.id, weights / self.id)
         if self.pretrained:
             folder.require(self._architecture(signature))
+            if self.sha256 is not None:
+                folder.require_digest(self.sha256)
         network = self._untrained(signature)
         last = (f"{self.family}.encoder.layer.{self.layers - 1}.", f"{self.family}.pooler.")
         if self.pretrained:
@@ -138,7 +145,7 @@ class LanguageModel(Model):
             for name, parameter in network.named_parameters():
                 below = name.startswith(f"{self.family}.") and not name.startswith(last)
                 parameter.requires_grad_(not below)
-        return _logits(network, self.tokens["pad_token_id"], self.second_segment_after)
+        return logits(network, self.tokens["pad_token_id"], self.second_segment_after)
 
     def _untrained(self, signature: Signature) -> nn.Module:
         """Build transformers' network with random values."""
@@ -271,7 +278,18 @@ class RobertaBase(LanguageModel):
     }
 
 
-def _logits(inside: nn.Module, padding: int, separator: int | None) -> nn.Module:
+def logits(
+    inside: nn.Module, padding: int, separator: int | None, *, segments: bool = True
+) -> nn.Module:
+    """Wrap a network of transformers, so that 0 is padding and a batch needs nothing else.
+
+    Args:
+        inside: the network.
+        padding: the id that it pads with.
+        separator: the token after whose first occurrence the second segment begins, or None.
+        segments: whether it is told which segment a token belongs to.
+    """
+
     class Logits(nn.Module):
         """Token ids (b, T) in; outputs (b, classes), or (b, T, vocabulary), out."""
 
@@ -281,10 +299,10 @@ def _logits(inside: nn.Module, padding: int, separator: int | None) -> nn.Module
 
         def forward(self, ids: Tensor) -> Tensor:
             present = ids != 0
-            segments = torch.zeros_like(ids)
+            segment = torch.zeros_like(ids)
             if separator is not None:
                 ends = (ids == separator).to(ids.dtype)
-                segments = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
+                segment = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
             if padding:
                 ids = torch.where(ids == padding, 0, torch.where(present, ids, padding))
             # transformers uses an additive mask with four axes as it is: no code branches on its
@@ -294,9 +312,8 @@ def _logits(inside: nn.Module, padding: int, separator: int | None) -> nn.Module
             kind = next(inside.parameters()).dtype
             masked = (~present & (position > 0))[:, None, None, :].to(kind)
             mask = masked * torch.finfo(kind).min
-            logits: Tensor = self.inside(
-                input_ids=ids, attention_mask=mask, token_type_ids=segments
-            ).logits
-            return logits
+            more = {"token_type_ids": segment} if segments else {}
+            outputs: Tensor = self.inside(input_ids=ids, attention_mask=mask, **more).logits
+            return outputs
 
     return Logits()

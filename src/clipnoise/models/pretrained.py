@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from clipnoise.data.remote import RawFiles, RemoteFile
+from pydantic import StringConstraints
+
+from clipnoise.data.remote import RawFiles, RemoteFile, digest
 from clipnoise.errors import UserError, unknown
+from clipnoise.files import inside
 from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.plugins import plugins
 
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
 else:
     from clipnoise.lazy import torch
 
+HUB = "https://huggingface.co"
 CONFIG = "config.json"
 TENSORS = ("model.safetensors", "pytorch_model.bin")
+TOKENIZERS = ("tokenizer.json", "vocab.txt")
+Checksum = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -35,7 +41,7 @@ def hub(
         tensors: the name of the file of tensors.
         tokenizer: the name of the file of the tokenizer.
     """
-    page = f"https://huggingface.co/{repository}"
+    page = f"{HUB}/{repository}"
     names = (CONFIG, tensors, tokenizer)
     files = tuple(RemoteFile(name, f"{page}/resolve/main/{name}") for name in names)
     return PretrainedWeights(files, page, licence)
@@ -51,23 +57,43 @@ def pretrained_weights() -> dict[str, PretrainedWeights]:
 def weight_files(weights: Path, name: str) -> RawFiles:
     """Return the files of a model's weights and tokenizer, present or not.
 
+    Where a file is there in another form that is read, too, that one is meant.
+
     Args:
         weights: the folder of pretrained weights.
-        name: the model's id.
+        name: a model's id, a repository `<owner>/<name>` of the Hugging Face hub, or a folder.
 
     Raises:
         UserError: no such model has pretrained weights; names the nearest one.
     """
-    known = pretrained_weights()
-    if name not in known:
+    known, folder = pretrained_weights(), inside(weights, name, key="NAME")
+    if name not in known and "/" not in name and not folder.is_dir():
         raise unknown("pretrained model", name, known)
+    source = known.get(name) or hub(name, "see there")
+    files = [_in_form(folder, file) for file in source.files]
+    if name not in known:  # networks of images have no tokenizer
+        texts = not name.startswith("timm/") and ("/" in name or (folder / files[-1].name).exists())
+        files = files if texts else files[:-1]
     return RawFiles(
-        folder=weights / name,
-        files=known[name].files,
-        manual=f"download from {known[name].source} (licence: {known[name].licence})",
+        folder=folder,
+        files=tuple(files),
+        manual=f"download from {source.source} (licence: {source.licence})",
         command=f"clipnoise weights {{}} {name} --weights {weights}",
         instead=f"clipnoise weights accept {name} --weights {weights}",
     )
+
+
+def tensors_digest(model: Model, weights: Path) -> dict[str, str]:
+    """Return the checksum of the tensors that a model starts from, as a result records it."""
+    path = model.tensors(weights)
+    return {} if path is None else {"sha256 of weights": digest(path, "sha256")}
+
+
+def _in_form(folder: Path, file: RemoteFile) -> RemoteFile:
+    """Return a file, or the other form of it that is read from a folder before it."""
+    forms = next((forms for forms in (TENSORS, TOKENIZERS) if file.name in forms), (file.name,))
+    present = next((name for name in forms if (folder / name).is_file()), file.name)
+    return file if present == file.name else RemoteFile(present)
 
 
 @dataclass(frozen=True)
@@ -117,7 +143,8 @@ class Weights:
         if wrong:
             raise UserError(
                 f"{self.folder / CONFIG}: not the weights of this {self.model}: "
-                f"{'; '.join(wrong)}. {self._advice()}"
+                f"{'; '.join(wrong)}. {self._advice()} A network of other sizes is loaded by name "
+                "from a folder of its own: docs/own.md."
             )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -146,6 +173,19 @@ class Weights:
         """Return the file of tensors, or None if it is missing."""
         paths = (self.folder / name for name in TENSORS)
         return next((path for path in paths if path.is_file()), None)
+
+    def require_digest(self, sha256: str) -> None:
+        """Compare the file of tensors with the checksum that a study gives.
+
+        Raises:
+            UserError: it is missing, or another one; the message gives its checksum.
+        """
+        path = self.file()
+        if path is None:
+            raise self._unusable(self.folder / TENSORS[0], "does not exist")
+        found = digest(path, "sha256")
+        if found != sha256:
+            raise UserError(f"{path}: its sha256 is {found}, but model.sha256 is {sha256}.")
 
     def load_into(self, network: nn.Module, prefix: str, fresh: tuple[str, ...]) -> None:
         """Load the tensors of the folder into a network.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
+from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.provenance import Provenance
@@ -38,8 +39,8 @@ class MetricsView(Protocol):
         """Show the metrics of one evaluation."""
 
 
-def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
-    """Return the digests of a run's prepared files in the cache, as a result records them.
+def data_digests(spec: RunSpec, cache: Path, weights: Path) -> dict[str, str]:
+    """Return the digests of a run's prepared files and weights, as a result records them.
 
     Raises:
         UserError: a dataset is not prepared.
@@ -48,18 +49,23 @@ def data_digests(spec: RunSpec, cache: Path) -> dict[str, str]:
     for prefix, dataset in zip(("", "public "), spec.datasets, strict=False):
         manifest = read_manifest(cache / dataset.prepared, dataset.invocation)
         found |= {f"{prefix}{name}": text for name, text in manifest.digests().items()}
-    return found
+    return found | tensors_digest(spec.model, weights)
 
 
 def is_finished(
-    results: Path, cache: Path, spec: RunSpec, calibration: Calibration | None = None
+    results: Path,
+    cache: Path,
+    spec: RunSpec,
+    calibration: Calibration | None = None,
+    weights: Path = Path("weights"),
 ) -> bool:
     """Return whether a run has a sound result that present code, data and calibration would give.
 
     The arguments are those of `run_job`, with the run's tuned hyper-parameters in its spec.
     """
     try:
-        files, data = read_run(run_folder(results, spec)), data_digests(spec, cache)
+        files = read_run(run_folder(results, spec))
+        data = data_digests(spec, cache, weights)
     except UserError:
         return False
     if files is None:
@@ -119,13 +125,13 @@ def run_job(
     folder = run_folder(results, spec)
     require_writable(folder)
     with _locked_run(folder) as waited:
-        done = (waited or keep_finished) and is_finished(results, cache, spec, calibration)
+        done = (waited or keep_finished) and is_finished(results, cache, spec, calibration, weights)
         finished = read_summary(folder) if done else None
         if finished is not None:
             logger.info("finished before: the result is left as it is")
             return finished
         remove_unfinished(folder)
-        made_by = identity(spec, calibration, device, data_digests(spec, cache))
+        made_by = identity(spec, calibration, device, data_digests(spec, cache, weights))
         with stop_requests() as stop, open_view() as view:
             checkpoint = Checkpoint(
                 folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise

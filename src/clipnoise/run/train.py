@@ -20,6 +20,7 @@ from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
 from clipnoise.gradients.users import UserEngine
+from clipnoise.models.pretrained import tensors_digest
 from clipnoise.privacy.noise.independent import NoiseSource
 from clipnoise.privacy.samplers.poisson import Sampler
 from clipnoise.resumable import gather, restore
@@ -148,7 +149,7 @@ class Run:
         theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
             (`engine.flat.theta`) is overwritten at each pass and each evaluation.
         known: what the update knows at every step: σ, B, T and side information.
-        origin: where the side information comes from, as data of the result.
+        origin: where side information and weights come from, as data of the result.
         past: the last iterates, newest first.
         sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
             replaces it.
@@ -209,6 +210,7 @@ class Run:
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side, origin = side_information(spec, cache, choice.engine.flat, public)
+        origin |= tensors_digest(spec.model, weights)
         if public is not None:
             theta = public.warm(theta)
         known = Public(
