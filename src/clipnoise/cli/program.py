@@ -22,6 +22,7 @@ USERS = _files(
     doctor="doctor",
     inventory="data methods papers weights",
     mlflow="mlflow-sync mlflow-ui",
+    new="new",
     privacy="account calibrate",
     reports="partial-report",
     studies="check schema status",

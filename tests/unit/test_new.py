@@ -1,0 +1,89 @@
+"""`clipnoise new` writes files that work, with tests that pass, clean for ruff and mypy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clipnoise.cli import main
+
+ROOT = Path(__file__).parents[2]
+NEW = ROOT / "workflow" / "new"
+NAMES = {
+    "study": "my-study",
+    "method": "my-momentum",
+    "model": "my-net",
+    "dataset": "my-clouds",
+}
+
+
+def run(*words: str, folder: Path) -> str:
+    """Run a module of Python where the new files are, with clipnoise on the path."""
+    source = str(ROOT / "src")
+    environment = {**os.environ, "PYTHONPATH": source, "MYPYPATH": source}
+    environment["CLIPNOISE_PLUGINS"] = str(folder)
+    words = (sys.executable, "-m", *words)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with one new file of each kind."""
+    folder = tmp_path_factory.mktemp("mine") / "plugins"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CLIPNOISE_PLUGINS", str(folder))
+        for kind, name in NAMES.items():
+            assert main(["new", kind, name, "--templates", str(NEW)]) == 0
+    return folder
+
+
+def test_the_tests_of_new_files_pass(folder: Path) -> None:
+    written = {path.name for path in folder.iterdir()}
+    assert {"my-study.yaml", "my_net.py", "test_my_net.py", "conftest.py"} <= written
+    shown = run("pytest", "-q", "-p", "no:cacheprovider", str(folder), folder=folder)
+    assert "4 passed" in shown or shown.startswith("....")
+
+
+def test_new_files_are_clean(folder: Path) -> None:
+    config = ("--config", str(ROOT / "pyproject.toml"))
+    run("ruff", "check", *config, str(folder), folder=folder)
+    run("ruff", "format", "--check", *config, str(folder), folder=folder)
+    files = [str(path) for path in folder.glob("*.py") if path.name != "conftest.py"]
+    run("mypy", "--strict", *files, folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tests"),
+    [
+        ("method", ("contract/test_methods.py", "privacy/test_sensitivity.py")),
+        ("dataset", ("contract/test_datasets.py",)),
+        ("model", ("contract/test_models.py",)),
+    ],
+)
+def test_a_new_plug_in_passes_the_contract(kind: str, tests: tuple[str, ...], folder: Path) -> None:
+    files = [str(ROOT / "tests" / name) for name in tests]
+    words = ("pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", NAMES[kind], *files)
+    assert "100%" in run(*words, folder=folder)
+
+
+def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "my_net.py").read_text()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CLIPNOISE_PLUGINS", str(folder))
+        assert main(["new", "method", "my-net", "--templates", str(NEW)]) == 2
+    assert "my_net.py: is there already" in capsys.readouterr().err
+    assert (folder / "my_net.py").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["My-net", "../net", "my--net", "my_net"])
+def test_a_name_that_no_path_can_hold_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", "model", name, "--templates", str(NEW)]) == 2
+    assert "lower-case letters, digits and single -" in capsys.readouterr().err

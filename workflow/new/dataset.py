@@ -1,0 +1,55 @@
+"""NewPlugin: two clouds of points, in place of what you read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from clipnoise.data.base import Examples, FourSizes, Splits, cut_rows
+from clipnoise.data.rows import StoredRows
+from clipnoise.data.signature import Signature
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+    from clipnoise.lazy import np, torch  # so that listing datasets does not load torch
+
+ROWS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewPlugin(FourSizes):
+    """Two clouds of points, one for each class."""
+
+    id: ClassVar[str] = "new-plugin"
+    title: ClassVar[str] = "NewPlugin"
+    licence: ClassVar[str] = "yours"
+    source: ClassVar[str] = "made up"
+    split: ClassVar[str] = "at random, from one file"
+    preprocessing: ClassVar[str] = "none"
+
+    def __post_init__(self) -> None:
+        if sum(self.sizes().values()) > ROWS:
+            raise ValueError(f"the sizes of all parts together must be at most {ROWS}")
+
+    @property
+    def signature(self) -> Signature:
+        return Signature("features", (2,), 2)
+
+    def prepare(self, cache: Path, weights: Path | None = None) -> None:
+        draws = np.random.default_rng(0)
+        labels = np.arange(ROWS) % 2
+        inputs = draws.normal(size=(ROWS, 2)) + 2 * labels[:, None]
+        self.write(cache, {"inputs": inputs.astype("float32"), "labels": labels})
+
+    def load(self, cache: Path) -> Splits:
+        arrays, provenance = self.read(cache)
+        rows = cut_rows(ROWS, self.sizes(), self.split_seed)
+
+        def take(part: str) -> Examples:
+            labels = torch.from_numpy(arrays["labels"][rows[part].numpy()])
+            return Examples(StoredRows(arrays["inputs"], rows[part]), labels)
+
+        return Splits.build(take, self.sizes(), provenance)
