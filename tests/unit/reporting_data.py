@@ -41,7 +41,11 @@ STUDY = {
         "low-pass filters. Small data, real numbers, a few minutes on two cores."
     ),
     "panels": {
-        name: {"datasets": ["digits"], "models": ["logistic"], "methods": ["sgd"], "seeds": [1]}
+        name: {
+            **{"datasets": ["digits"], "models": ["logistic"], "seeds": [1]},
+            "methods": [{"id": "sgd", "learning_rate": 1}],
+            "training": {"expected_batch_size": 100, "steps": 200},
+        }
         for name in ("comparison", "ablation", "filters")
     },
     "report": [

@@ -139,4 +139,4 @@ def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     )
     assert first == ("dp-sgd", "3", "1.00", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
     assert last[0] == "sgd"
-    assert last[-1] == "not audited"
+    assert last[-1] == "no claim"

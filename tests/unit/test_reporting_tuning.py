@@ -124,3 +124,13 @@ def test_a_column_that_is_the_same_in_all_rows_is_said_once() -> None:
     assert table["right"] == [False, True]
     assert table["rows"] == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
     assert table["everywhere"] == "seeds 6"
+
+
+def test_a_column_that_follows_from_another_is_left_out_unless_it_says_more() -> None:
+    rows = [(("a",), ("mnist",), ("x",)), (("b",), ("cifar",), ("y",))]
+    heads = ("panel", "dataset", "method")
+    assert compact(heads, rows, implied={1: 0})["heads"] == ["panel", "method"]
+    more = [*rows, (("a",), ("cifar",), ("x",))]
+    assert compact(heads, more, implied={1: 0})["heads"] == list(heads)
+    same = [(("a",), ("mnist",), ("x",)), (("b",), ("mnist",), ("y",))]
+    assert compact(heads, same, implied={1: 0})["everywhere"] == "dataset mnist"

@@ -70,7 +70,7 @@ def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:
 def test_those_that_cannot_be_told_from_the_highest_mean_are_named(tmp_path: Path) -> None:
     close = tuple(value + off for value, off in zip(BETTER, (-4, 3, 5, -6, 1), strict=True))
     row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": close}))
-    assert row["verdict"] == "no difference found to dp-pmlf"
+    assert row["verdict"] == "not distinguished from dp-pmlf"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_the_verdict_names_doubtful_choices_of_the_methods_it_compares(tmp_path:
     doubt, sure = tuned((0.90, 0.89), ["learning_rate"]), tuned((0.90, 0.80), [])
     both = {name: {"dp-sgd": doubt[name], "dp-adam": sure[name]} for name in doubt}
     runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **both)
-    assert said(runs)["hyper-parameters"] == "dp-sgd tied and at an edge"
+    assert said(runs)["hyper-parameters"] == "unclear: dp-sgd"
     assert (
         said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **sure))["hyper-parameters"]
         == "clear"
@@ -249,5 +249,6 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
     ]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     table = choices_data(runs)["table"]
-    assert table["heads"] == ["method", "choices", "clear", "tied", "at an edge", "not made yet"]
-    assert table["rows"] == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"]]]
+    heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
+    assert table["heads"] == heads
+    assert table["rows"] == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"], ["1.00"]]]

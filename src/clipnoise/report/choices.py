@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
 from typing import Any
 
 import pandas as pd
 
 from clipnoise.report.compact import Cells, compact
-from clipnoise.report.formats import ACCURACY, DASH, LOSS, budget, count, shown
+from clipnoise.report.formats import ACCURACY, DASH, LOSS, Metric, budget, count, shown
 from clipnoise.report.statistics import sampling_error
 
 PLACE = ["panel", "dataset", "model", "label", "budget"]
@@ -17,12 +18,17 @@ HEADS = (
     *("panel", "dataset", "model", "method", "budget", "chosen", "score", "next best", "its score"),
     *("tried", "seeds", "validation examples", "choice"),
 )
-MOST = 36  # rows of the table; of more choices there are only counts
+MOST = 12  # rows of the table
+IMPLIED = {1: 0, 2: 0}  # datasets and models, where they follow from the panel
 CLEAR, TIED, EDGE, PENDING = "clear", "tied", "at an edge", "not made yet"
 SCORES = (
     "Score: mean validation accuracy in %, or validation loss, over the tuning seeds. Tied: the "
     "next best is nearer than one standard error of such an accuracy, √(p(1−p)/n) for n validation "
     "examples, so that another validation set may well choose otherwise; losses are not tested."
+)
+EVERY = (
+    "Median lead: of the chosen one over the next best, in points or loss. Every choice with its "
+    "scores is in the column `choice` of the study's runs.csv."
 )
 BEYOND = (
     "the smallest or the largest value tried, so a value beyond the grid may be better, and the "
@@ -52,6 +58,8 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
 def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
     """Return what tuning chose, beside the next best, as plain data for the PDF template.
 
+    More than `MOST` choices have no row each: they are counted by method.
+
     Args:
         runs: runs.csv.
 
@@ -59,14 +67,19 @@ def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
         `table`, without rows where nothing is tuned, and `notes` on it. Of many choices the table
         counts how many were clear.
     """
-    tuned = runs[runs["configurations"].notna()]
-    cells = [(tuple(map(str, key)), cell) for key, cell in tuned.groupby(PLACE, sort=False)]
+    groups = runs[runs["configurations"].notna()].groupby(PLACE, sort=False)
+    cells = [(tuple(map(str, key)), cell) for key, cell in groups]
     edges = sum(EDGE in clarity(cell) for _, cell in cells)
     warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
     notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
     if len(cells) > MOST:
-        return {"table": _counted(cells), "notes": notes}
-    return {"table": compact(HEADS, (_row(*cell) for cell in cells)), "notes": notes}
+        return {"table": _counted(cells), "notes": [*notes, EVERY]}
+    rows = [_row(*cell) for cell in cells]
+    return {"table": compact(HEADS, rows, implied=IMPLIED), "notes": notes}
+
+
+def _metric(made: dict[str, Any]) -> Metric:
+    return LOSS if made["metric"].endswith("loss") else ACCURACY
 
 
 def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
@@ -79,8 +92,7 @@ def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> Cells:
     *place, text = key
     made = _made(cell) or {"best": [], "edges": [], "seeds": DASH, "metric": ""}
-    metric = LOSS if made["metric"].endswith("loss") else ACCURACY
-    found = [(_words(one["values"]), metric.show(one["score"])) for one in made["best"]]
+    found = [(_words(one["values"]), _metric(made).show(one["score"])) for one in made["best"]]
     best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
     edge = f"{EDGE} of {', '.join(made['edges'])}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]
@@ -95,13 +107,20 @@ def _row(key: tuple[str, ...], cell: pd.DataFrame) -> Cells:
 def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> dict[str, Any]:
     """Return how many choices of each method were clear, tied, at an edge, and not made yet."""
     counts: dict[str, Counter[str]] = {}
+    leads: dict[str, list[tuple[float, Metric]]] = {}
     for key, cell in cells:
         counts.setdefault(key[3], Counter()).update(["choices", *clarity(cell)])
-    heads = ("method", "choices", CLEAR, TIED, EDGE, PENDING)
-    rows = [
-        tuple((word,) for word in (label, *(str(count[head]) for head in heads[1:])))
-        for label, count in counts.items()
-    ]
+        made = _made(cell)
+        if made is not None and len(made["best"]) > 1:
+            best, runner_up = (one["score"] for one in made["best"])
+            leads.setdefault(key[3], []).append((abs(best - runner_up), _metric(made)))
+    heads = ("method", "choices", CLEAR, TIED, EDGE, PENDING, "median lead")
+    rows = []
+    for label, count_of in counts.items():
+        found = leads.get(label, [])
+        lead = found[0][1].show(statistics.median(lead for lead, _ in found)) if found else DASH
+        words = (label, *(str(count_of[head]) for head in heads[1:-1]), lead)
+        rows.append(tuple((word,) for word in words))
     return compact(heads, rows, numbers=len(heads) - 1)
 
 

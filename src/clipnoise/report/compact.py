@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clipnoise.report.formats import DASH
@@ -30,7 +30,11 @@ def merged(rows: Iterable[Cells], columns: Iterable[int]) -> list[Cells]:
 
 
 def compact(
-    heads: Sequence[str], rows: Iterable[Cells], merge: Iterable[int] = (), numbers: int = 0
+    heads: Sequence[str],
+    rows: Iterable[Cells],
+    merge: Iterable[int] = (),
+    numbers: int = 0,
+    implied: Mapping[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return rows as a table that says nothing twice, as plain data.
 
@@ -39,6 +43,7 @@ def compact(
         rows: a cell lists one value or several.
         merge: the columns to join rows over, as in `merged`.
         numbers: how many of the last columns hold numbers, which are aligned right.
+        implied: columns, by number, that are left out where they follow from another column.
 
     Returns:
         `heads`, `right` (whether a column is aligned right) and `rows` (lists of values) of the
@@ -47,7 +52,12 @@ def compact(
     joined = merged(rows, merge)
     columns = range(len(heads))
     varying = [i for i in columns if len(joined) < 2 or len({row[i] for row in joined}) > 1]
-    same = [i for i in columns if i not in varying and joined[0][i] != (DASH,)]
+    for column, source in (implied or {}).items():
+        pairs = {(row[source], row[column]) for row in joined}
+        if column in varying and len(pairs) == len({row[source] for row in joined}) > 1:
+            varying.remove(column)
+    same = [i for i in columns if len({row[i] for row in joined}) == 1 and len(joined) > 1]
+    same = [i for i in same if joined[0][i] != (DASH,)]
     return {
         "heads": [heads[i] for i in varying],
         "right": [i >= len(heads) - numbers for i in varying],

@@ -36,9 +36,8 @@ READING = (
     "± is the sample standard deviation over seeds: how much single runs vary, not how precisely "
     "the mean is known. Divide by √n for the standard error of the mean.",
     "The same seed gives every method the same initial weights and the same batches, so methods "
-    f"are compared in pairs. Bold is decided by a {TEST}. The best method is chosen from the same "
-    "runs that it is tested on. With few seeds the test detects only large differences: bold "
-    "beside the best means “not shown to be worse”, not “equal”.",
+    f"are compared in pairs. Bold is decided by a {TEST}. With few seeds it detects only large "
+    "differences: bold beside the best means “not shown to be worse”, not “equal”.",
     "A Wilcoxon signed-rank test is not used: with n seeds its exact two-sided p-value cannot go "
     "below 2 to the power 1 − n (0.0625 for five), before any correction.",
     "For a method that diverged in some runs, the mean is over the other runs, with n/N beside it. "

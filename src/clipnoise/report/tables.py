@@ -40,14 +40,14 @@ from clipnoise.report.statistics import ALPHA, Sample, Verdict, judge, sample
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
 TEST = f"two-sided paired t-test over seeds, Holm-corrected, α = {ALPHA}"
 WIDEST = 6  # columns of a block
-COSTS = ("device s", f"÷ {BASELINE}", "peak memory (MB)", "passes per step")
+COSTS = ("device s", f"÷ {BASELINE}", "peak MB", "passes")
 COST_NOTE = (
     "Device s: time of the processor, or of the GPU where one trained, in all steps of a run; "
     f"medians over completed runs. ÷ {BASELINE}: the median ratio over seeds on the same kind of "
-    "machine. Passes per step: gradients of a drawn example; those of public examples are not "
-    "counted. Audit: the lower bound on ε that an attack on the method's releases gave, beside the "
-    "ε claimed there. It can refute a claim but never prove one. `snakemake --cores all "
-    "reports/STUDY/audit.pdf` audits the methods of a study."
+    "machine. Peak MB: of memory. Passes: gradients of a drawn example per step; those of public "
+    "examples are not counted. Audit: the lower bound on ε that an attack on the method's releases "
+    "gave, beside the ε claimed there. It can refute a claim but never prove one. `snakemake "
+    "--cores all reports/STUDY/audit.pdf` audits the methods of a study."
 )
 HELD_UP_NOTE = (
     f"{HELD_UP} most of these runs were held up by other work: their wall clock is at least "
@@ -361,7 +361,9 @@ def _costs(runs: pd.DataFrame) -> Block:
                 _plain(None, significant(here["passes_per_step"].median())),
             ]
             cells[-4]["mark"] = HELD_UP if contended(done) else ""
-        cells.append(_plain(None, next((text for text in subset["audit"] if text), NOT_AUDITED)))
+        claims = bool(is_private(subset).any())
+        found = subset["audit"].max() or (NOT_AUDITED if claims else "no claim")
+        cells.append(_plain(None, str(found)))
         rows.append({"label": str(label), "cells": cells})
     return {
         "groups": [*groups, {"title": "", "headings": ["audit"]}],
@@ -419,10 +421,10 @@ def _lower_bold_note(table: Table) -> str:
         samples = {key: one for key, one in table.competing(place).items() if one.complete}
         level = {key: sign * one.mean for key, one in samples.items()}
         for key in verdict.p_values.keys() - verdict.leaders:
-            worse = [other for other in verdict.leaders if level[other] < level[key]]
+            worse = [other for other in verdict.leaders if not level[other] > level[key]]
             if worse:
                 return (
-                    f"{worse[0][1]} can be bold with a worse mean than {key[1]}, which is not: "
+                    f"{worse[0][1]} can be bold with no better a mean than {key[1]}, which is not: "
                     "what counts is the difference to the best, seed by seed, and that of "
                     f"{worse[0][1]} varies more."
                 )

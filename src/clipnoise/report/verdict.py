@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.choices import CLEAR, clarity
+from clipnoise.report.choices import CLEAR, IMPLIED, PENDING, clarity
 from clipnoise.report.claims import NOT_EVIDENCE
 from clipnoise.report.compact import Cells, compact
 from clipnoise.report.costs import BASELINE, audit_note, baseline_of, contended, cost_ratio
@@ -62,8 +62,8 @@ HELD_UP = (
     "ratios are rough."
 )
 CHOICES = (
-    "Given in the study file, or chosen on validation data, clearly or not, for the methods that "
-    f"are compared in the row ({BASELINE} included): see “Choice of hyper-parameters”."
+    "Given in the study file, or chosen on validation data; unclear: tied with the next best, or "
+    "at an edge of the grid, see “Choice of hyper-parameters”."
 )
 
 
@@ -99,7 +99,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     ]
     return {
         "summary": _summary(rows, watermark),
-        "table": compact(HEADS, rows),
+        "table": compact(HEADS, rows, implied=IMPLIED),
         "data": compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
         "notes": [[head, text] for head, text in notes if text],
     }
@@ -152,20 +152,18 @@ def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> s
     if len(equals) == others:
         return f"{NO_DIFFERENCE} among {others + 1}" if others > 1 else NO_DIFFERENCE
     names = listing(equals) if len(equals) <= NAMED else f"{len(equals)} of {others} others"
-    return f"{NO_DIFFERENCE} to {names}"
+    return f"not distinguished from {names}"
 
 
 def _clarity(cells: dict[str, pd.DataFrame]) -> str:
     """Return how clearly the hyper-parameters of some methods were chosen, by their labels."""
-    by_words: dict[str, list[str]] = {}
-    for label, cell in cells.items():
-        by_words.setdefault(" and ".join(clarity(cell)) or GIVEN, []).append(label)
-    if len(by_words) == 1 and {*by_words} <= {GIVEN, CLEAR}:
-        return next(iter(by_words))
-    if not by_words:
-        return DASH
-    doubts = {words: labels for words, labels in by_words.items() if words not in (GIVEN, CLEAR)}
-    return "; ".join(f"{', '.join(labels)} {words}" for words, labels in doubts.items()) or CLEAR
+    doubts = {label: clarity(cell) for label, cell in cells.items()}
+    unclear = [label for label, words in doubts.items() if words not in ((), (CLEAR,))]
+    if any(words == (PENDING,) for words in doubts.values()):
+        return PENDING
+    if unclear:
+        return f"unclear: {', '.join(unclear)}"
+    return CLEAR if any(doubts.values()) else GIVEN if doubts else DASH
 
 
 def _left_out(table: Table) -> Iterator[str]:
