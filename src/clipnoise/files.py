@@ -19,6 +19,10 @@ from clipnoise.errors import UserError
 UNFINISHED = ".part"
 
 
+class UnwritableError(UserError, OSError):
+    """No file can be created in a folder: it is read-only, cannot be made, or is a file."""
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file such that a reader sees the old or the new content, never a part of it.
 
@@ -27,13 +31,17 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         content: text (UTF-8) or bytes.
 
     Raises:
-        OSError: the folder cannot be written or the disk is full; nothing is left behind.
+        UnwritableError: the folder cannot be written.
+        OSError: the disk is full; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
-    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
+        )
+    except OSError as error:
+        raise UnwritableError(f"{path}: cannot be written ({error.strerror}).") from None
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.files import load_yaml, read_yaml, write_atomically, write_json
 
@@ -26,6 +27,16 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         write_atomically(path, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["summary.json"]
     assert path.read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["schema", "--out", str(tmp_path / "file" / "below")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"clipnoise schema: {tmp_path}/file/below/")
+    assert line.endswith(": cannot be written (Not a directory).")
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:
