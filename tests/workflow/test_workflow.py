@@ -168,7 +168,7 @@ def test_editing_code_reruns_exactly_the_runs_it_can_change(
     assert edit[1] in file.read_text()
     file.write_text(file.read_text().replace(edit[1], edit[2]))
     output = snakemake(miniature, "-n", "-p", "--quiet", "progress", source=source)
-    trained = re.findall(r"train digits, logistic, ([a-z-]+),", output)
+    trained = re.findall(r'"method":{"id":"([a-z-]+)"', output)
     assert set(trained) == again
 
 

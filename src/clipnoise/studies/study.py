@@ -87,13 +87,13 @@ class Study:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What its runs are called, by hash: the words of the study, not ids."""
+        """What its runs are called, by hash: the words of the first panel that has them, not ids."""
         called = {(run.spec.dataset, run.spec.model): run for run in reversed(self.runs)}
         names = {}
         for spec in self.tuning_runs:
             run = called[spec.dataset, spec.model]
             names[spec.hash] = f"{replace(run, spec=spec, label=spec.method.id).name}, tuning"
-        return names | {run.spec.hash: run.name for run in self.runs}
+        return names | {run.spec.hash: run.name for run in reversed(self.runs)}
 
     @cached_property
     def searches(self) -> Mapping[str, Search]:
