@@ -87,7 +87,7 @@ class Study:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """What its runs are called, by hash: the words of the first panel that has them, not ids."""
+        """What its runs are called, by hash: the words of the first panel that has them."""
         called = {(run.spec.dataset, run.spec.model): run for run in reversed(self.runs)}
         names = {}
         for spec in self.tuning_runs:
