@@ -18,6 +18,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -31,7 +32,6 @@ P = TypeVar("P")
 
 OWN = "clipnoise.own"  # what the user's folder is imported as
 VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's folder
-FOLDER = "plugins"  # the user's folder where config.yaml names none
 NO_PLUGINS = ("test_*.py", "conftest.py")
 ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -44,7 +44,8 @@ def use_folder(folder: object) -> None:
 def use_folder_of(config: Path) -> None:
     """Use the folder that config.yaml names, unless the environment names one already."""
     if VARIABLE not in os.environ and config.is_file():
-        use_folder(read_yaml(config).get("plugins", FOLDER))
+        with suppress(UserError):  # it may be another program's; who needs it says what is wrong
+            use_folder(read_yaml(config).get("plugins"))
 
 
 def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:

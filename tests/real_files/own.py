@@ -52,6 +52,13 @@ def write_examples(folder: Path) -> None:
     pd.DataFrame({"text": mails, "label": np.array(["ham", "spam"])[outcome]}).to_parquet(
         folder / "mails.parquet"
     )
+    sessions = [
+        (draws.integers(1, 10, 3 + place % 6) + 10 * ill).tolist()
+        for place, ill in enumerate(outcome[:500])
+    ]
+    pd.DataFrame({"pages": sessions, "bought": outcome[:500]}).to_parquet(
+        folder / "sessions.parquet"
+    )
     labels = np.arange(250) % 10
     pixels = draws.integers(0, 128, (250, 16, 16, 3)) + 12 * labels[:, None, None, None]
     np.savez(folder / "photos.npz", pixels=pixels.astype("uint8"), label=labels)

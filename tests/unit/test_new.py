@@ -81,6 +81,11 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "my_net.py").read_text() == before
 
 
+def test_without_a_folder_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "model", "my-net", "--templates", str(NEW)]) == 2
+    assert "plugins names no folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["My-net", "../net", "my--net", "my_net"])
 def test_a_name_that_no_path_can_hold_is_refused(
     name: str, capsys: pytest.CaptureFixture[str]

@@ -186,14 +186,16 @@ def test_the_fingerprint_covers_the_file_and_what_it_imports_from_the_folder(fol
     assert fingerprint(folder) not in (before, changed)
 
 
-@pytest.mark.parametrize("named", ["plugins: elsewhere", ""])
-def test_the_program_reads_the_folder_from_the_configuration(named: str, tmp_path: Path) -> None:
-    place = tmp_path / ("elsewhere" if named else "plugins")
-    place.mkdir()
-    (place / "mine.py").write_text(method("Mine", *GOOD))
-    (tmp_path / "config.yaml").write_text(named or "scale: paper")
+@pytest.mark.parametrize(
+    "config", ["plugins: elsewhere", "scale: paper", "plugins: [a]", "[a]", "{"]
+)
+def test_the_program_reads_the_folder_from_the_configuration(config: str, tmp_path: Path) -> None:
+    """Another program's config.yaml names no folder, and makes nothing fail."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.py").write_text(method("Mine", *GOOD))
+    (tmp_path / "config.yaml").write_text(config)
     environment = {name: text for name, text in os.environ.items() if name != "CLIPNOISE_PLUGINS"}
     code = "import sys; from clipnoise.cli import main; sys.exit(main(['methods']))"
     words = [sys.executable, "-c", code]
     shown = subprocess.check_output(words, cwd=tmp_path, env=environment, text=True)
-    assert "mine " in shown
+    assert ("mine " in shown) == ("elsewhere" in config)

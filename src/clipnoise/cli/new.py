@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import write_atomically
-from clipnoise.plugins import FOLDER, ID, VARIABLE
+from clipnoise.plugins import ID, VARIABLE
 
 ADVICE = {
     "study": "List {file} under studies in config.yaml, or: clipnoise status {file}",
@@ -31,7 +31,9 @@ def new(
     """
     if not ID.fullmatch(name):
         raise UserError(f"NAME: {name!r} must consist of lower-case letters, digits and single -.")
-    folder = Path(os.environ.get(VARIABLE) or FOLDER)
+    if not os.environ.get(VARIABLE):
+        raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
+    folder = Path(os.environ[VARIABLE])
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, name.split("-")))
     title = title if title[0].isalpha() else f"Own{title}"

@@ -116,6 +116,7 @@ def _classifier(folder: Weights, outputs: int) -> Any:
             num_labels=outputs,
             dtype=torch.float32,
             local_files_only=True,
+            trust_remote_code=False,
             ignore_mismatched_sizes=True,  # a head for other classes is replaced
             output_loading_info=True,
         )

@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
-from clipnoise.plugins import FOLDER
 from clipnoise.run.scheduler import SLOTS, Slots
 from clipnoise.tracking import Mode
 
@@ -106,7 +105,7 @@ class Config:
     reports: CarriedPath = "reports"
     cache: CarriedPath = "data"
     weights: CarriedPath = "weights"
-    plugins: CarriedPath | None = FOLDER
+    plugins: CarriedPath | None = None
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False

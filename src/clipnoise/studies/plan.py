@@ -21,7 +21,7 @@ from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import require_writable
-from clipnoise.plugins import FOLDER, plugins, use_folder
+from clipnoise.plugins import plugins, use_folder
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.scheduler import Limit, count_exceeded
@@ -82,7 +82,7 @@ class Plan:
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
         """
-        use_folder(values.get("plugins", FOLDER))
+        use_folder(values.get("plugins"))
         config = parse(Config, dict(values), file="config.yaml")
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"
