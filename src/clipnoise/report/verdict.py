@@ -191,9 +191,9 @@ def _summary(rows: list[Cells], watermark: str) -> str:
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
     if none == len(rows):
         return left.strip()
-    return (
-        f"One method is shown to be better than all others in {best or 'none'} of {judged}.{left}"
-    )
+    if not best:
+        return f"In none of {judged} is one method shown to be better than all others.{left}"
+    return f"In {best} of {judged} one method is shown to be better than all others.{left}"
 
 
 def _data(runs: pd.DataFrame) -> Iterator[Cells]:
