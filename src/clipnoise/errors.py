@@ -31,6 +31,12 @@ def or_exit(step: Callable[[], T]) -> T:
         raise SystemExit(2) from None
 
 
+def shorten(value: object, limit: int = 80) -> str:
+    """Return a value as Python writes it, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Suggest the valid name closest to a mistyped one.
 
@@ -41,7 +47,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     Returns:
         `" Did you mean 'x'?"`, or an empty string when nothing is close.
     """
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name[:80], list(allowed), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
@@ -63,5 +69,5 @@ def unknown(
     names = sorted(allowed)
     where = "".join([f"{file}: " if file else "", f"{key}: " if key else ""])
     return UserError(
-        f"{where}unknown {kind} {name!r}.{nearest(name, names)} Allowed: {', '.join(names)}."
+        f"{where}unknown {kind} {shorten(name)}.{nearest(name, names)} Allowed: {', '.join(names)}."
     )

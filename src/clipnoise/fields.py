@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter, ValidationError
 
-from clipnoise.errors import UserError, nearest
+from clipnoise.errors import UserError, nearest, shorten
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def _is_alternative(part: str | int) -> bool:
 
 def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
     problem = problems[0]
-    parts = [str(part) for part in problem["loc"] if not _is_alternative(part)]
+    parts = [str(part)[:80] for part in problem["loc"] if not _is_alternative(part)]
     place = ".".join([key, *parts] if key else parts)
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _sibling_names(kind, problem["loc"])
@@ -119,7 +119,7 @@ def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
     if problem["type"] == "value_error":
         return _own_words(place, problem)
     expected = dict.fromkeys(_expected(one) for one in problems)
-    return f"{place}: input should be {' or '.join(expected)}, got {_shorten(problem['input'])}."
+    return f"{place}: input should be {' or '.join(expected)}, got {shorten(problem['input'])}."
 
 
 def _own_words(place: str, problem: Any) -> str:
@@ -131,7 +131,7 @@ def _own_words(place: str, problem: Any) -> str:
     if colon and name.isidentifier():
         place, message = f"{place}.{name}" if place else name, rest
     where = f"{place}: " if place else ""
-    return f"{where}{message[0].lower()}{message[1:]}{f', got {_shorten(value)}' if one else ''}."
+    return f"{where}{message[0].lower()}{message[1:]}{f', got {shorten(value)}' if one else ''}."
 
 
 def _expected(problem: Any) -> str:
@@ -166,8 +166,3 @@ def _resolved(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str
             target: Mapping[str, Any] = schema["$defs"][option["$ref"].rsplit("/", 1)[-1]]
             return target
     return node
-
-
-def _shorten(value: Any, limit: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[:limit] + "…"

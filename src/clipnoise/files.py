@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import yaml
 from clipnoise.errors import UserError
 
 UNFINISHED = ".part"
+MOST_VALUES = 100_000  # in a file that people write
 
 
 class UnwritableError(UserError, OSError):
@@ -69,8 +72,8 @@ def require_writable(folder: Path) -> None:
     try:
         way = (folder.absolute(), *folder.absolute().parents)
         existing = next(path for path in way if path.exists())
-        with tempfile.NamedTemporaryFile(dir=existing, prefix=".", suffix=UNFINISHED):
-            pass
+        with tempfile.TemporaryFile(dir=existing, buffering=0) as file:  # nobody sees its name
+            file.write(b"x")  # a full quota may allow empty files
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
 
@@ -160,18 +163,40 @@ def load_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: the text is wrong, with the line that PyYAML's own reader shows; or a
-            mapping has a key twice, of which PyYAML would take the last without a word.
+            mapping has a key twice, of which PyYAML would take the last without a word; or aliases
+            make a short text stand for more than MOST_VALUES.
     """
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
-        node = loader.get_single_node()
-        repeated = next(_repeated_keys(node, (), set()), None)  # before aliases are merged
-        content = None if node is None else loader.construct_document(node)
-    except yaml.YAMLError:
-        return yaml.safe_load(text)
+        try:
+            return _load(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
+        except yaml.MarkedYAMLError:
+            return yaml.safe_load(text)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def _load(loader: Any) -> Any:
+    """Return what a loader reads, unless a key is given twice or aliases write out to too much."""
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    if _values(node, {}) > MOST_VALUES:
+        raise yaml.YAMLError(f"it stands for more than {MOST_VALUES:,} values")
+    repeated = next(_repeated_keys(node, (), set()), None)  # before aliases are merged
+    content = loader.construct_document(node)
     if repeated is not None:
         raise yaml.YAMLError(repeated)
     return content
+
+
+def _values(node: Any, known: dict[int, float]) -> float:
+    """Return how many values a node stands for; infinitely many if it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        items = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = chain.from_iterable(items) if isinstance(node, yaml.MappingNode) else items
+        known[id(node)] = 1 + sum(_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _repeated_keys(node: Any, place: tuple[str, ...], known: set[int]) -> Iterator[str]:

@@ -20,6 +20,7 @@ import torch
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
+from clipnoise.files import remove_unfinished, require_writable
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.memory import PhysicalBatch, out_of_memory
 from clipnoise.run.results import read_run, run_folder, set_aside
@@ -229,6 +230,25 @@ def test_an_unwritable_folder_is_reported_before_training(
     assert str(results) in said
     assert "cannot be written (Permission denied)" in said
     assert "step 0" not in caplog.text
+
+
+def test_another_job_may_tidy_up_while_a_folder_is_tried(tmp_path: Path) -> None:
+    """The job that holds the lock deletes unfinished files; another tries the folder before."""
+    stop = threading.Event()
+
+    def tidy() -> None:
+        while not stop.is_set():
+            remove_unfinished(tmp_path)
+
+    other = threading.Thread(target=tidy)
+    other.start()
+    try:
+        for _ in range(300):
+            require_writable(tmp_path)
+    finally:
+        stop.set()
+        other.join()
+    assert list(tmp_path.iterdir()) == []
 
 
 # Damage.

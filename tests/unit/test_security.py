@@ -277,3 +277,54 @@ def test_what_is_noted_of_the_environment_is_a_short_list() -> None:
     noted = Provenance("cpu").as_mapping()
     assert set(noted) == {"versions", "git_commit", "hardware", "started", "finished"}
     assert set(noted["hardware"]) == {"cpu", "cores", "gpu", "memory_gb", "host"}
+
+
+# Files do not grow when they are read.
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefghi", "bcdefghij", strict=True)
+)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "text",
+    [BOMB, f"{BOMB}? *j\n: 1\n", "a: &a [*a]\n", "a: &a {b: *a}\n", "a: " + "[" * 3000],
+    ids=["alias bomb", "as a key", "list in itself", "mapping in itself", "deep"],
+)
+def test_yaml_that_stands_for_more_than_it_says_is_refused_at_once(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"mine\.yaml: not valid YAML: ") as refused:
+        load_study(path)
+    assert len(str(refused.value)) < 300
+    assert main(["mlflow-init", str(path), "--results", str(tmp_path / "results")]) == 2
+    assert "mine.yaml: not valid YAML" in capsys.readouterr().err
+
+
+def test_aliases_that_save_words_are_read(tmp_path: Path) -> None:
+    assert load_yaml("a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}\n") == {
+        "a": {"x": 1},
+        "b": {"x": 1},
+        "c": {"x": 1, "y": 2},
+    }
+
+
+def test_long_values_are_cut_in_messages(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    long = "dp-sgd" * 5000
+    panel = STUDY["panels"]["main"]
+    for changed in (
+        {"methods": [{"id": long}]},
+        {"seeds": long},
+        {"datasets": [long]},
+        {long: 1},
+        {"training": {"steps": long}},
+    ):
+        path.write_text(yaml.safe_dump({**STUDY, "panels": {"main": {**panel, **changed}}}))
+        with pytest.raises(UserError, match="dp-sgd") as refused:
+            _ = load_study(path).runs
+        assert len(str(refused.value)) < 5000, changed
