@@ -97,6 +97,25 @@ def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
+def without_formulas(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose text no spreadsheet runs: an apostrophe marks it as text."""
+    signs = ("=", "+", "-", "@", "\t", "\r")
+
+    def shown(value: Any) -> Any:
+        formula = isinstance(value, str) and value.startswith(signs) and not _is_number(value)
+        return f"'{value}" if formula else value
+
+    return {name: shown(value) for name, value in row.items()}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def finite(value: Any) -> Any:
     """Return plain data as JSON represents it: NaN and infinity become null, tuples lists."""
     if isinstance(value, dict):

@@ -282,6 +282,17 @@ def test_a_file_that_is_no_pickle_is_reported(content: bytes) -> None:
         unpickle(content, "here")
 
 
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_link_to_nothing_in_an_archive_is_reported(kind: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    with tarfile.open(path, "w:gz") as stream:
+        link = tarfile.TarInfo("a")
+        link.type, link.linkname = kind, "nowhere"
+        stream.addfile(link)
+    with pytest.raises(UserError, match=r"a\.tar\.gz: truncated or damaged"):
+        read_members(path, ["a"])
+
+
 def test_an_archive_that_ends_after_its_last_file_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     archive(path, {"a": b"first"})

@@ -260,6 +260,7 @@ def test_another_job_may_tidy_up_while_a_folder_is_tried(tmp_path: Path) -> None
         ("summary.json", '"test_accuracy": 0.', '"test_accuracy": 1.'),
         ("summary.json", '"epsilon": null', '"epsilon": 1'),
         ("metrics.csv", "\n1,", "\n7,"),
+        ("spec.yaml", "learning_rate: 0.5", "learning_rate: 0.6"),
     ],
 )
 def test_a_number_that_changed_on_the_disk_is_noticed_and_the_result_set_aside(

@@ -11,6 +11,7 @@ import pytest
 from reporting_data import quickstart, run_row, write_csv
 
 from clipnoise.errors import UserError
+from clipnoise.files import without_formulas
 from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
 from clipnoise.report.formats import budget, duration, ranges, significant
 from clipnoise.report.records import read_runs
@@ -65,6 +66,21 @@ def test_csv_holds_mean_and_deviation_at_full_precision(tabulate):
         assert float(line["mean"]) == pytest.approx(statistics.mean(values), rel=1e-14)
         assert float(line["std"]) == pytest.approx(statistics.stdev(values), rel=1e-12)
         assert (line["n"], line["planned"]) == ("6", "6")
+
+
+def test_a_label_is_no_formula_of_a_spreadsheet_or_of_markdown(tabulate):
+    label = '=HYPERLINK("http://x", "$1$")'
+    table = tabulate(seeds(label=label))
+    (line,) = csv.DictReader(io.StringIO(to_csv(table)))
+    assert line["label"] == f"'{label}"
+    assert float(line["mean"]) > 0
+    assert "\\$1\\$" in to_markdown(table)
+    assert without_formulas({"a": "-1.5e-3", "b": -2, "c": "+cmd", "d": "−"}) == {
+        "a": "-1.5e-3",
+        "b": -2,
+        "c": "'+cmd",
+        "d": "−",
+    }
 
 
 def test_all_formats_show_the_same_cells(tabulate):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from clipnoise.data.base import Dataset
+from clipnoise.data.signature import Signature
 from clipnoise.files import write_atomically, write_json
 from clipnoise.methods.registry import method_class
 from clipnoise.models.base import Model
@@ -29,6 +30,10 @@ class Toy(Dataset):
 
     id = "toy"
 
+    @property
+    def signature(self) -> Signature:
+        return Signature("features", (1,), 2)
+
     def sizes(self) -> dict[str, int]:
         return {"train": 1000, "validation": 100, "test": 100, "public": 0}
 
@@ -38,6 +43,10 @@ class Line(Model):
     """A model by name only."""
 
     id = "line"
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return True
 
 
 def spec(method: str = "dp-sgd", *, epsilon: float = 1.0, seed: int = 0) -> RunSpec:

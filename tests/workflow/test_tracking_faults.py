@@ -31,6 +31,7 @@ from clipnoise.tracking import (
     sync,
 )
 from clipnoise.tracking.store import (
+    IN_START,
     explain,
     known_experiments,
     open_store,
@@ -228,6 +229,29 @@ def test_a_slow_server_does_not_hold_a_job(
     assert time.monotonic() - begin < DELAY  # two runs, not one answer
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert counts(sync(results)) == {"added": 2}
+
+
+def test_a_server_that_hangs_holds_up_the_first_job_for_one_call_only(
+    tmp_path: Path, slow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", slow_server)
+    monkeypatch.setattr("clipnoise.tracking.store.IN_START", (1, IN_START[1]))
+    begin = time.monotonic()
+    assert not init_store(tmp_path, {STUDY: ""}).available
+    assert time.monotonic() - begin < DELAY
+
+
+def test_a_broken_database_that_is_moved_away_is_made_again_from_the_result_files(
+    results: Path,
+) -> None:
+    record(results, spec())
+    sync(results)
+    (results / "mlflow.db").write_bytes(b"no database")
+    with pytest.raises(StoreError):
+        sync(results)
+    (results / "mlflow.db").rename(results / "broken.db")
+    assert init_store(results, {STUDY: ""}).available
+    assert counts(sync(results)) == {"added": 1}
 
 
 def test_a_store_that_was_never_initialised_is_left_alone(tmp_path: Path) -> None:

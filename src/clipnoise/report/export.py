@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clipnoise.files import csv_text
+from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.formats import exact
 from clipnoise.report.tables import Block, Table, laid_out, table_notes, title_of
 
@@ -67,7 +67,7 @@ def to_csv(table: Table) -> str:
         }
         for row, (dataset, model, budget), cell in table.cells()
     ]
-    return csv_text([*CSV_COLUMNS, *mark], lines)
+    return csv_text([*CSV_COLUMNS, *mark], map(without_formulas, lines))
 
 
 def _heads(block: Block) -> list[str]:
@@ -102,7 +102,7 @@ def _markdown_cell(cell: dict[str, Any]) -> str:
 
 
 def _markdown(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", " ".join(text.split()))
 
 
 def to_latex(table: Table) -> str:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
-from clipnoise.files import csv_text
+from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
 from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
 from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels
@@ -296,7 +296,7 @@ def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     lines = [*rows, *dict.fromkeys(map(_line, rest))]
     mark = {"warning": watermark} if watermark else {}
     table = ({**dict(zip(COLUMNS, line, strict=True)), **mark} for line in lines)
-    return csv_text([*COLUMNS, *mark], table)
+    return csv_text([*COLUMNS, *mark], map(without_formulas, table))
 
 
 def _line(pair: ComparedCell) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clipnoise.run.outcome import Outcome
     from clipnoise.run.provenance import Provenance
 
-SUMMARY = "summary.json"
+SUMMARY, SPEC = "summary.json", "spec.yaml"
 FINAL = (
     "test_accuracy",
     "test_loss",
@@ -147,10 +147,11 @@ def write_run(
         "diagnostics": outcome.diagnostics,
         **provenance.as_mapping(),
     }
-    table = metrics_csv(outcome.metrics)
+    table, text = metrics_csv(outcome.metrics), write_spec(spec)
+    summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
     (folder / SUMMARY).unlink(missing_ok=True)
-    write_atomically(folder / "spec.yaml", write_spec(spec))
+    write_atomically(folder / SPEC, text)
     write_atomically(folder / "metrics.csv", table)
     write_json(folder / SUMMARY, summary)
     return summary
@@ -159,7 +160,10 @@ def write_run(
 def digest_of(summary: Mapping[str, Any], table: str) -> str:
     """Return 16 hex digits over the text of metrics.csv and a summary without its digest."""
     values = {name: value for name, value in summary.items() if name != "digest"}
-    text = json.dumps(values, sort_keys=True) + table
+    return _digest(json.dumps(values, sort_keys=True) + table)
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -194,10 +198,14 @@ def read_run(folder: Path) -> RunFiles | None:
     path = folder / SUMMARY
     try:
         text = (folder / "metrics.csv").read_text()
+        noted = summary.get("spec_file")  # older results have none
+        changed = noted is not None and noted != _digest((folder / SPEC).read_text())
     except (OSError, ValueError) as error:
         raise UserError(_damaged(path, str(error))) from None
     if summary["digest"] != digest_of(summary, text):
         raise UserError(_damaged(path, "it or metrics.csv has changed since the run"))
+    if changed:
+        raise UserError(_damaged(path, f"{SPEC} has changed since the run"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 

@@ -29,6 +29,7 @@ class StoreError(Exception):
 # Seconds that one HTTP call to a tracking server may take, and how often it is retried.
 IN_JOB = (4, 0)
 IN_SYNC = (30, 2)
+IN_START = (10, 0)  # before the first job; `sync` tries again at the end
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def init_store(
             return before
     if tracking:
         try:
-            _, ids = open_store(results, experiments)
+            _, ids = open_store(results, experiments, IN_START)
             stamp = replace(stamp, available=True, reason=None, experiments=ids)
         except StoreError as error:
             stamp = replace(stamp, reason=str(error))
@@ -115,12 +116,15 @@ def stamp_path(results: Path) -> Path:
     return results / "mlflow.json"
 
 
-def open_store(results: Path, experiments: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+def open_store(
+    results: Path, experiments: Mapping[str, str], patience: tuple[int, int] = IN_SYNC
+) -> tuple[Any, dict[str, str]]:
     """Connect to the store, patiently, creating what is missing, one process at a time.
 
     Args:
         results: the results folder.
         experiments: experiment name → description.
+        patience: seconds for one call, and how often it is retried.
 
     Returns:
         The MLflow client, and experiment name → id.
@@ -130,7 +134,7 @@ def open_store(results: Path, experiments: Mapping[str, str]) -> tuple[Any, dict
     """
     address = tracking_uri(results)
     with lock(results, "store"), store_errors(address):
-        client = connect(address, *IN_SYNC)
+        client = connect(address, *patience)
         ids = {name: experiment(client, name, results, note) for name, note in experiments.items()}
         known_experiments(client)  # with nothing to create, the first call to the store
     return client, ids
