@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from clipnoise.run.scheduler import LIMITS, count_exceeded, describe_start
 from clipnoise.studies.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,13 @@ panels:
     seeds: [1, 2, 3, 4, 5]
 report: [{kind: table, panel: panel}]
 """
+
+
+# Programs that need more than 100 MB or one minute.
+GREEDY = {
+    "memory": 'import time; held = b"x" * 400_000_000; time.sleep(50)',
+    "time": "import time; time.sleep(300)",
+}
 
 
 @dataclass
@@ -282,6 +291,22 @@ def test_a_cancelled_job_is_tried_again_as_it_was(story: Story) -> None:
     assert minutes(first) in (5, 10)  # of one run, of two
     again = [job for job in story.jobs.values() if int(job.id) > int(first.id)]
     assert any((job.state, minutes(job)) == ("COMPLETED", minutes(first)) for job in again)
+
+
+def test_what_slurm_writes_when_it_ends_a_job_at_a_limit_is_recognised(
+    story: Story, tmp_path: Path
+) -> None:
+    log = tmp_path / "run.log"
+    for limit, script in GREEDY.items():
+        words = ("--parsable", f"--output={tmp_path}/%j.log", "--mem=100", "--time=1")
+        job = cluster.output("sbatch", *words, f"--wrap={sys.executable} -c '{script}'")
+        log.write_text(f"2026-01-05 12:00:00,123 {describe_start({'SLURM_JOB_ID': job})}\n")
+        ended = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
+        shown = ("squeue", f"--jobs={job}", "--states=all", "--noheader", "--format=%T")
+        while cluster.output(*shown) not in ended:
+            time.sleep(1)
+        found = {one: count_exceeded(log, tmp_path, one) for one in LIMITS}
+        assert found == {one: int(one == limit) for one in LIMITS}
 
 
 def test_where_there_is_no_accounting_squeue_is_asked_and_the_user_told(story: Story) -> None:
