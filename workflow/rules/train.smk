@@ -18,7 +18,6 @@ rule train:
         LOCK
     threads: JOB.threads
     resources:
-        label=lambda wildcards: plan.label("train", wildcards.hash),
         mem_mb=lambda wildcards, attempt: JOB.memory_mb
         * plan.factor(wildcards.hash, "memory", attempt, workflow.executor_settings),
         runtime=lambda wildcards, attempt: JOB.minutes
@@ -36,7 +35,7 @@ rule train:
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
     message:
-        "train {resources.label}"
+        "train {plan:train {wildcards.hash}}"  # resources must be equal in a group
     shell:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"

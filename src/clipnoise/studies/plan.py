@@ -146,6 +146,10 @@ class Plan:
         """Return what a choice is made from."""
         return self._find(self._searches, key, "search")
 
+    def __format__(self, spec: str) -> str:
+        """Return the label of a job in a message of a rule, `{plan:train <hash>}`."""
+        return self.label(*spec.split()) if spec else str(self)
+
     def label(self, rule: str, key: str) -> str:
         """Return what a job is about, in words.
 
