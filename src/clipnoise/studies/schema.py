@@ -28,7 +28,7 @@ from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-WIDTH = 140
+WIDTH = 160
 TEXT = {"type": "string"}
 STUDY_ONLY = ("label", "tune", "overrides")
 
