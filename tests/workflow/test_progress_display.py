@@ -109,6 +109,8 @@ def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> No
         text=True,
         cwd=tmp_path,
         start_new_session=True,
+        # Tests that run in the background of a shell ignore Ctrl-C, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("start  write a"):
