@@ -21,7 +21,7 @@ from page import write_page
 from ways import PLAIN
 
 from clipnoise.run.memory import keep_freed_memory
-from clipnoise.run.setup import exact_arithmetic
+from clipnoise.run.setup import exact_arithmetic, named_device
 
 
 def main() -> int:
@@ -29,7 +29,7 @@ def main() -> int:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as every training job does; all ways benefit alike
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = named_device(arguments.device)
     if device == "cuda" and not torch.cuda.is_available():
         print("--device: cuda: torch finds no GPU here.", file=sys.stderr)
         return 2
@@ -71,7 +71,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="examples in a batch")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="a GPU if there is one")
+    devices = ["auto", "cpu", "cuda"]
+    parser.add_argument("--device", choices=devices, default="auto", help="a GPU if there is one")
     parser.add_argument("--only", nargs="*", help="networks whose names contain one of these")
     return parser.parse_args()
 

@@ -72,7 +72,7 @@ def require_writable(folder: Path) -> None:
     try:
         way = (folder.absolute(), *folder.absolute().parents)
         existing = next(path for path in way if path.exists())
-        with tempfile.TemporaryFile(dir=existing, buffering=0) as file:  # nobody sees its name
+        with tempfile.TemporaryFile(dir=existing, buffering=0) as file:  # it has no name
             file.write(b"x")  # a full quota may allow empty files
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
@@ -189,7 +189,7 @@ def load_yaml(text: str) -> Any:
         try:
             return _load(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
         except yaml.MarkedYAMLError:
-            return yaml.safe_load(text)
+            return _load(yaml.SafeLoader(text))
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
 

@@ -123,7 +123,7 @@ def _place(kind: type) -> str:
 
 
 def _is_plugin(kind: type) -> bool:
-    """Return whether a class is a plug-in: it has an id, or is the user's and nobody's base."""
+    """Return whether a class is a plug-in: it has an id, or is the user's and has no subclass."""
     last = not kind.__subclasses__() and not kind.__name__.startswith("_")
     return "id" in vars(kind) or (last and _is_own(kind))
 

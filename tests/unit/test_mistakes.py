@@ -278,7 +278,7 @@ def test_planning_ends_in_one_line_and_a_status(
     )
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 def test_a_folder_of_somebody_else_is_refused_and_one_below_a_writable_one_is_not(
     tmp_path: Path,
 ) -> None:

@@ -43,16 +43,17 @@ NETWORKS = {
     "lstm": ({"width": 16}, WORDS),
     "tiny-bert": ({"pretrained": False, "layers": 2, "width": 32, "heads": 2}, WORDS),
 }
-FORMS = {
-    "plain": Clipping(0.1),
-    "scaled": Clipping(0.1, scale=torch.tensor(0.7)),
-    "two iterates": Clipping(0.1, weights=(0.9, 0.1)),
-}
 FACTORED_ONLY = ("lstm",)  # vmap has no rule for it
 EXAMPLES = 8
 # Relative to the length of the reference. bfloat16 keeps eight bits, and a gradient sums many.
 TOLERANCE: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.2}
 ROUNDING = 1e-5  # how far float32 may exceed C
+# By what parameters are multiplied, so that gradients become long, and the precision of the passes.
+STRETCHED: tuple[tuple[float, Precision], ...] = (
+    (1.0, "float32"),
+    (30.0, "float32"),
+    (1.0, "bfloat16"),
+)
 RESUMED = ("dp-adambc", "dp-pmlf")
 STEPS = 6
 TIMED, REPETITIONS, BATCH = ("logistic", "cnn-5", "tiny-bert"), 20, 64
@@ -152,13 +153,14 @@ def _engines(name: str, device: str) -> str:
     gradients = [_each_gradient(exact, reference, iterate) for iterate in iterates]
     for kind in (FactoredEngine,) if name in FACTORED_ONLY else (FactoredEngine, VmapEngine):
         engine = moved.engine(kind)
-        for words, form in FORMS.items():
+        given = [iterate.to(device, torch.float32) for iterate in iterates]
+        expectations = _forms(theta)
+        for words, form in _forms(given[0]).items():
             count = len(form.weights)
-            expected = clipped_sum(gradients[:count], _on(form, theta))
-            given = [iterate.to(device, torch.float32) for iterate in iterates[:count]]
+            expected = clipped_sum(gradients[:count], expectations[words])
             for precision, tolerance in TOLERANCE.items():
                 engine.precision = precision
-                found = engine.clipped_sum(moved.inputs, moved.targets, given, _on(form, given[0]))
+                found = engine.clipped_sum(moved.inputs, moved.targets, given[:count], form)
                 error = float((found.cpu().double() - expected).norm() / expected.norm())
                 worst[precision] = max(worst[precision], error)
                 if not error < tolerance:
@@ -178,12 +180,14 @@ def _each_gradient(case: _Case, engine: GradientEngine, theta: Tensor) -> Tensor
     return torch.stack(rows)
 
 
-def _on(form: Clipping, theta: Tensor) -> Clipping:
-    """Return a form with a scale of its own for each parameter, on the device of θ."""
-    if form.scale is None:
-        return form
+def _forms(theta: Tensor) -> dict[str, Clipping]:
+    """Return how vectors are formed, with a scale on the device and in the dtype of θ."""
     places = torch.arange(len(theta), device=theta.device, dtype=torch.float64)
-    return replace(form, scale=(1 + 0.5 * torch.cos(places)).to(theta.dtype))
+    return {
+        "plain": Clipping(0.1),
+        "scaled": Clipping(0.1, scale=(1 + 0.5 * torch.cos(places)).to(theta.dtype)),
+        "two iterates": Clipping(0.1, weights=(0.9, 0.1)),
+    }
 
 
 def _sensitivity(device: str) -> str:
@@ -193,8 +197,8 @@ def _sensitivity(device: str) -> str:
         case = _case(name).to(device, torch.float32)
         engine = case.engine(FactoredEngine)
         theta = engine.flat.theta.clone()
-        for stretch, precision in ((1.0, "float32"), (30.0, "float32"), (1.0, "bfloat16")):
-            engine.precision = "bfloat16" if precision == "bfloat16" else "float32"
+        for stretch, precision in STRETCHED:
+            engine.precision = precision
             for row in range(EXAMPLES):
                 chosen = slice(row, row + 1)
                 total = engine.clipped_sum(

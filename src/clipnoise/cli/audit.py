@@ -108,14 +108,12 @@ def selfcheck(
     exit code is 1 if a check fails.
     """
     from clipnoise.audit.selfcheck import self_check
+    from clipnoise.run.setup import named_device
 
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(f"checking {device}", flush=True)
+    chosen = named_device(device)
+    print(f"checking {chosen}", flush=True)
     failed = 0
-    for found in self_check(device):
+    for found in self_check(chosen):
         print(f"{'ok' if found.passed else 'FAILED':<8}{found.name:<20}{found.detail}", flush=True)
         failed += not found.passed
     print(f"{failed} checks failed" if failed else "all checks passed")

@@ -124,12 +124,7 @@ def read_calibration(path: Path) -> Calibration:
         UserError: the file is missing, is not JSON, a key is missing, unknown or out of range, or
             its σ costs another ε than it states.
     """
-    calibration = _read(path)
-    try:
-        calibration.verify()
-    except UserError as error:
-        raise UserError(f"{path}: {error} {AGAIN}") from None
-    return calibration
+    return _verified(path, _read(path))
 
 
 def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
@@ -140,8 +135,17 @@ def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
     """
     if not paths:
         raise UserError("--calibration: a private run needs the file of its budget.")
-    found = next((path for path in paths if _read(path).budget.key == budget.key), paths[0])
-    return read_calibration(found)
+    each = ((path, _read(path)) for path in paths)
+    found = next((one for one in each if one[1].budget.key == budget.key), None)
+    return _verified(*found) if found else read_calibration(paths[0])
+
+
+def _verified(path: Path, calibration: Calibration) -> Calibration:
+    try:
+        calibration.verify()
+    except UserError as error:
+        raise UserError(f"{path}: {error} {AGAIN}") from None
+    return calibration
 
 
 def _read(path: Path) -> Calibration:

@@ -11,7 +11,14 @@ import pandas as pd
 from clipnoise.report.choices import CLEAR, IMPLIED, PENDING, clarity
 from clipnoise.report.claims import NOT_EVIDENCE
 from clipnoise.report.compact import Cells, compact
-from clipnoise.report.costs import BASELINE, audit_note, baseline_of, contended, cost_ratio
+from clipnoise.report.costs import (
+    BASELINE,
+    CONTENDED,
+    audit_note,
+    baseline_of,
+    contended,
+    cost_ratio,
+)
 from clipnoise.report.formats import ACCURACY, DASH, budget, count, decimal, listing, significant
 from clipnoise.report.records import NON_PRIVATE, is_private
 from clipnoise.report.statistics import (
@@ -58,8 +65,8 @@ TIME = (
     "on the same kind of machine."
 )
 HELD_UP = (
-    "Other work held up runs of this report (wall clock at least 1.25 times processor time): their "
-    "ratios are rough."
+    f"Other work held up runs of this report (wall clock at least {CONTENDED:g} times processor "
+    "time): their ratios are rough."
 )
 CHOICES = (
     "Given in the study file, or chosen on validation data; unclear: tied with the next best, or "

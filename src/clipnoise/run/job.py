@@ -111,15 +111,12 @@ def run_job(
         OSError: the result files cannot be written.
         InterruptedRunError: the process was told to stop; the next call resumes the run.
     """
-    from clipnoise.run.setup import exact_arithmetic
+    from clipnoise.run.setup import exact_arithmetic, named_device
     from clipnoise.run.train import train
 
     if spec.budget is not None and calibration is not None:
         calibration.check(spec.budget)
-    if device == "auto":
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = named_device(device)
     exact_arithmetic(device)
     provenance = Provenance(device)
     folder = run_folder(results, spec)

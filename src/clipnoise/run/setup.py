@@ -84,6 +84,13 @@ def step_key(spec: RunSpec, step: int) -> int:
     return secrets.randbits(64) if spec.secure_noise else derive("dropout", spec.seed, step)
 
 
+def named_device(name: str) -> str:
+    """Return the name of a torch device; "auto" stands for a CUDA GPU if there is one."""
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def exact_arithmetic(device: str) -> None:
     """Let this process compute in full float32, and repeatably, where a GPU would rather be fast.
 

@@ -183,11 +183,12 @@ class Plan:
     def inputs(self, run_hash: str) -> dict[str, list[str]]:
         """Return the files that a run reads: datasets, calibration and choice of tuning."""
         run, results, cache = self.run(run_hash), self.config.results, self.config.cache
-        tuning = [] if run.tuning is None else [run.tuning.key]
-        candidates = [run, *(one for key in tuning for one in self.search(key).runs)]
-        budgets = dict.fromkeys(one.budget.key for one in candidates if one.budget is not None)
-        choice = [f"{results}/tuning/{key}.json" for key in tuning]
-        calibrations = [f"{results}/calibration/{key}.json" for key in budgets]
+        budgets = [] if run.budget is None else [run.budget.key]
+        choice = []
+        if run.tuning is not None:  # which of them is its budget, the choice decides
+            budgets += self.search(run.tuning.key).budget_keys
+            choice = [f"{results}/tuning/{run.tuning.key}.json"]
+        calibrations = [f"{results}/calibration/{key}.json" for key in dict.fromkeys(budgets)]
         datasets = dict.fromkeys(f"{cache}/{one.prepared}/manifest.json" for one in run.datasets)
         return {"data": list(datasets), "calibration": calibrations, "choice": choice}
 

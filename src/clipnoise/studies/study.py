@@ -50,7 +50,7 @@ class Study:
         at: the name of that scale.
         sources: the other files that it was read from: its paper's, and a study whose panels it
             shares.
-        core_minutes: what its runs took its author on one core; None if nobody said.
+        core_minutes: how long its runs took on one core when they were timed; None if unknown.
     """
 
     name: str

@@ -97,6 +97,12 @@ class Search:
         """Every run, one configuration after the other."""
         return [spec for specs in self.configurations for spec in specs]
 
+    @cached_property
+    def budget_keys(self) -> tuple[str, ...]:
+        """The keys of the budgets of its runs, each once; every run that waits has one of them."""
+        budgets = (spec.budget for spec in self.runs)
+        return tuple(dict.fromkeys(budget.key for budget in budgets if budget is not None))
+
     @property
     def tuning(self) -> Tuning:
         """What a run that waits for the choice says about the search."""
