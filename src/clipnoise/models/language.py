@@ -1,4 +1,4 @@
-"""Models of token sequences: a recurrent network, and the BERT family."""
+"""Models of token sequences: averaged word vectors, a recurrent network, and the BERT family."""
 
 from __future__ import annotations
 
@@ -16,6 +16,37 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 else:
     from clipnoise.lazy import nn, torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragedWords(Model):
+    """An embedding, and a linear layer on the mean of its vectors over the words of a text.
+
+    Source: Joulin et al. 2017, Bag of Tricks for Efficient Text Classification (fastText), without
+    its n-grams.
+
+    Attributes:
+        width: length of a word's vector.
+    """
+
+    id: ClassVar[str] = "averaged-words"
+    work: ClassVar[float] = 1e3
+    title: ClassVar[str] = "Averaged word vectors"
+    accepts: ClassVar[str] = "sequences of tokens to classify"
+
+    width: Count = 32
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return LSTM.takes(signature)
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        self.require(signature)
+        assert signature.vocabulary is not None
+        return _averaged(
+            nn.Embedding(signature.vocabulary, self.width),
+            nn.Linear(self.width, signature.outputs),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +88,27 @@ class LSTM(Model):
         )
 
 
+def _averaged(words: nn.Module, last: nn.Module) -> nn.Module:
+    class Averaged(nn.Module):
+        """Token ids (b, T) in, outputs (b, classes) out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.last = words, last
+
+        def forward(self, ids: Tensor) -> Tensor:
+            outputs: Tensor = self.last(_mean(self.words(ids), ids))
+            return outputs
+
+    return Averaged()
+
+
+def _mean(states: Tensor, ids: Tensor) -> Tensor:
+    """Return the mean of states (b, T, w) over real tokens, whose id is not 0: (b, w)."""
+    present = (ids != 0).unsqueeze(2)
+    return (states * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
 def _recurrent(
     words: nn.Module, memory: nn.Module, last: nn.Module, dropout: nn.Module
 ) -> nn.Module:
@@ -69,10 +121,8 @@ def _recurrent(
             self.dropout = dropout
 
         def forward(self, ids: Tensor) -> Tensor:
-            present = (ids != 0).unsqueeze(2)
             states = self.dropout(self.memory(self.dropout(self.words(ids)))[0])
-            mean = (states * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
-            outputs: Tensor = self.last(mean)
+            outputs: Tensor = self.last(_mean(states, ids))
             return outputs
 
     return Recurrent()

@@ -132,7 +132,7 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
             f"--choice: chooses {', '.join(choice.choice)}, but the run leaves "
             f"{', '.join(spec.tuning.parameters)} open."
         )
-    chosen = choice.choice
+    chosen = {n: _times(v, spec.tuning.times.get(n)) for n, v in choice.choice.items()}
     training = {name: value for name, value in chosen.items() if name in TRAINING}
     values = {**to_plain(spec.method), **{n: v for n, v in chosen.items() if n not in TRAINING}}
     return replace(
@@ -141,3 +141,10 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
         training=replace(spec.training, **training),
         tuning=replace(spec.tuning, chosen=True),
     )
+
+
+def _times(value: Any, factor: float | None) -> Any:
+    """Return what was chosen times a factor; of a list, every number in it."""
+    if factor is None:
+        return value
+    return [one * factor for one in value] if isinstance(value, list | tuple) else value * factor

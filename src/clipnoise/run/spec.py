@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -76,6 +76,7 @@ class Tuning:
         parameters: what is chosen: hyper-parameters of the method, and keys of training.
         configurations: how many were tried.
         runs: how many runs the search trained.
+        times: factors by which the run multiplies what was chosen.
         chosen: whether the run holds the choice; until then it holds any one candidate.
     """
 
@@ -85,11 +86,13 @@ class Tuning:
     parameters: tuple[str, ...]
     configurations: Count
     runs: Count
+    times: dict[str, float] = field(default_factory=dict)
     chosen: bool = False
 
     def identity(self) -> dict[str, Any]:
         """Return what a run's hash contains of the search: the same before and after the choice."""
-        return {"key": self.key, "parameters": list(self.parameters)}
+        times = {"times": dict(self.times)} if self.times else {}
+        return {"key": self.key, "parameters": list(self.parameters), **times}
 
 
 @dataclass(frozen=True, kw_only=True)

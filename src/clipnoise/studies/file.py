@@ -1,7 +1,7 @@
 """Study files: what their YAML may say, and how panels and report items follow from it.
 
 A panel is built up from layers, the later ones taking precedence: the base that it names in the
-file of its paper, the study's defaults, its own values, and one option of each of its axes.
+file shared by its folder, the study's defaults, its own values, and one option of each of its axes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ClaimMetric = (
     | Literal["largest_drop", "mean_test_accuracy"]  # of a curve
     | Annotated[str, StringConstraints(pattern=r"^[a-z_]+\.(min|q1|median|q3|max|mean)$")]
 )
-PAPER_FILE = "paper.yaml"  # beside the studies of a paper
+SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ class PanelValues:
     """What the defaults of a study, a base, a panel or an option of an axis may say.
 
     Attributes:
-        base: the base in the file of the paper that these values start from.
+        base: the base in the folder's shared file that these values start from.
         title: what titles of the report call the panel, or the option; empty takes its name.
         datasets: dataset ids, or mappings with an id and options.
         models: model ids, or mappings with an id and options.
@@ -300,8 +300,8 @@ def called(values: str | Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperFile:
-    """What the studies of a paper refer to by name.
+class SharedFile:
+    """What the studies of a folder, such as those of a paper, refer to by name.
 
     Attributes:
         notes: paragraphs that the descriptions of several studies share.
@@ -321,7 +321,7 @@ class StudyFile:
     Attributes:
         title: heading of its report.
         description: what it asks; paragraphs are set apart by empty lines.
-        notes: paragraphs of the paper's file that follow the description, by name.
+        notes: paragraphs of the shared file that follow the description, by name.
         defaults: what its panels share.
         panels: its grids by name.
         shares: the study whose panels these are, with what they share and how they are scaled;
@@ -371,12 +371,12 @@ class NamedPanel:
     panel: Panel
 
 
-def expand_panels(file: StudyFile, paper: PaperFile, path: Path) -> list[NamedPanel]:
+def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[NamedPanel]:
     """Return every panel of a study, those of one family in the order of their axes.
 
     Args:
         file: the study.
-        paper: what it refers to.
+        shared: what it refers to.
         path: the file of the study, for error messages.
 
     Raises:
@@ -384,7 +384,7 @@ def expand_panels(file: StudyFile, paper: PaperFile, path: Path) -> list[NamedPa
     """
     found = {}
     for family, values in file.panels.items():
-        for named in _family(family, values, file.defaults, paper, path):
+        for named in _family(family, values, file.defaults, shared, path):
             if named.name in found:
                 raise UserError(f"{path}: panels: two panels are named {named.name!r}.")
             found[named.name] = named
@@ -392,12 +392,12 @@ def expand_panels(file: StudyFile, paper: PaperFile, path: Path) -> list[NamedPa
 
 
 def _family(
-    family: str, values: PanelValues, defaults: PanelValues, paper: PaperFile, path: Path
+    family: str, values: PanelValues, defaults: PanelValues, shared: SharedFile, path: Path
 ) -> Iterator[NamedPanel]:
     key = f"panels.{family}"
     bases = [
-        *_bases(defaults.base, paper, f"{path}: defaults"),
-        *_bases(values.base, paper, f"{path}: {key}"),
+        *_bases(defaults.base, shared, f"{path}: defaults"),
+        *_bases(values.base, shared, f"{path}: {key}"),
     ]
     layers = [*bases, defaults, values]
     title = next((layer.title for layer in reversed(layers) if layer.title), family)
@@ -429,18 +429,18 @@ def _family(
         )
 
 
-def _bases(name: str, paper: PaperFile, where: str) -> list[PanelValues]:
+def _bases(name: str, shared: SharedFile, where: str) -> list[PanelValues]:
     """Return a base after those that it starts from itself."""
     chain: list[PanelValues] = []
     visited: list[str] = []
     while name:
-        if name not in paper.bases:
-            raise unknown("base", name, paper.bases, file=where, key="base")
+        if name not in shared.bases:
+            raise unknown("base", name, shared.bases, file=where, key="base")
         if name in visited:
             raise UserError(f"{where}.base: {' → '.join([*visited, name])} never ends.")
         visited.append(name)
-        chain.insert(0, paper.bases[name])
-        name = paper.bases[name].base
+        chain.insert(0, shared.bases[name])
+        name = shared.bases[name].base
     return chain
 
 

@@ -57,6 +57,12 @@ class Setting:
     tune: Tune | None
     places: Mapping[str, str]
 
+    @property
+    def searched(self) -> Setting:
+        """The setting whose runs make its choice: at another ε, if its `tune` says so."""
+        at = None if self.tune is None else self.tune.at
+        return self if at is None or self.epsilon is None else replace(self, epsilon=at)
+
     def shares(self, other: Setting, axes: tuple[str, ...]) -> bool:
         """Return whether both belong to one method of a panel and agree on some axes."""
         return self.number == other.number and all(
@@ -164,13 +170,14 @@ class PanelGrid:
         for setting in self._settings:
             spec = self._spec(setting, {})
             if setting.tune is not None:
-                axes = (str(getattr(setting, axis)) for axis in setting.tune.per)
+                searched = setting.searched
+                axes = (str(getattr(searched, axis)) for axis in setting.tune.per)
                 place = (setting.number, *axes)
                 if place not in searches:
-                    searches[place] = self._search(setting, setting.tune)
+                    searches[place] = self._search(searched, setting.tune)
                 search = searches[place]
                 self.searches[search.key] = search
-                spec = replace(spec, tuning=search.tuning)
+                spec = replace(spec, tuning=search.tuning(setting.tune.times))
             for seed in self._panel.seeds[: self._scale.seeds]:
                 names = (called(setting.dataset), called(setting.model))
                 seeded = replace(spec, seed=seed)
@@ -207,7 +214,10 @@ class PanelGrid:
 
         They have no diagnostics, so that studies with and without diagnostics share them.
         """
-        sharing = [other for other in self._settings if other.shares(setting, tune.per)]
+        sharing: list[Setting] = []
+        for other in (one.searched for one in self._settings):
+            if other.shares(setting, tune.per) and other not in sharing:
+                sharing.append(other)
         if any(other.tune != tune for other in sharing):
             raise UserError(
                 f"{self._path}: {setting.places['method']}.tune: settings that share a choice must "
@@ -224,7 +234,7 @@ class PanelGrid:
         # Limits of a scale can make two configurations one. They may also put steps for epochs.
         different = {tuple(spec.hash for spec in specs): specs for specs in configurations}
         length = ("steps",) if "epochs" in tune.grid else ()
-        return Search((*tune.grid, *length), tune.metric, tuple(different.values()))
+        return Search((*tune.parameters, *length), tune.metric, tuple(different.values()))
 
 
 def _mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:

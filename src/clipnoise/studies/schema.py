@@ -23,7 +23,7 @@ from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import Option, PanelValues, PaperFile, StudyFile
+from clipnoise.studies.file import Option, PanelValues, SharedFile, StudyFile
 from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
@@ -40,8 +40,10 @@ def schemas() -> dict[str, Schema]:
     return {
         "config.schema.json": _file("config.yaml", _own(Config), _definitions(Config)),
         "study.schema.json": _study(),
-        "paper.schema.json": _file(
-            "A paper file", {"$ref": "study.schema.json#/$defs/PaperFile"}, {}
+        "shared.schema.json": _file(
+            "A shared file",
+            {"$ref": "study.schema.json#/$defs/SharedFile"},
+            {},
         ),
         "scale.schema.json": _file("A scale file", _own(ScaleFile), _definitions(ScaleFile)),
         "run.schema.json": _run(),
@@ -109,7 +111,7 @@ def _study() -> Schema:
     """Return a study's schema; its datasets, models and methods may carry a label, too."""
     datasets, models = plugins("clipnoise.data", Dataset), plugins("clipnoise.models", Model)
     classes = (*datasets.values(), *models.values(), *methods().values())
-    definitions = _definitions(StudyFile, PaperFile, Tune, *classes)
+    definitions = _definitions(StudyFile, SharedFile, Tune, *classes)
     del definitions["Tune"]["required"]  # `tuning` may give what a `tune` leaves out
     for identifier, kind in {**datasets, **models}.items():
         definition = definitions[kind.__name__]
@@ -125,13 +127,13 @@ def _study() -> Schema:
     definitions["Override"] = _forbid(["id", "label", "overrides"])
     definitions["OfEveryMethod"] = _forbid(["id", *AXES])
     definitions["Hyperparameters"] = {
-        "properties": {
-            identifier: {"allOf": [_own(kind), {"$ref": "#/$defs/OfEveryMethod"}]}
-            for identifier, kind in methods().items()
-        },
-        "additionalProperties": False,
+        "properties": {identifier: _own(kind) for identifier, kind in methods().items()},
+        "patternProperties": {"": {"$ref": "#/$defs/OfEveryMethod"}},
+        "propertyNames": {"$ref": "#/$defs/MethodId"},
     }
-    method = {"anyOf": [{"enum": list(methods())}, {"allOf": [_own(Method), _forbid(AXES)]}]}
+    definitions["MethodId"] = {"enum": list(methods())}
+    bare = {"$ref": "#/$defs/MethodId"}
+    method = {"anyOf": [bare, {"allOf": [_own(Method), _forbid(AXES)]}]}
     items = {"datasets": _own(Dataset), "models": _own(Model), "methods": method}
     for kind in (PanelValues, Option):
         values = definitions[kind.__name__]["properties"]

@@ -14,10 +14,10 @@ from clipnoise.files import inside, read_yaml
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.claims import PlacedClaim, place_claims
 from clipnoise.studies.file import (
-    PAPER_FILE,
+    SHARED_FILE,
     Panel,
-    PaperFile,
     ReportItem,
+    SharedFile,
     StudyFile,
     expand_panels,
     expand_report,
@@ -41,14 +41,14 @@ class Study:
         name: its path below the folder of studies, without the ending, e.g. `dp-pmlf/table1`.
         path: where it was read.
         title: heading of its report.
-        description: what it asks, with the notes of its paper; paragraphs are set apart by empty
+        description: what it asks, with the notes of its folder; paragraphs are set apart by empty
             lines.
         panels: the grids by name.
         report: what the report shows, in order.
         claims: what the paper says of these results, and which of them it means.
         scale: how much smaller it is made.
         at: the name of that scale.
-        sources: the other files that it was read from: its paper's, and a study whose panels it
+        sources: the other files that it was read from: its folder's, and a study whose panels it
             shares.
         core_minutes: how long its runs took on one core when they were timed; None if unknown.
     """
@@ -122,13 +122,13 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     Raises:
         UserError: names file, key, value, what is allowed and the nearest valid name.
     """
-    file, paper = _read(StudyFile, path), _paper_of(path)
+    file, beside = _read(StudyFile, path), _shared_file(path)
     folder = next((parent for parent in path.parents if parent.name == "studies"), path.parent)
     shared = _study_file(file.shares, folder, "shares") if file.shares else path
     grid = file if shared == path else _read(StudyFile, shared)
     if not grid.panels:
         raise UserError(f"{path}: shares: {file.shares} has no panels of its own to share.")
-    panels = expand_panels(grid, _paper_of(shared), shared)
+    panels = expand_panels(grid, _shared_file(shared), shared)
     rules, at = Scale(), PAPER
     if scale is not None and grid.scales != "none":
         own = grid.scales.get(scale.stem, Scale())
@@ -136,28 +136,28 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
     if secure_noise:
         rules = replace(rules, privacy={**rules.privacy, "secure_noise": True})
     for name in file.notes:
-        if name not in paper.notes:
-            raise unknown("note", name, paper.notes, file=str(path), key="notes")
-    papers = (parent / PAPER_FILE for parent in dict.fromkeys((path.parent, shared.parent)))
+        if name not in beside.notes:
+            raise unknown("note", name, beside.notes, file=str(path), key="notes")
+    besides = (parent / SHARED_FILE for parent in dict.fromkeys((path.parent, shared.parent)))
     return Study(
         name=path.relative_to(folder).with_suffix("").as_posix(),
         path=path,
         title=file.title,
-        description="\n\n".join([file.description, *(paper.notes[name] for name in file.notes)]),
+        description="\n\n".join([file.description, *(beside.notes[name] for name in file.notes)]),
         panels={one.name: one.panel for one in panels},
         report=expand_report(file.report, panels, path),
         claims=place_claims(file.claims, panels, path),
         scale=rules,
         at=at,
-        sources=tuple(one for one in (shared, *papers) if one != path and one.is_file()),
+        sources=tuple(one for one in (shared, *besides) if one != path and one.is_file()),
         core_minutes=file.core_minutes if at == PAPER else None,
     )
 
 
-def _paper_of(path: Path) -> PaperFile:
+def _shared_file(path: Path) -> SharedFile:
     """Return what studies in the folder of a study share; empty where there is no such file."""
-    file = path.parent / PAPER_FILE
-    return _read(PaperFile, file) if file.is_file() else PaperFile()
+    file = path.parent / SHARED_FILE
+    return _read(SharedFile, file) if file.is_file() else SharedFile()
 
 
 def _read(kind: type[T], path: Path) -> T:
@@ -187,7 +187,7 @@ def _study_file(name: str, folder: Path, key: str) -> Path:
 
 def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
     """Return the names of the YAML files of a folder, `<paper>/<artefact>`, in order."""
-    files = sorted(path for path in folder.glob(pattern) if path.name != PAPER_FILE)
+    files = sorted(path for path in folder.glob(pattern) if path.name != SHARED_FILE)
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
 
 

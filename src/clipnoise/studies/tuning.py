@@ -8,21 +8,22 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Natural
+from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.run.choice import Choice, Metric, Spent, Tried, tuned_values
-from clipnoise.run.spec import RunSpec, Tuning
+from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]
 Summary = Mapping[str, Any]
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
+PRIMES = (2, 3, 5, 7, 11, 13)  # the bases of the Halton sequence
 ADDITIVE = ("add-remove", "add-remove-user", "zero-out")
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run; the first one was taken."
@@ -34,11 +35,16 @@ class Tune:
 
     Attributes:
         grid: candidate values by hyper-parameter, or by `expected_batch_size` and `epochs` or
-            `steps` of training; every combination is tried.
+            `steps` of training; every combination is tried, unless there are `trials`.
+        ranges: the smallest and the largest value of further hyper-parameters, for `trials`.
+        trials: how many configurations are tried: points of a quasi-random sequence, evenly spread
+            over the candidates and over the logarithms of the ranges.
         seeds: those of the tuning runs; none of them is reported.
         metric: what is averaged over them, on the validation split.
         per: the axes along which choices are made separately; over the others the metric is
             averaged.
+        at: the ε at which the choice is made, for runs at any ε; None chooses where `per` says.
+        times: factors by hyper-parameter: what was chosen is multiplied by them.
         charge: how the report charges the tuning runs: "nothing", as papers do; "composition", the
             ε of publishing every run of the search and the final one; "selection", the ε of a
             search that tries a random number of configurations and publishes only its best run.
@@ -46,29 +52,83 @@ class Tune:
 
     __pydantic_config__: ClassVar = STRICT
 
-    grid: dict[str, tuple[Any, ...]]
     seeds: tuple[Natural, ...]
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    ranges: dict[str, tuple[Positive, Positive]] = field(default_factory=dict)
+    trials: Count | None = None
     metric: Metric = "validation_accuracy"
     per: tuple[Axis, ...] = AXES
+    at: Positive | None = None
+    times: dict[str, Positive] = field(default_factory=dict)
     charge: Charge = "nothing"
 
     def __post_init__(self) -> None:
-        if not self.grid or not all(self.grid.values()):
+        if not self.parameters or not all(self.grid.values()):
             raise ValueError("grid: give at least one hyper-parameter, each with its candidates")
+        if self.ranges and self.trials is None:
+            raise ValueError("ranges: give `trials`, the number of points to try in them")
+        for name, (low, high) in self.ranges.items():
+            if name in self.grid or low >= high:
+                raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
+        fixed = sorted({*TRAINING} & {*self.parameters})
+        if fixed and (self.at or self.times):
+            raise ValueError(f"at, times: not where {fixed[0]}, and with it the noise, is tuned")
+        for name in self.times:
+            if name not in self.parameters:
+                raise ValueError(f"times.{name}: is not tuned; tuned are {self.parameters}")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of everything that is tuned: the ranges first."""
+        return (*self.ranges, *self.grid)
+
     def configurations(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return every combination of the grid; the last hyper-parameter varies fastest.
+        """Return what is tried: every combination of the grid, the last one varying fastest.
+
+        With `trials`, the points 1, 2, … of the Halton sequence, whose first point is the middle of
+        every range; numbers are rounded to three significant digits.
 
         Args:
             limit: how many are kept, the first ones; None keeps all.
         """
+        if self.trials is not None:
+            return [
+                self._trial(number)
+                for number in range(1, min(self.trials, limit or self.trials) + 1)
+            ]
         combinations = itertools.product(*self.grid.values())
         return [
             dict(zip(self.grid, values, strict=True))
             for values in itertools.islice(combinations, limit)
         ]
+
+    def _trial(self, number: int) -> dict[str, Any]:
+        places = [
+            radical_inverse(number, base) for base, _ in zip(PRIMES, self.parameters, strict=False)
+        ]
+        values: dict[str, Any] = {}
+        for place, name in zip(places, self.parameters, strict=True):
+            if name in self.grid:
+                values[name] = self.grid[name][int(place * len(self.grid[name]))]
+            else:
+                low, high = self.ranges[name]
+                values[name] = float(f"{low * (high / low) ** place:.3g}")
+        return values
+
+
+def radical_inverse(number: int, base: int) -> float:
+    """Return a number in (0, 1) whose digits after the point are those of `number`, reversed.
+
+    Source: Halton 1960, On the efficiency of certain quasi-random sequences of points.
+    """
+    place, result = 1.0, 0.0
+    while number:
+        number, digit = divmod(number, base)
+        place /= base
+        result += digit * place
+    return result
 
 
 @dataclass(frozen=True)
@@ -103,14 +163,18 @@ class Search:
         budgets = (spec.budget for spec in self.runs)
         return tuple(dict.fromkeys(budget.key for budget in budgets if budget is not None))
 
-    @property
-    def tuning(self) -> Tuning:
-        """What a run that waits for the choice says about the search."""
+    def tuning(self, times: Mapping[str, float]) -> Tuning:
+        """Return what a run that waits for the choice says about the search.
+
+        Args:
+            times: what the run multiplies the choice by.
+        """
         return Tuning(
             key=self.key,
             parameters=self.parameters,
             configurations=len(self.configurations),
             runs=len(self.runs),
+            times=dict(times),
         )
 
 
