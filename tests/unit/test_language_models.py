@@ -53,6 +53,13 @@ def parameters(network: nn.Module) -> dict[str, Tensor]:
     return {name.removeprefix("inside."): p for name, p in network.named_parameters()}
 
 
+def test_averaged_words_are_a_linear_map_of_the_mean_over_real_tokens() -> None:
+    torch.manual_seed(0)
+    network: Any = parse(model_class("averaged-words"), {"width": 4}).build(CLASSIFY, Path())
+    means = torch.stack([network.words.weight[ids[ids != 0]].mean(dim=0) for ids in IDS])
+    torch.testing.assert_close(network(IDS), network.last(means))
+
+
 def test_bert_sees_the_mask_and_the_segments_that_its_tokenizer_would_give() -> None:
     network: Any = build("bert-base", separator=SEPARATOR)
     segments = torch.zeros_like(IDS)

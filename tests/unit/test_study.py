@@ -415,6 +415,8 @@ def test_a_mistake_in_an_axis_a_base_or_a_report_names_the_place(
 
 def test_bases_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
-    path.with_name("shared.yaml").write_text(PAPER.replace("  every:", "  every:\n    base: digits"))
+    path.with_name("shared.yaml").write_text(
+        PAPER.replace("  every:", "  every:\n    base: digits")
+    )
     with pytest.raises(UserError, match="digits → every → digits never ends"):
         load_study(path)

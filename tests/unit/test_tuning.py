@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study, load_study, memberships
-from clipnoise.studies.tuning import choose, epsilon_with_tuning
+from clipnoise.studies.tuning import Tune, choose, epsilon_with_tuning
 
 GRID = {"learning_rate": [0.1, 1.0], "clip_norm": [1.0, 3.0]}
 TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
+RANGES = {"learning_rate": [0.01, 100], "clip_norm": [0.1, 10]}
+TRIALS: dict[str, Any] = {"ranges": RANGES, "trials": 8, "seeds": [11]}
 
 
 def load(folder: Path, tune: dict[str, Any] | None = None, **changes: Any) -> Study:
@@ -62,6 +65,60 @@ def test_each_setting_is_tuned_over_the_whole_grid_with_separate_seeds(tmp_path:
         assert len({(spec.model.id, spec.budget_label) for spec in search.runs}) == 1
 
 
+def trials(number: int) -> list[dict[str, Any]]:
+    tune = Tune(
+        seeds=(11,),
+        ranges={"learning_rate": (0.01, 100), "clip_norm": (0.1, 10)},
+        grid={"gamma": (1, 2, 3)},
+        trials=number,
+    )
+    return tune.configurations()
+
+
+def test_trials_start_in_the_middle_of_every_range() -> None:
+    assert trials(1) == [{"learning_rate": 1.0, "clip_norm": pytest.approx(0.464), "gamma": 1}]
+
+
+def test_more_trials_begin_with_the_same_ones() -> None:
+    assert trials(16)[:5] == trials(5)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3, 4])
+def test_trials_fall_evenly_into_the_halves_and_quarters_of_a_range(power: int) -> None:
+    """Points 0 to 2^p − 1 of the sequence have one in each of 2^p parts; point 0 is not tried."""
+    rates = [one["learning_rate"] for one in trials(2**power - 1)]
+    parts = {round(2**power * (math.log10(rate) + 2) / 4) for rate in rates}
+    assert parts == set(range(1, 2**power))
+
+
+def test_every_candidate_of_a_grid_is_tried_about_equally_often() -> None:
+    counts = Counter(one["gamma"] for one in trials(124)).values()
+    assert len(counts) == 3
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_choice_made_at_one_budget_serves_runs_at_others(tmp_path: Path) -> None:
+    here = load(tmp_path, TRIALS, epsilons=[3], models=["logistic"])
+    there = load(tmp_path, {**TRIALS, "at": 3}, epsilons=[1, 8], models=["logistic"])
+    (search,) = there.searches.values()
+    assert list(here.searches) == [search.key]
+    assert {run.spec.budget_label for run in there.runs} == {"eps=1", "eps=8"}
+    assert {run.spec.tuning.key for run in there.runs if run.spec.tuning} == {search.key}
+
+
+def test_a_run_may_multiply_what_was_chosen(tmp_path: Path) -> None:
+    plain = load(tmp_path, TRIALS).runs[0].spec
+    halved = load(tmp_path, {**TRIALS, "times": {"learning_rate": 0.5}}).runs[0].spec
+    made = choice(learning_rate=3.0, clip_norm=2.0)
+    assert to_mapping(resolve(halved, made))["method"]["learning_rate"] == 1.5
+    assert to_mapping(resolve(halved, made))["method"]["clip_norm"] == 2.0
+    assert halved.tuning is not None
+    assert plain.tuning is not None
+    assert halved.tuning.key == plain.tuning.key  # one search
+    assert halved.hash != plain.hash
+    assert resolve(halved, made).hash == halved.hash
+
+
 def test_axes_that_share_a_choice_are_tuned_together(tmp_path: Path) -> None:
     study = load(tmp_path, {**TUNE, "per": ["dataset", "model"]})
     assert len(study.searches) == 2
@@ -94,6 +151,13 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "grid": {}}, "give at least one hyper-parameter"),
         ({**TUNE, "metric": "test_accuracy"}, "validation_accuracy"),
         ({**TUNE, "charges": "nothing"}, "Did you mean 'charge'"),
+        ({"ranges": {"learning_rate": [1, 3]}, "seeds": [11]}, "ranges: give `trials`"),
+        ({**TRIALS, "ranges": {"learning_rate": [3, 1]}}, "ranges.learning_rate: give a smallest"),
+        ({**TRIALS, "times": {"momentum": 2}}, "times.momentum: is not tuned"),
+        (
+            {"grid": {"learning_rate": [1], "steps": [5, 9]}, "seeds": [11], "at": 3},
+            "at, times: not where steps",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -30,7 +30,7 @@ class AveragedWords(Model):
     """
 
     id: ClassVar[str] = "averaged-words"
-    work: ClassVar[float] = 1e3
+    work: ClassVar[float] = 100.0
     title: ClassVar[str] = "Averaged word vectors"
     accepts: ClassVar[str] = "sequences of tokens to classify"
 

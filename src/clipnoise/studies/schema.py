@@ -151,7 +151,7 @@ def _add_method(definitions: Schema, identifier: str, kind: type[Method]) -> Non
     definition["properties"] = {
         "id": {"const": identifier},
         "label": TEXT,
-        "tune": _own(Tune),
+        "tune": _nullable(_own(Tune)),
         "overrides": {"type": "array", "items": override},
         **{name: {"type": ["string", "number"]} for name in AXES},
         **definition["properties"],
