@@ -11,10 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from recorded_runs import record, spec
+from recorded_runs import record, rows, spec
+from reporting_data import run_row, write_csv
 
+from clipnoise.report.means import mean_views
+from clipnoise.report.records import read_runs
+from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.tracking import Membership, init_store, sync
-from clipnoise.tracking.ui import serve, study_pages
+from clipnoise.tracking.ui import serve
+from clipnoise.tracking.view import means_of
 
 FLAGS = (
     "--headless=new",
@@ -59,7 +64,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a store with two methods at two ε and three seeds, one run of which diverged."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     before = dict(os.environ)
-    runs = {}
+    runs, table = {}, []
     for method, offset in (("dp-sgd", 0.0), ("dp-adambc", 0.03)):
         for epsilon in (1.0, 8.0):
             for seed in range(3):
@@ -67,9 +72,17 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 lost = (method, epsilon, seed) == ("dp-sgd", 1.0, 2)
                 record(tmp_path, run, offset=offset, status="diverged" if lost else "completed")
                 runs[run.hash] = Membership(study=STUDY, studies=(STUDY,), panel="main")
+                place = {"dataset": "toy", "model": "line", "budget": f"eps={epsilon:g}"}
+                accuracy = rows(run, offset=offset)[-1]["test_accuracy"]
+                status = "diverged" if lost else "completed"
+                told = {"method": method, "seed": seed, "test_accuracy": accuracy, "status": status}
+                table.append(run_row(**place, **told))
+    means = mean_views(
+        read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, table)), STUDY, "report.pdf", ""
+    )
     description = "**Handwritten digits**\n\nTwo methods at two budgets."
     assert init_store(tmp_path, {STUDY: description}, runs=runs).available
-    assert sync(tmp_path).added == 12
+    assert sync(tmp_path, means={means_of(STUDY): means}).added == 12
     os.environ.clear()
     os.environ.update(before)
     return tmp_path
@@ -118,25 +131,24 @@ def test_a_study_can_be_found_and_its_methods_compared(results: Path, browser: A
         _click(browser, STUDY)
         _text_with(browser, "Handwritten digits")
         _click(browser, "runs, best first")
-        text = _text_with(browser, "final_test_accuracy", "final_epsilon", "12 matching runs")
+        text = _text_with(browser, "final/test_accuracy", "privacy/epsilon", "12 matching runs")
         browser.save_screenshot(str(results / "runs.png"))
         names = [line for line in text.splitlines() if " · seed " in line]
         assert len(names) == 12
         assert names[0] == "dp-adambc · line · ε=8 · seed 2"  # the best comes first
         assert names[-1] == "dp-sgd · line · ε=1 · seed 2"  # the one that diverged
-        (page,) = study_pages(results, address).values()
-        browser.get("about:blank")
-        browser.get(page)
-        text = _text_with(browser, "Group: dp-adambc · toy · line · ε=8", "(average)")
+        _click(browser, "means over seeds")
+        text = _text_with(browser, "mean/test_accuracy", "4 matching runs")
         browser.save_screenshot(str(results / "means.png"))
-        assert [line for line in text.splitlines() if line.startswith("Group: ")] == [
-            "Group: dp-adambc · toy · line · ε=8",
-            "Group: dp-sgd · toy · line · ε=8",
-            "Group: dp-adambc · toy · line · ε=1",
-            "Group: dp-sgd · toy · line · ε=1",
-        ]
-        averages = text.replace("\n", " ")
-        assert "0.9225 (average)" in averages
-        assert "0.8025 (average)" in averages  # of the two seeds that did not diverge
+        means = {
+            "dp-adambc · line · toy · ε=1": ("0.835", "3 of 3"),
+            "dp-sgd · line · toy · ε=1 (2/3 runs)": ("0.8025", "2 of 3"),
+            "dp-adambc · line · toy · ε=8": ("0.9225", "3 of 3"),
+            "dp-sgd · line · toy · ε=8": ("0.8925", "3 of 3"),
+        }
+        assert [line for line in text.splitlines() if " · toy · " in line] == list(means)
+        for mean, runs in means.values():
+            assert mean in text
+            assert runs in text
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", urlsplit(address).port or 0)) != 0

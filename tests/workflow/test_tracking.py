@@ -37,8 +37,8 @@ def test_sync_shows_what_the_files_say(results: Path) -> None:
     assert wanted.items() <= found.data.tags.items()
     assert found.data.params["method.learning_rate"] == "0.1"
     last = rows(run)[-1]
-    assert found.data.metrics["final_test_accuracy"] == last["test_accuracy"]
-    assert found.data.metrics["epsilon"] == last["epsilon"]
+    assert found.data.metrics["final/test_accuracy"] == last["test_accuracy"]
+    assert found.data.metrics["privacy/epsilon"] == last["epsilon"]
     client, _ = open_store(results, {})
     history = client.get_metric_history(found.info.run_id, "test_loss")
     assert [(m.step, m.value) for m in history] == [(r["step"], r["test_loss"]) for r in rows(run)]
@@ -60,7 +60,7 @@ def test_sync_skips_what_is_shown_and_replaces_what_changed(results: Path) -> No
     assert counts(sync(results)) == {"replaced": 1, "unchanged": 2}
     (changed,) = [run for run in shown(results) if run.data.tags["hash"] == runs[1].hash]
     wanted = rows(runs[1], offset=0.05)[-1]["test_accuracy"]
-    assert changed.data.metrics["final_test_accuracy"] == wanted
+    assert changed.data.metrics["final/test_accuracy"] == wanted
 
 
 def test_a_diverged_run_stands_out_with_its_reason(results: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_diverged_run_stands_out_with_its_reason(results: Path) -> None:
     assert found.data.tags["status"] == "diverged"
     assert "step 150" in found.data.tags["reason"]
     assert "test_accuracy" in found.data.metrics
-    assert "final_test_accuracy" not in found.data.metrics  # or means over seeds would count it
+    assert "final/test_accuracy" not in found.data.metrics  # or means over seeds would count it
 
 
 def test_another_study_changes_tags_but_rewrites_no_run(results: Path) -> None:
@@ -133,7 +133,7 @@ def test_running_a_spec_again_updates_its_run(results: Path, mode: str) -> None:
     assert train(results, run, offset=0.05, mode=mode, patience=60.0)
     (found,) = shown(results)
     wanted = rows(run, offset=0.05)[-1]["test_accuracy"]
-    assert found.data.metrics["final_test_accuracy"] == wanted
+    assert found.data.metrics["final/test_accuracy"] == wanted
 
 
 def test_metrics_appear_while_the_run_lasts(results: Path) -> None:

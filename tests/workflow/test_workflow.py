@@ -140,8 +140,18 @@ def test_mlflow_shows_the_numbers_of_the_result_files(miniature: Path) -> None:
     files = {row["hash"]: row for row in rows(miniature / "results/studies/miniature/runs.csv")}
     assert runs.keys() == files.keys()
     for identity, run in runs.items():
-        shown = run.data.metrics["final_test_accuracy"]
+        shown = run.data.metrics["final/test_accuracy"]
         assert shown == pytest.approx(float(files[identity]["test_accuracy"]))
+    experiment = client.get_experiment_by_name("miniature (means over seeds)")
+    assert experiment is not None
+    tables = sorted((miniature / "reports/miniature/tables").glob("*.csv"))
+    lines = [line for table in tables for line in rows(table)]
+    panels = {line["panel"] for line in lines}
+    means = client.search_runs([experiment.experiment_id])
+    means = [run for run in means if run.data.tags["panel"] in panels]
+    numbers = sorted(run.data.metrics["mean/test_accuracy"] for run in means)
+    assert numbers == sorted(float(line["mean"]) for line in lines)
+    assert {run.data.tags["report"] for run in means} == {"reports/miniature/report.pdf"}
 
 
 CLASS = '    id = "dp-sgd"\n'

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from clipnoise.errors import UserError
 from clipnoise.files import write_json
 from clipnoise.studies.study import Study, descriptions, find_study, load_study, memberships
 from clipnoise.tracking import StoreError, init_store, read_stamp, sync
+from clipnoise.tracking.view import means_of
 
 
 @options.command()
@@ -55,6 +57,8 @@ def mlflow_sync(
     study: Annotated[Sequence[Path], "Study files: sync only the runs that they plan."] = (),
     scale: options.Scale = None,
     secure_noise: options.SecureNoise = False,
+    runs: Annotated[Path | None, "The study's runs.csv, whose means are shown, too."] = None,
+    report: Annotated[str, "Where the study's report is, for readers of its means."] = "",
     tracking: Annotated[
         options.Tracking, "off does nothing; the others mean the same here."
     ] = "sync",
@@ -62,18 +66,25 @@ def mlflow_sync(
 ) -> int:
     """Bring the MLflow store up to date from the result files.
 
-    Adds what is missing, replaces what has changed, and leaves the rest. Exits with 1 when the
-    store does not answer or a result file is damaged. With --out, the outcome is written there
-    and the exit code is 0, so that a workflow finishes without its tracking server.
+    Adds what is missing, replaces what has changed, and leaves the rest; without --study, also the
+    means of every study that the workflow has collected. Exits with 1 when the store does not
+    answer or a result file is damaged. With --out, the outcome is written there and the exit code
+    is 0, so that a workflow finishes without its tracking server.
     """
 
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     outcome: dict[str, Any] = {"error": None}
+    if runs is not None:
+        (one,) = planned
+        said = {"experiment": one.experiment, "report": report, "warning": one.scale.watermark}
+        outcome["means_of"], tables = said, {runs: said}
+    else:
+        tables = {} if study else dict(_tables(results))
     if tracking == "off":
         outcome["error"] = "tracking is off"
     else:
         try:
-            outcome |= _sync(results, planned)
+            outcome |= _sync(results, planned, tables)
         except StoreError as error:
             outcome["error"] = str(error)
             print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
@@ -85,18 +96,38 @@ def mlflow_sync(
     return 1 if outcome.get("damaged") or (outcome["error"] and tracking != "off") else 0
 
 
-def _sync(results: Path, studies: list[Study]) -> dict[str, Any]:
+def _tables(results: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield each runs.csv whose means were to be shown, and what an earlier call said of it."""
+    for path in results.rglob("tracked.json"):
+        said, runs = json.loads(path.read_text()).get("means_of"), path.with_name("runs.csv")
+        if said and runs.is_file():
+            yield runs, said
+
+
+def _sync(
+    results: Path, studies: list[Study], tables: Mapping[Path, Mapping[str, str]]
+) -> dict[str, Any]:
+    from clipnoise.report.means import mean_views
+    from clipnoise.report.records import read_runs
 
     stamp = read_stamp(results)
     planned = set(memberships(studies))
+    means, unreadable = {}, []
+    for path, said in tables.items():
+        try:
+            means[means_of(said["experiment"])] = mean_views(read_runs(path), **said)
+        except UserError as error:
+            unreadable.append(str(error))
     with _progress() as progress:
         report = sync(
             results,
             runs=memberships(studies, stamp.runs if stamp else None),
             only=planned if studies else None,
             descriptions=descriptions(studies),
+            means=means,
             progress=progress,
         )
+    report.damaged += unreadable
     values = asdict(report)
     counts = ", ".join(f"{n} {name}" for name, n in values.items() if isinstance(n, int) and n)
     print(f"{report.store}: {counts or 'no finished runs'}", end="")
@@ -124,7 +155,7 @@ def mlflow_ui(
 ) -> int:
     """Show the recorded runs in MLflow's pages, on 127.0.0.1, until interrupted.
 
-    Prints, for every study, the address of the page that compares its methods.
+    Prints, for every study, the addresses of the pages of its runs and of their means.
     """
     from clipnoise.tracking.store import redacted, tracking_uri
     from clipnoise.tracking.ui import serve, study_pages

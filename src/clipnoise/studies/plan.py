@@ -310,11 +310,12 @@ class Plan:
         return {"figure": item.title or item.kind, "panel": item.panel}
 
     def reports(self) -> list[str]:
-        """Return the PDF of every study that config.yaml names: `<paper>/<artefact>.pdf`, or
-        `<study>/report.pdf`.
-        """
-        endings = {name: ".pdf" if "/" in name else "/report.pdf" for name in self.configured}
-        return [f"{self.config.reports}/{name}{ending}" for name, ending in endings.items()]
+        """Return the PDF of every study that config.yaml names."""
+        return [self.report(name) for name in self.configured]
+
+    def report(self, study: str) -> str:
+        """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
+        return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
 
     @property
     def published(self) -> Path:

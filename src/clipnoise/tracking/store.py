@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clipnoise.files import locked, write_json
-from clipnoise.tracking.view import Membership, description, saved_views
+from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
 OURS = "clipnoise"  # tag of the experiments that this suite created
 QUIET = {
@@ -123,7 +123,7 @@ def open_store(
 
     Args:
         results: the results folder.
-        experiments: experiment name → description.
+        experiments: a study's experiment → description; that of its means is created with it.
         patience: seconds for one call, and how often it is retried.
 
     Returns:
@@ -135,7 +135,9 @@ def open_store(
     address = tracking_uri(results)
     with lock(results, "store"), store_errors(address):
         client = connect(address, *patience)
-        ids = {name: experiment(client, name, results, note) for name, note in experiments.items()}
+        ids: dict[str, str] = {}
+        for name, text in experiments.items():
+            ids |= _of_study(client, name, text, results)
         known_experiments(client)  # with nothing to create, the first call to the store
     return client, ids
 
@@ -156,20 +158,30 @@ def connect(uri: str, seconds: int, retries: int) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def experiment(client: Any, name: str, results: Path, text: str = "") -> str:
+def _of_study(client: Any, name: str, text: str, results: Path) -> dict[str, str]:
+    """Return name → id of a study's two experiments, whose descriptions link to both."""
+    ids = {one: experiment(client, one, results) for one in (name, means_of(name))}
+    note = description(text, dict(zip(("runs, best first", MEANS), ids.values(), strict=True)))
+    for identity in ids.values():
+        _set_tags(client, client.get_experiment(identity), {"mlflow.note.content": note})
+    return ids
+
+
+def experiment(client: Any, name: str, results: Path) -> str:
     """Return the id of an experiment, creating it, or restoring it if it was deleted."""
     existing = client.get_experiment_by_name(name)
     if existing is None:
         existing = _create(client, name, results)
     if existing.lifecycle_stage == "deleted":
         client.restore_experiment(existing.experiment_id)
-    wanted = saved_views()
-    if text:
-        wanted["mlflow.note.content"] = description(text, existing.experiment_id)
+    _set_tags(client, existing, saved_view(name))
+    return str(existing.experiment_id)
+
+
+def _set_tags(client: Any, existing: Any, wanted: Mapping[str, str]) -> None:
     for tag, value in wanted.items():
         if existing.tags.get(tag) != value:
             client.set_experiment_tag(existing.experiment_id, tag, value)
-    return str(existing.experiment_id)
 
 
 def _create(client: Any, name: str, results: Path) -> Any:

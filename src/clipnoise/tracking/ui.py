@@ -58,10 +58,10 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
 
 
 def study_pages(results: Path, address: str) -> dict[str, str]:
-    """Return the page that compares methods, for every study that the stamp knows."""
+    """Return the pages of the runs and of the means, for every study that the stamp knows."""
     stamp = read_stamp(results)
     known = stamp.experiments if stamp else {}
-    return {name: f"{address}/{page(identity, 'means')}" for name, identity in known.items()}
+    return {name: f"{address}/{page(identity)}" for name, identity in known.items()}
 
 
 def _require_free(port: int) -> None:

@@ -14,10 +14,16 @@ from typing import Any
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.results import RunFiles, read_run
 
-LAYOUT = "1"  # raise it when names, tags or metrics change: the next sync then rewrites every run
+LAYOUT = "2"  # raise it when names, tags or metrics change: the next sync then rewrites every run
 UNPLANNED = "unplanned"
 ARTEFACTS = ("spec.yaml", "summary.json", "metrics.csv", "run.log")
 LARGEST_ARTEFACT = 5_000_000  # bytes
+SPENT = ("epsilon", "epsilon_target", "delta", "noise_multiplier")
+SECTIONS = {  # curves that are not of losses and accuracies
+    "epsilon": "privacy/epsilon_by_step",
+    "examples_per_second": "resources/examples_per_second",
+    "peak_memory_mb": "resources/peak_memory_mb",
+}
 CURVES = [field.name for field in fields(Metrics) if field.name not in ("step", "seconds")]
 
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, step
@@ -96,7 +102,7 @@ def planned_view(
         "model": model,
         "budget": budget,
         "seed": str(spec["seed"]),
-        "setting": f"{label} · {dataset} · {model} · {budget}",  # all but the seed, to group by
+        "setting": f"{label} · {dataset} · {model} · {budget}",  # all but the seed
         "hash": run_hash,
         "status": "running",
         "mlflow.source.name": "clipnoise",
@@ -106,7 +112,7 @@ def planned_view(
         experiment=membership.study,
         name=f"{label} · {model} · {budget} · seed {spec['seed']}",
         tags=tags,
-        params=dict(_flatten(spec)),
+        params=dict(flatten(spec)),
         started=started,
     )
 
@@ -139,6 +145,7 @@ def finished_view(folder: Path, membership: Membership) -> View:
     }
     return replace(
         planned,
+        name=planned.name + (" (nominal)" if tags["claim"] == "nominal" else ""),
         tags={**planned.tags, **tags},
         rows=tuple(
             points(row, started + round(1000 * (_finite(row.get("seconds")) or 0.0)))
@@ -169,7 +176,8 @@ def points(row: Mapping[str, Any], milliseconds: int) -> list[Point]:
         row: column of metrics.csv → number or text.
         milliseconds: time of the evaluation, since 1970.
     """
-    return list(_points({name: row.get(name) for name in CURVES}, milliseconds, int(row["step"])))
+    values = {SECTIONS.get(name, name): row.get(name) for name in CURVES}
+    return list(numbers(values, milliseconds, int(row["step"])))
 
 
 def _finals(files: RunFiles, milliseconds: int) -> Iterator[Point]:
@@ -177,17 +185,18 @@ def _finals(files: RunFiles, milliseconds: int) -> Iterator[Point]:
     # A diverged run has no final metrics, so that means over seeds in the UI leave it out.
     quality = summary["final"] if summary["status"] == "completed" else {}
     values = {
-        **{f"final_{name}": value for name, value in quality.items()},
-        "final_epsilon": privacy.get("epsilon"),
-        "epsilon_target": privacy.get("epsilon_target"),
-        "noise_multiplier": privacy.get("noise_multiplier"),
-        "seconds": summary.get("seconds"),
-        "parameters": summary.get("parameters"),
+        **{f"final/{name}": value for name, value in quality.items()},
+        **{f"privacy/{name}": privacy.get(name) for name in SPENT},
+        **{f"resources/{name}": summary.get(name) for name in ("seconds", "parameters")},
     }
-    return _points(values, milliseconds, int(summary.get("steps_done") or 0))
+    return numbers(values, milliseconds)
 
 
-def _points(values: Mapping[str, Any], milliseconds: int, step: int) -> Iterator[Point]:
+def numbers(values: Mapping[str, Any], milliseconds: int, step: int = 0) -> Iterator[Point]:
+    """Yield the points of one moment; a value that is missing or not finite has none.
+
+    The UI draws bars of what is there at step 0 only, and each prefix has its section of charts.
+    """
     for name, value in values.items():
         number = _finite(value)
         if number is not None:
@@ -201,13 +210,21 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested values as the params of a run, such as `method.learning_rate`, as text."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             yield f"{prefix}{name}", text
+
+
+def with_digest(view: View) -> View:
+    """Return a view that is not made from the files of one run, with the digest of its content."""
+    content = (LAYOUT, view.name, view.tags, view.params, view.started, view.finals)
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return replace(view, digest=digest[:16])
 
 
 def _digest(folder: Path) -> str:
@@ -227,69 +244,84 @@ def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
 
 
-# ---- A study's page. The UI keeps saved views as experiment tags, in the format of MLflow 3.17; a
-# UI that does not know the format shows its plain table instead.
+# ---- A study's two pages. The UI keeps saved views as experiment tags, in the format of MLflow
+# 3.17; a UI that does not know the format shows its plain table instead.
 
 TAG = "mlflow.sharedViewState."
-COLUMNS = {  # in order, with their widths in pixels
-    "attributes.`Run Name`": 310,
-    "runDateAndNestInfo": 140,
-    "metrics.`final_test_accuracy`": 150,
-    "metrics.`final_epsilon`": 110,
+VIEW = "runs"  # the key of the saved view
+MEANS = "means over seeds"
+Widths = Mapping[str, int]  # columns in order, with their widths in pixels
+NAME: Widths = {"attributes.`Run Name`": 380}
+PLACE: Widths = {"tags.`dataset`": 90, "tags.`model`": 110, "tags.`budget`": 100}
+RUNS: Widths = {
+    **NAME,
+    "metrics.`final/test_accuracy`": 150,
+    "metrics.`privacy/epsilon`": 130,
     "tags.`label`": 150,
-    "tags.`dataset`": 90,
-    "tags.`model`": 110,
-    "tags.`budget`": 100,
+    **PLACE,
     "tags.`seed`": 60,
     "tags.`status`": 90,
     "duration": 80,
 }
+SETTINGS: Widths = {
+    **NAME,
+    "metrics.`mean/test_accuracy`": 160,
+    "metrics.`std/test_accuracy`": 150,
+    "tags.`runs`": 80,
+    "metrics.`privacy/epsilon`": 130,
+    "metrics.`privacy/delta`": 130,
+    "metrics.`privacy/noise_multiplier`": 190,
+    "tags.`claim`": 100,
+    "tags.`panel`": 110,
+    "tags.`label`": 150,
+    **PLACE,
+    "tags.`report`": 250,
+}
 
 
-def saved_views() -> dict[str, str]:
-    """Return the experiment tags that hold the views: one per run, and means over the seeds."""
-    grouped = {
-        "aggregateFunction": "average",
-        "groupByKeys": [{"mode": "tag", "groupByData": "setting"}],
-    }
-    return {
-        f"{TAG}runs": _saved_view("Runs, best first", None),
-        f"{TAG}means": _saved_view("Methods, mean over seeds", grouped),
-    }
+def means_of(experiment: str) -> str:
+    """Return the name of the experiment that holds a run for each setting of a study."""
+    return f"{experiment} ({MEANS})"
 
 
-def page(experiment_id: str, view: str) -> str:
-    """Return the address of a saved view below the UI's own; `view` is `runs` or `means`."""
-    query = f"workflowType=machine_learning&viewStateShareKey={view}"
+def saved_view(name: str) -> dict[str, str]:
+    """Return the experiment tag that holds the saved view of an experiment, by its name."""
+    if name.endswith(f"({MEANS})"):  # in the order in which they were written: the report's
+        return _saved_view("Means over seeds", SETTINGS, "attributes.start_time")
+    return _saved_view("Runs, best first", RUNS, "metrics.`final/test_accuracy`")
+
+
+def page(experiment_id: str) -> str:
+    """Return the address of an experiment's saved view, below the UI's own."""
+    query = f"workflowType=machine_learning&viewStateShareKey={VIEW}"
     return f"#/experiments/{experiment_id}/runs?{query}"
 
 
-def description(text: str, experiment_id: str) -> str:
-    """Return a study's description with links to its views in the first line.
+def description(text: str, pages: Mapping[str, str]) -> str:
+    """Return an experiment's description with links to pages in the first line.
 
     The UI shows only the first line until it is unfolded.
     """
     head, _, rest = text.partition("\n")
-    runs, means = page(experiment_id, "runs"), page(experiment_id, "means")
-    links = f"[runs, best first]({runs}) · [methods, mean over seeds]({means})"
-    return f"{head} · {links}\n{rest}"
+    links = (f"[{title}]({page(identity)})" for title, identity in pages.items())
+    return f"{' · '.join([head, *links])}\n{rest}"
 
 
-def _saved_view(name: str, group_by: dict[str, Any] | None) -> str:
+def _saved_view(name: str, columns: Widths, order: str) -> dict[str, str]:
     state = {
         "searchFilter": "",
-        "orderByKey": "metrics.`final_test_accuracy`",
+        "orderByKey": order,
         "orderByAsc": False,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": [name for name in COLUMNS if name.startswith(("metrics.", "tags."))],
-        "columnOrder": list(COLUMNS),
-        "columnWidths": COLUMNS,
+        "selectedColumns": [name for name in columns if name.startswith(("metrics.", "tags."))],
+        "columnOrder": list(columns),
+        "columnWidths": columns,
         "runsHiddenMode": "FIRST_20_RUNS",
         "useGroupedValuesInCharts": True,
-        "groupBy": group_by,
+        "groupBy": None,
     }
     saved = {"name": name, "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)}
-    return json.dumps(saved, sort_keys=True)
+    return {f"{TAG}{VIEW}": json.dumps(saved, sort_keys=True)}

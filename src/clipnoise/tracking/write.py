@@ -45,7 +45,7 @@ class RunWriter:
     def __init__(self, client: Any, experiment_id: str) -> None:
         self._client = client
         self._experiment_id = experiment_id
-        self._run_id = ""
+        self._run_id = self._name = ""
         self._rows = 0  # evaluations that the store shows
 
     def write(self, view: View) -> None:
@@ -66,6 +66,8 @@ class RunWriter:
         for path in view.artefacts:
             self._client.log_artifact(self._run_id, str(path))
         set_tags(self._client, self._run_id, view.tags)
+        if view.name != self._name:  # what a run is called may follow from its result
+            self._client.update_run(self._run_id, name=view.name)
         self._client.set_terminated(self._run_id, view.status, view.finished)
         if view.digest:
             set_tags(self._client, self._run_id, {"digest": view.digest})
@@ -80,7 +82,7 @@ class RunWriter:
         created = client.create_run(
             self._experiment_id, start_time=view.started, tags=view.tags, run_name=view.name
         )
-        self._run_id, self._rows = str(created.info.run_id), 0
+        self._run_id, self._name, self._rows = str(created.info.run_id), view.name, 0
         for chunk in _chunks(list(view.params.items()), PARAMS_PER_CALL):
             params = [Param(*item) for item in chunk]
             client.log_batch(self._run_id, params=params, synchronous=True)
@@ -136,6 +138,7 @@ class SyncReport:
         retagged: runs of which only name or tags changed, because the studies did.
         unchanged: runs that were up to date.
         busy: runs that another process is writing now.
+        means: means of settings that were written or removed.
         damaged: one message per run whose result files cannot be read; it names the file.
     """
 
@@ -145,6 +148,7 @@ class SyncReport:
     retagged: int = 0
     unchanged: int = 0
     busy: int = 0
+    means: int = 0
     damaged: list[str] = field(default_factory=list)
 
 
@@ -154,6 +158,7 @@ def sync(
     runs: Mapping[str, Membership] | None = None,
     only: Collection[str] | None = None,
     descriptions: Mapping[str, str] | None = None,
+    means: Mapping[str, Sequence[View]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SyncReport:
     """Make the store show every finished run once, as in its result files.
@@ -163,6 +168,7 @@ def sync(
         runs: the studies that plan each run, by spec hash; None takes them from the stamp.
         only: spec hashes to look at; None takes every run in the results folder.
         descriptions: experiment name → description, of the experiments that must exist.
+        means: experiment name → all that it is to show, for the means of studies.
         progress: called with the number of runs done and the number of runs in all.
 
     Returns:
@@ -196,7 +202,25 @@ def sync(
                 setattr(report, change, getattr(report, change) + 1)
             if progress is not None:
                 progress(done, len(folders))
+        for name, views in (means or {}).items():
+            report.means += _show_means(results, client, experiment(client, name, results), views)
     return report
+
+
+def _show_means(results: Path, client: Any, experiment_id: str, views: Sequence[View]) -> int:
+    """Make an experiment show these runs and no others; return how many were changed."""
+    shown: dict[str, list[Any]] = {view.tags["hash"]: [] for view in views}
+    changed = 0
+    for run in active_runs(client, [experiment_id]):
+        if (present := shown.get(run.data.tags["hash"])) is None:
+            client.delete_run(run.info.run_id)
+            changed += 1
+        else:
+            present.append(run)
+    for view in views:
+        change = _update(results, client, experiment_id, view, shown[view.tags["hash"]])
+        changed += change in ("added", "replaced")
+    return changed
 
 
 def _membership_in_store(present: list[Any]) -> Membership:

@@ -1,0 +1,141 @@
+"""MLflow shows the means of a study's settings: those of the report's tables, and no others."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reporting_data import quickstart, run_row, write_csv, write_study
+
+from clipnoise.cli import main
+from clipnoise.report.export import to_csv
+from clipnoise.report.means import mean_views
+from clipnoise.report.records import read_runs
+from clipnoise.report.tables import build_table
+from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.tracking import write
+from clipnoise.tracking.store import open_store
+from clipnoise.tracking.view import View, means_of
+
+MEANS = means_of("quickstart")
+
+
+@pytest.fixture
+def collected(results: Path) -> Path:
+    """Return the folder of a study's runs.csv, below the results; one run of it diverged."""
+    folder = results / "studies" / "quickstart"
+    folder.mkdir(parents=True)
+    rows = quickstart()
+    rows[8] = run_row(**{**rows[8], "status": "diverged"})
+    _, runs, _ = write_study(results, rows)
+    runs.rename(folder / "runs.csv")
+    return folder
+
+
+def track(folder: Path) -> dict[str, Any]:
+    """Do what the workflow does after it has collected a study."""
+    results, out = folder.parents[1], folder / "tracked.json"
+    words = ["mlflow-sync", "--study", str(results / "quickstart.yaml"), "--results", str(results)]
+    words += ["--runs", str(folder / "runs.csv"), "--report", "reports/quickstart/report.pdf"]
+    assert main([*words, "--out", str(out)]) == 0
+    outcome: dict[str, Any] = json.loads(out.read_text())
+    assert outcome["error"] is None
+    return outcome
+
+
+def shown(results: Path) -> list[Any]:
+    client, _ = open_store(results, {})
+    found = client.get_experiment_by_name(MEANS)
+    return [] if found is None else write.active_runs(client, [found.experiment_id])
+
+
+def as_numbers(run: Any) -> tuple[float, float, float]:
+    names = ("mean/test_accuracy", "std/test_accuracy", "seeds/n")
+    mean, deviation, n = (run.data.metrics[name] for name in names)
+    return mean, deviation, n
+
+
+def test_the_means_are_exactly_those_of_the_tables(collected: Path) -> None:
+    assert track(collected)["means"] > 20
+    runs = read_runs(collected / "runs.csv")
+    wanted = {}
+    for panel in runs["panel"].unique():
+        for line in csv.DictReader(to_csv(build_table(runs, panel)).splitlines()):
+            budget = line["budget"].replace("eps=", "ε=")
+            place = (panel, line["dataset"], line["model"], budget, line["method"], line["label"])
+            wanted[place] = tuple(float(line[name]) for name in ("mean", "std", "n"))
+    found = {}
+    for run in shown(collected.parents[1]):
+        tags = run.data.tags
+        names = ("panel", "dataset", "model", "budget", "method", "label")
+        found[tuple(tags[name] for name in names)] = as_numbers(run)
+        assert tags["report"] == "reports/quickstart/report.pdf"
+    assert found == wanted
+
+
+def test_a_second_call_writes_nothing_and_changed_runs_rewrite_their_mean(collected: Path) -> None:
+    results = collected.parents[1]
+    track(collected)
+    before = {run.info.run_id for run in shown(results)}
+    assert track(collected)["means"] == 0
+    path = collected / "runs.csv"
+    rows = list(csv.DictReader(path.open()))
+    rows[0]["test_accuracy"] = "0.5"
+    write_csv(path, RUN_COLUMNS, rows)
+    assert track(collected)["means"] == 1
+    assert len(before - {run.info.run_id for run in shown(results)}) == 1
+    write_csv(path, RUN_COLUMNS, [row for row in rows if row["method"] != "dp-pmlf"])
+    track(collected)
+    assert "dp-pmlf" not in {run.data.tags["method"] for run in shown(results)}
+
+
+def test_a_lost_store_is_made_again_from_the_files_without_a_study(collected: Path) -> None:
+    results = collected.parents[1]
+    track(collected)
+    before = sorted(map(as_numbers, shown(results)))
+    (results / "mlflow.db").unlink()
+    assert main(["mlflow-sync", "--results", str(results)]) == 0
+    assert sorted(map(as_numbers, shown(results))) == before
+
+
+def test_a_table_of_runs_that_cannot_be_read_is_named(
+    collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    track(collected)
+    (collected / "runs.csv").write_text("study\nquickstart\n")
+    assert main(["mlflow-sync", "--results", str(collected.parents[1])]) == 1
+    assert f"{collected / 'runs.csv'}: no column" in capsys.readouterr().err
+
+
+def views(tmp_path: Path, *rows: dict[str, Any], warning: str = "") -> list[View]:
+    path = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)
+    return mean_views(read_runs(path), "study", "report.pdf", warning)
+
+
+def test_a_name_says_what_a_mean_does_not_hold(tmp_path: Path) -> None:
+    lost = [run_row(seed=seed, status="diverged" if seed else "completed") for seed in range(3)]
+    nominal = [run_row(method="dp-adam", claim="nominal", seed=seed) for seed in range(3)]
+    incomplete, other = views(tmp_path, *nominal, *lost)[::-1]
+    assert incomplete.name == "dp-sgd · logistic · digits · ε=1 (1/3 runs)"
+    assert incomplete.status == "FAILED"
+    assert other.name == "dp-adam · logistic · digits · ε=1 (nominal)"
+    (small, _) = views(tmp_path, *nominal, *lost, warning="Reduced")
+    assert "not evidence" in small.name
+    assert small.tags["warning"] == "Reduced"
+
+
+def test_a_non_private_mean_has_no_epsilon(tmp_path: Path) -> None:
+    (one,) = views(tmp_path, run_row(method="sgd", budget="non-private"))
+    (oracle,) = views(tmp_path, run_row(method="dp-adam-noiseless", claim="non-private"))
+    for view in (one, oracle):
+        assert not any(name.startswith("privacy/eps") for name, *_ in view.finals)
+
+
+def test_mlflow_lists_the_best_of_a_column_first(tmp_path: Path) -> None:
+    levels = {"dp-sgd": 0.7, "dp-adam": 0.9, "dp-adambc": 0.8}
+    rows = [run_row(method=name, test_accuracy=level) for name, level in levels.items()]
+    found = sorted(views(tmp_path, *rows), key=lambda view: view.started, reverse=True)
+    assert [view.tags["method"] for view in found] == ["dp-adam", "dp-adambc", "dp-sgd"]
