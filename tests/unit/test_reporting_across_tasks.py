@@ -12,6 +12,8 @@ from reporting_data import run_row, write_csv
 from scipy import stats
 
 from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.formats import ACCURACY
+from clipnoise.report.gaps import changes, gaps
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
@@ -25,7 +27,7 @@ from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
 
-KINDS = ("interquartile-means", "performance-profiles", "critical-differences")
+KINDS = ("interquartile-means", "performance-profiles", "critical-differences", "closed-gap")
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8, 21])
@@ -109,7 +111,10 @@ def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
         for budget in ("eps=1", "eps=8")
         for seed in range(5)
     ]
-    rows.append(run_row(method="sgd", dataset="set-0", budget="non-private"))
+    rows += [
+        run_row(method="sgd", dataset=f"set-{number}", budget="non-private", test_accuracy=0.9)
+        for number in range(datasets)
+    ]
     return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
 
 
@@ -128,6 +133,72 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
     runs.loc[runs["method"] == "dp-adam", ["status", "test_accuracy"]] = ["diverged", np.nan]
     runs.loc[runs["dataset"] == "set-1", ["status", "test_accuracy"]] = ["missing", np.nan]
     assert draw_figure(ReportItem(kind=kind, panel="comparison"), runs, runs)
+
+
+def accuracies(folder: Path, levels: dict[str, list[float]], panel: str = "comparison") -> Any:
+    """Return runs on two datasets at ε = 1; the levels of a method are those of its seeds."""
+    rows = [
+        run_row(
+            panel=panel,
+            method=method,
+            dataset=dataset,
+            budget="non-private" if method == "sgd" else "eps=1",
+            seed=seed,
+            **{"status": "diverged"} if level is None else {"test_accuracy": level},
+        )
+        for dataset in ("set-0", "set-1")
+        for method, values in levels.items()
+        for seed, level in enumerate(values)
+    ]
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+
+
+def test_the_closed_gap_is_0_for_the_baseline_and_1_where_nothing_is_lost(tmp_path: Path) -> None:
+    levels = {
+        "sgd": [0.9, 0.9],
+        "dp-sgd": [0.6, 0.8],
+        "dp-adam": [0.8, 1.0],
+        "dp-adambc": [0.5] * 2,
+    }
+    found = gaps(accuracies(tmp_path, levels), "eps=1", ACCURACY)
+    assert (found.tasks, found.left_out) == (2, ())
+    shares = {method: np.concatenate(values) for (method, _), values in found.shares.items()}
+    np.testing.assert_allclose(shares["dp-sgd"], 0, atol=1e-12)
+    np.testing.assert_allclose(shares["dp-adam"], 1)  # 0.2 better on each seed, the gap is 0.2
+    np.testing.assert_allclose(shares["dp-adambc"], [-0.5, -1.5] * 2)
+
+
+def test_a_task_whose_gap_is_small_or_unknown_is_left_out(tmp_path: Path) -> None:
+    near = accuracies(tmp_path, {"sgd": [0.81], "dp-sgd": [0.8], "dp-adam": [0.7]})
+    assert len(gaps(near, "eps=1", ACCURACY).left_out) == 2
+    without = accuracies(tmp_path, {"dp-sgd": [0.8], "dp-adam": [0.7]})
+    assert gaps(without, "eps=1", ACCURACY).shares == {}
+    diverged = accuracies(
+        tmp_path, {"sgd": [0.9, 0.9], "dp-sgd": [0.8, None], "dp-adam": [0.7] * 2}
+    )  # type: ignore[list-item]
+    assert gaps(diverged, "eps=1", ACCURACY).shares == {}
+
+
+def test_a_diverged_run_closes_less_of_the_gap_than_any_other(tmp_path: Path) -> None:
+    levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
+    shares = gaps(accuracies(tmp_path, levels), "eps=1", ACCURACY).shares
+    assert [list(task) for task in shares["dp-adam", "dp-adam"]] == [[1.0, -np.inf]] * 2
+
+
+def test_changes_are_paired_by_setting_and_seed(tmp_path: Path) -> None:
+    before = accuracies(tmp_path, {"dp-sgd": [0.6, 0.8, 0.1], "dp-adam": [0.5, 0.5, 0.5]})
+    after = accuracies(tmp_path, {"dp-sgd": [0.5, 0.9], "dp-adam": [0.4, 0.5]}, panel="other")
+    found = changes(after, before, ACCURACY)
+    place = ("set-0", "logistic", "eps=1")
+    assert found["dp-sgd", "dp-sgd"][place] == pytest.approx(0)
+    assert found["dp-adam", "dp-adam"][place] == pytest.approx(-0.05)
+
+
+def test_a_figure_of_changes_is_drawn(tmp_path: Path) -> None:
+    before = accuracies(tmp_path, {"dp-sgd": [0.6, 0.8], "dp-adam": [0.5, 0.5]})
+    after = accuracies(tmp_path, {"dp-sgd": [0.5, 0.9], "dp-adam": [0.4, 0.5]}, panel="other")
+    item = ReportItem(kind="changes", panel="other", against=("comparison",))
+    assert draw_figure(item, pd.concat([before, after]), after).startswith(b"<?xml")
 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:

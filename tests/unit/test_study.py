@@ -381,6 +381,14 @@ def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> 
     ]
 
 
+def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path) -> None:
+    changes = "kind: changes, against: {accounting: published}"
+    (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
+    assert (item.panel, item.against) == ("main-corrected", ("main",))
+    with pytest.raises(UserError, match=r"report.2.against: main has no panel with"):
+        load_study(multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none")))
+
+
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
     study = load_study(path)
@@ -400,6 +408,7 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
         ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
         ("{kind: table}", "{}", "report.1.each.1: give exactly one of kind and each"),
         ("kind: ablation", "kind: sweep", "`over` is required for sweeps"),
+        ("kind: ablation", "kind: changes", "`against` is required for changes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

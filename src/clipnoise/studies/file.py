@@ -39,12 +39,16 @@ Kind = Literal[
     "interquartile-means",
     "performance-profiles",
     "critical-differences",
+    "closed-gap",
+    "changes",
 ]
 SWEEPS = ("sweep", "momentum-sweep")
 RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
 TABLES = (*RESULTS, "moments-table")
 CURVES = ("curves", "accuracy-along-epsilon")
-TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon")  # may show several panels
+CHANGES = "changes"
+ACROSS = ("interquartile-means", "performance-profiles", "critical-differences", "closed-gap")
+TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES)  # may show several panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
     CurveMetric
@@ -95,12 +99,14 @@ class ReportItem(Shown):
         kind: how it is drawn.
         panel: the panel of the study that it shows.
         beside: further panels that the same table or figure shows.
+        against: the panel that each of its panels is compared with, in their order.
         titles: what titles call its panels, the first one's first.
     """
 
     kind: Kind
     panel: str
     beside: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -108,6 +114,8 @@ class ReportItem(Shown):
             raise ValueError("`over` is required for sweeps and not allowed otherwise")
         if self.metric and self.kind not in CURVES:
             raise ValueError("`metric` is allowed for curves only")
+        if bool(self.against) != (self.kind == CHANGES):
+            raise ValueError("`against` is required for changes and not allowed otherwise")
         if self.beside and self.kind not in TOGETHER:
             raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
         if self.costs and self.kind not in RESULTS:
@@ -139,6 +147,7 @@ class ReportEntry(Shown):
         panels: several panels; without `panel` and `panels`, every panel of the study.
         together: whether these panels share one table or figure.
         only: axis → the label of the option that is shown; of other axes all are.
+        against: axis → the label of the option whose panel each panel is compared with.
         each: entries that are repeated for every panel in turn, instead of a kind.
     """
 
@@ -147,6 +156,7 @@ class ReportEntry(Shown):
     panels: tuple[str, ...] = ()
     together: bool = False
     only: dict[str, str] = field(default_factory=dict)
+    against: dict[str, str] = field(default_factory=dict)
     each: tuple[ReportEntry, ...] = ()
 
     def __post_init__(self) -> None:
@@ -503,13 +513,30 @@ def _items(
                 replace(repeated, panel=family), members, path, f"{key}.each.{number}"
             )
         shown += members if entry.kind else []
-    if entry.together and shown:
-        yield _item(entry, shown, path, key)
-    else:
-        yield from (_item(entry, [member], path, key) for member in shown)
+    for together in [shown] if entry.together and shown else [[member] for member in shown]:
+        yield _item(
+            entry,
+            together,
+            [_other(one, entry, panels, path, key) for one in together] if entry.against else [],
+            path,
+            key,
+        )
 
 
-def _item(entry: ReportEntry, shown: list[NamedPanel], path: Path, key: str) -> ReportItem:
+def _other(
+    one: NamedPanel, entry: ReportEntry, panels: list[NamedPanel], path: Path, key: str
+) -> str:
+    """Return the name of the panel that a panel is compared with: it differs in some axes."""
+    options = {**one.options, **entry.against}
+    for other in panels:
+        if (other.family, other.options) == (one.family, options):
+            return other.name
+    raise UserError(f"{path}: {key}.against: {one.family} has no panel with {dict(entry.against)}.")
+
+
+def _item(
+    entry: ReportEntry, shown: list[NamedPanel], against: list[str], path: Path, key: str
+) -> ReportItem:
     panel, *others = shown
 
     def filled(text: str) -> str:
@@ -523,6 +550,7 @@ def _item(entry: ReportEntry, shown: list[NamedPanel], path: Path, key: str) -> 
     values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
     values |= {"kind": entry.kind, "panel": panel.name}
     values |= {"title": filled(entry.title), "caption": filled(entry.caption)}
+    values["against"] = tuple(against)
     if entry.together:
         values["beside"] = tuple(one.name for one in others)
         values["titles"] = tuple(one.titles["panel"] for one in shown)

@@ -1,4 +1,4 @@
-"""Figures across tasks: interquartile means, performance profiles, critical differences."""
+"""Figures across tasks: interquartile means, profiles, ranks, closed gaps and changes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import Metric, budget, count
+from clipnoise.report.gaps import changes, gaps
 from clipnoise.report.records import is_private
 from clipnoise.report.statistics import (
     Ranking,
@@ -22,6 +23,7 @@ from clipnoise.report.statistics import (
 )
 
 COLUMNS = 3
+SHARE = Metric("", "Closed gap", "%", 100.0, 1, higher_is_better=True)
 THRESHOLDS = 101
 
 
@@ -54,6 +56,49 @@ def _mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: 
     look = series.style
     ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
     ax.plot([metric.factor * value], [height], look.marker, color=look.colour, markersize=5)
+
+
+def draw_gaps(data: canvas.FigureData) -> Figure:
+    """Draw the interquartile mean of the closed share of the privacy gap, per budget."""
+    every, budgets = _subplots(data.runs)
+    found = [gaps(data.runs, str(rows["budget"].iloc[0]), data.metric) for _, rows in budgets]
+    titled = []
+    for (title, rows), one in zip(budgets, found, strict=True):
+        counted = f"{one.tasks - len(one.left_out)} of {count(one.tasks, 'task')}"
+        titled.append((f"{title.partition(',')[0]}, {counted}", rows))
+    figure, subplots = canvas.grid(titled, COLUMNS, height=0.9 + 0.22 * len(every), sharey=True)
+    for (ax, _), one in zip(subplots, found, strict=True):
+        ax.axvline(0, color=canvas.PALE, linewidth=0.8)
+        for height, series in enumerate(every):
+            scores = one.shares.get((series.method, series.label), [])
+            _mean(ax, height, series, scores, SHARE)
+        ax.set_xlabel("Closed gap (%)")
+        canvas.label_rows(ax, [series.title for series in every])
+    return figure
+
+
+def draw_changes(data: canvas.FigureData) -> Figure:
+    """Draw by how much each method changes from one panel to another: a tick for each task."""
+    every = canvas.series(data.runs[is_private(data.runs)])
+    found = changes(data.runs, data.reference, data.metric)
+    figure, axes = canvas.sheet(1, 1, height=0.9 + 0.22 * len(every))
+    ax = axes[0, 0]
+    ax.axvline(0, color=canvas.PALE, linewidth=0.8)
+    for height, series in enumerate(every):
+        values = list(found.get((series.method, series.label), {}).values())
+        finite = [data.metric.factor * value for value in values if np.isfinite(value)]
+        ax.plot(finite, [height] * len(finite), "|", color=canvas.PALE, markersize=7)
+        if finite and len(finite) == len(values):
+            look = series.style
+            ax.plot([np.mean(finite)], [height], look.marker, color=look.colour, markersize=5)
+        elif values:
+            words = f"diverged on {len(values) - len(finite)} of {len(values)}"
+            ax.text(
+                1.01, height, words, transform=ax.get_yaxis_transform(), fontsize=7, va="center"
+            )
+    ax.set_xlabel(f"Change in {data.metric.heading[0].lower()}{data.metric.heading[1:]}")
+    canvas.label_rows(ax, [series.title for series in every])
+    return figure
 
 
 def draw_profiles(data: canvas.FigureData) -> Figure:

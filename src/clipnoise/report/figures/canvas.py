@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, cast
 
@@ -70,6 +70,8 @@ class FigureData:
         runs: the panel's rows of runs.csv.
         curves: the panel's rows of curves.csv.
         metric: what runs are compared by.
+        reference: rows of runs.csv of the panels that these are compared with, where a figure
+            compares panels.
         over: the hyper-parameter of a sweep; empty for other kinds.
         shown: what curves show; empty takes the metric.
     """
@@ -77,6 +79,7 @@ class FigureData:
     runs: pd.DataFrame
     curves: pd.DataFrame
     metric: Metric
+    reference: pd.DataFrame = field(default_factory=pd.DataFrame)
     over: str = ""
     shown: tuple[Metric, ...] = ()
 

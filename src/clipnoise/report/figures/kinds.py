@@ -38,6 +38,8 @@ KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "interquartile-means": across_tasks.draw_means,
     "performance-profiles": across_tasks.draw_profiles,
     "critical-differences": across_tasks.draw_differences,
+    "closed-gap": across_tasks.draw_gaps,
+    "changes": across_tasks.draw_changes,
 }
 
 
@@ -64,6 +66,7 @@ def draw_figure(
     data = canvas.FigureData(
         runs=selected,
         curves=of_panels(points, item),
+        reference=runs[runs["panel"].isin(item.against)],
         metric=choose_metric(selected),
         over=item.over,
         shown=tuple(METRICS[name] for name in item.metrics),

@@ -41,7 +41,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
     "adadps-adam": (VERMILION, "v", DASHED),
-    "adadps-adagrad": (PINK, "v", DASHDOT),
+    "adadps-adagrad": (BLUE, "v", DASHDOT),
     "adadps-side": (WINE, "v", LONG),
     "adadps-ideal": (BLACK, "v", DOTTED),
     "dp2-rmsprop": (ORANGE, "X", DASHED),

@@ -1,0 +1,113 @@
+"""What methods gain over DP-SGD across tasks: the closed share of the privacy gap, and changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from clipnoise.report.costs import baseline_of
+from clipnoise.report.formats import Metric
+from clipnoise.report.records import is_private
+from clipnoise.report.statistics import Scores, closed_gap, paired_differences, sample
+
+FLOOR = 0.02  # of the metric: where privacy costs less, a share of it says nothing
+
+Key = tuple[str, str]  # method and label
+Task = tuple[str, str]  # dataset and model
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The share of the privacy gap that methods close at one budget.
+
+    Attributes:
+        shares: by method and label, an array over seeds for each task that it has runs on.
+        tasks: how many tasks there are.
+        left_out: the tasks that do not count, because the gap is below the floor, or not known.
+    """
+
+    shares: Mapping[Key, Scores]
+    tasks: int
+    left_out: tuple[Task, ...]
+
+
+def gaps(runs: pd.DataFrame, budget: str, metric: Metric) -> Gaps:
+    """Compute the closed share of the privacy gap of every method at a budget.
+
+    Args:
+        runs: rows of runs.csv, those without privacy among them.
+        budget: as in runs.csv.
+        metric: what runs are compared by.
+    """
+    private = runs[is_private(runs) & (runs["budget"] == budget)]
+    shares: dict[Key, list[np.ndarray]] = {}
+    left_out: list[Task] = []
+    tasks = list(private.groupby(["dataset", "model"], sort=False))
+    for (dataset, model), here in tasks:
+        task = (str(dataset), str(model))
+        place = (runs["dataset"] == dataset) & (runs["model"] == model)
+        found = _shares(here, runs[place & ~is_private(runs)], metric)
+        if not found:
+            left_out.append(task)
+        for key, values in found.items():
+            shares.setdefault(key, []).append(np.array(list(values.values())))
+    return Gaps(shares, len(tasks), tuple(left_out))
+
+
+def _shares(
+    private: pd.DataFrame, without: pd.DataFrame, metric: Metric
+) -> dict[Key, dict[int, float]]:
+    """Return the closed share on one task by seed; nothing where the gap is small or unknown."""
+    scores = {key: scored(rows, metric) for key, rows in _by_key(private)}
+    base = baseline_of(scores)
+    sign = 1.0 if metric.higher_is_better else -1.0
+    ceilings = [sign * sample(rows, metric).mean for _, rows in _by_key(without)]
+    ceiling = max((one for one in ceilings if math.isfinite(one)), default=math.nan)
+    level = float(np.mean(list(scores[base].values()))) if base and scores[base] else math.nan
+    if base is None or not FLOOR <= ceiling - level < math.inf:
+        return {}
+    return {key: closed_gap(values, scores[base], ceiling) for key, values in scores.items()}
+
+
+def _by_key(runs: pd.DataFrame) -> list[tuple[Key, pd.DataFrame]]:
+    groups = runs.groupby(["method", "label"], sort=False)
+    return [((str(method), str(label)), rows) for (method, label), rows in groups]
+
+
+def scored(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
+    """Return the score of each finished run by seed: higher is better, −∞ where it diverged."""
+    ended = runs[runs["status"].isin(["completed", "diverged"])]
+    done = (ended["status"] == "completed") & np.isfinite(ended[metric.column])
+    sign = 1.0 if metric.higher_is_better else -1.0
+    values = np.where(done, sign * ended[metric.column], -np.inf)
+    return dict(zip(ended["seed"].astype(int), values.tolist(), strict=True))
+
+
+def changes(
+    runs: pd.DataFrame, reference: pd.DataFrame, metric: Metric
+) -> dict[Key, dict[tuple[str, str, str], float]]:
+    """Return by how much methods are better in some panels than in others.
+
+    Args:
+        runs: rows of runs.csv of the panels.
+        reference: those of the panels that each is compared with.
+        metric: what runs are compared by.
+
+    Returns:
+        By method and label, then by dataset, model and budget: the mean difference over the seeds
+        that both have; −∞ where a run diverged in the first alone.
+    """
+    place = ["dataset", "model", "budget"]
+    found: dict[Key, dict[tuple[str, str, str], float]] = {}
+    for names, rows in runs.groupby(["method", "label", *place], sort=False):
+        method, label, *at = map(str, names)
+        same = (reference[["method", "label", *place]] == [method, label, *at]).all(axis=1)
+        pairs = paired_differences(scored(rows, metric), scored(reference[same], metric))
+        values = [value for value in pairs.values() if not math.isnan(value)]
+        if values:
+            found.setdefault((method, label), {})[at[0], at[1], at[2]] = float(np.mean(values))
+    return found
