@@ -27,7 +27,13 @@ from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import ReportItem
 
-KINDS = ("interquartile-means", "performance-profiles", "critical-differences", "closed-gap")
+KINDS = (
+    "interquartile-means",
+    "performance-profiles",
+    "critical-differences",
+    "closed-gap",
+    "best-of",
+)
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8, 21])

@@ -386,7 +386,9 @@ def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path)
     (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
     assert (item.panel, item.against) == ("main-corrected", ("main",))
     with pytest.raises(UserError, match=r"report.2.against: main has no panel with"):
-        load_study(multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none")))
+        load_study(
+            multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none"))
+        )
 
 
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:

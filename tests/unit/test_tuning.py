@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study, load_study, memberships
-from clipnoise.studies.tuning import Tune, choose, epsilon_with_tuning
+from clipnoise.studies.tuning import Tune, best_of, choose, epsilon_with_tuning
 
 GRID = {"learning_rate": [0.1, 1.0], "clip_norm": [1.0, 3.0]}
 TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
@@ -117,6 +119,35 @@ def test_a_run_may_multiply_what_was_chosen(tmp_path: Path) -> None:
     assert halved.tuning.key == plain.tuning.key  # one search
     assert halved.hash != plain.hash
     assert resolve(halved, made).hash == halved.hash
+
+
+def test_the_best_of_k_is_the_mean_over_every_draw_of_k() -> None:
+    scores = {0.1: (0.5, 0.45), 0.2: (0.7, 0.6), 0.3: (0.6, 0.9), 0.4: (0.2, 0.3)}
+    tried = tuple(
+        Tried(values={"learning_rate": rate}, mean=mean, n=1, planned=1, test=test)
+        for rate, (mean, test) in scores.items()
+    )
+    made = Choice(metric="validation_accuracy", choice=tried[1].values, tried=tried)
+    for k, found in enumerate(best_of(made), start=1):
+        draws = itertools.combinations(tried, k)
+        tests = [max(draw, key=lambda one: one.mean or 0).test or 0.0 for draw in draws]
+        assert found == pytest.approx(sum(tests) / len(tests))
+
+
+def test_the_best_of_k_is_unknown_where_all_of_the_k_may_have_diverged() -> None:
+    able = Tried(values={"learning_rate": 1.0}, mean=0.5, n=1, planned=1, test=0.4)
+    unable = [replace(able, values={"learning_rate": rate}, mean=None) for rate in (2.0, 3.0)]
+    made = Choice(metric="validation_accuracy", choice=able.values, tried=(able, *unable))
+    assert best_of(made) == [None, None, 0.4]
+
+
+def test_no_choice_depends_on_the_test_split() -> None:
+    runs = [summary(0.1, 0.5), summary(1.0, 0.7)]
+    for run, test in zip(runs, (0.9, 0.1), strict=True):
+        run["final"]["test_accuracy"] = test
+    made = choose(runs, ["learning_rate"], "validation_accuracy")
+    assert made.choice == {"learning_rate": 1.0}
+    assert [one.test for one in made.tried] == [0.9, 0.1]
 
 
 def test_axes_that_share_a_choice_are_tuned_together(tmp_path: Path) -> None:

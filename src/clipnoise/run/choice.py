@@ -24,6 +24,8 @@ class Tried:
         mean: the mean of the metric over its runs; None if the configuration cannot win.
         n: completed runs with a finite metric.
         planned: runs of the configuration.
+        test: the mean of the metric on the test split, for what reports say of the search. No
+            choice depends on it.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -32,6 +34,7 @@ class Tried:
     mean: float | None
     n: Natural
     planned: Count
+    test: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

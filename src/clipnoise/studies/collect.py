@@ -18,7 +18,7 @@ from clipnoise.run.results import FINAL, SUMMARY, RunFiles, read_run, run_folder
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
-from clipnoise.studies.tuning import epsilon_with_tuning
+from clipnoise.studies.tuning import best_of, epsilon_with_tuning
 
 PLACE = ("study", "panel", "dataset", "model", "method", "label")
 IDENTITY = (*PLACE, "budget", "epsilon", "seed", "hash")
@@ -182,7 +182,10 @@ def _tuning(
     known = None if math.isnan(epsilon) else epsilon
     best = [{"values": one.values, "score": one.mean} for one in choice.ranked[:2]]
     seeds = {spec.seed for spec in study.searches[run.spec.tuning.key].runs}
-    made = {"metric": choice.metric, "best": best, "edges": choice.edges, "seeds": len(seeds)}
+    made = {
+        **{"metric": choice.metric, "best": best, "edges": choice.edges, "seeds": len(seeds)},
+        "best_of": best_of(choice),
+    }
     return {
         "epsilon_with_tuning": known,
         "tuning_remark": choice.remark,

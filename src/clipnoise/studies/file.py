@@ -40,6 +40,7 @@ Kind = Literal[
     "performance-profiles",
     "critical-differences",
     "closed-gap",
+    "best-of",
     "changes",
 ]
 SWEEPS = ("sweep", "momentum-sweep")
@@ -47,7 +48,13 @@ RESULTS = ("table", "published")  # a panel's results, the second beside those o
 TABLES = (*RESULTS, "moments-table")
 CURVES = ("curves", "accuracy-along-epsilon")
 CHANGES = "changes"
-ACROSS = ("interquartile-means", "performance-profiles", "critical-differences", "closed-gap")
+ACROSS = (
+    "interquartile-means",
+    "performance-profiles",
+    "critical-differences",
+    "closed-gap",
+    "best-of",
+)
 TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES)  # may show several panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (

@@ -207,11 +207,37 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
     return replace(made, choice=(able or tried)[0].values, remark=remark)
 
 
+def best_of(choice: Choice) -> list[float | None]:
+    """Return what a search of k configurations finds on the test split, for k = 1, 2, … all.
+
+    It is the expected test metric of the configuration that is best on the validation split among
+    k that are drawn at random from those tried; None where it is not known, or where all of the k
+    may have diverged runs.
+    """
+    ranked, n = choice.ranked, len(choice.tried)
+    expected: list[float | None] = []
+    for k in range(1, n + 1):
+        if n - len(ranked) >= k or any(one.test is None for one in ranked[: n - k + 1]):
+            expected.append(None)
+            continue
+        # The one at place i is the best if the other k − 1 are among the n − 1 − i after it.
+        chances = [math.comb(n - 1 - place, k - 1) / math.comb(n, k) for place in range(n)]
+        expected.append(sum(p * (one.test or 0.0) for p, one in zip(chances, ranked, strict=False)))
+    return expected
+
+
 def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: Metric) -> Tried:
-    values_found = [run["final"].get(metric) for run in runs if run["status"] == "completed"]
-    finite = [value for value in values_found if value is not None and math.isfinite(value)]
-    mean = sum(finite) / len(finite) if len(finite) == len(runs) else None
-    return Tried(values=values, mean=mean, n=len(finite), planned=len(runs))
+    finite = _finite(runs, metric)
+    tested = _finite(runs, metric.replace("validation", "test"))
+    mean, test = (
+        sum(found) / len(found) if len(found) == len(runs) else None for found in (finite, tested)
+    )
+    return Tried(values=values, mean=mean, n=len(finite), planned=len(runs), test=test)
+
+
+def _finite(runs: Sequence[Summary], metric: str) -> list[float]:
+    found = [run["final"].get(metric) for run in runs if run["status"] == "completed"]
+    return [value for value in found if value is not None and math.isfinite(value)]
 
 
 def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -75,6 +77,30 @@ def draw_gaps(data: canvas.FigureData) -> Figure:
         ax.set_xlabel("Closed gap (%)")
         canvas.label_rows(ax, [series.title for series in every])
     return figure
+
+
+def draw_best_of(data: canvas.FigureData) -> Figure:
+    """Draw what a search of k configurations finds, on average over tasks, per budget."""
+    every, titled = _subplots(data.runs)
+    figure, subplots = canvas.grid(titled, COLUMNS, height=2.6, sharey=True)
+    for ax, runs in subplots:
+        for series in every:
+            found = _best_of(series.of(runs))
+            at = [k for k, value in enumerate(found, start=1) if np.isfinite(value)]
+            y = [data.metric.factor * found[k - 1] for k in at]
+            ax.plot(at, y, markersize=4, **series.style.options)
+        ax.set(xlabel="Configurations tried", ylabel=data.metric.heading)
+    canvas.legend(figure, every)
+    return figure
+
+
+def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the mean over tasks for each number of configurations; NaN where one is unknown."""
+    chosen = runs[runs["choice"] != ""].drop_duplicates(["dataset", "model"])
+    found = [json.loads(text)["best_of"] for text in chosen["choice"]]
+    shortest = min((len(one) for one in found), default=0)
+    table = np.array([one[:shortest] for one in found], dtype=np.float64)
+    return np.asarray(table.mean(axis=0)) if shortest else np.empty(0)
 
 
 def draw_changes(data: canvas.FigureData) -> Figure:

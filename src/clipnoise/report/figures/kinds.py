@@ -39,6 +39,7 @@ KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "performance-profiles": across_tasks.draw_profiles,
     "critical-differences": across_tasks.draw_differences,
     "closed-gap": across_tasks.draw_gaps,
+    "best-of": across_tasks.draw_best_of,
     "changes": across_tasks.draw_changes,
 }
 
