@@ -33,9 +33,11 @@ help: ## Print this list
 quickstart: $(READY) ## Run the embedded study, from digits to reports/quickstart/report.pdf
 	@$(IN_ENV) snakemake --cores $(CORES) $(ARGS)
 
+# One process more than there are cores, because some tests wait: for a cluster, a browser, a clock.
 .PHONY: test
-test: $(READY) ## Run the tests
-	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## Run the tests (ARGS="-m ''" for those that take minutes, too)
+	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -m "not long" --dist loadfile --no-loadscope-reorder \
+		-n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Check style, types and the workflow's form

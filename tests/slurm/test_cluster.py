@@ -297,9 +297,12 @@ def test_what_slurm_writes_when_it_ends_a_job_at_a_limit_is_recognised(
     story: Story, tmp_path: Path
 ) -> None:
     log = tmp_path / "run.log"
-    for limit, script in GREEDY.items():
-        words = ("--parsable", f"--output={tmp_path}/%j.log", "--mem=100", "--time=1")
-        job = cluster.output("sbatch", *words, f"--wrap={sys.executable} -c '{script}'")
+    words = ("--parsable", f"--output={tmp_path}/%j.log", "--mem=100", "--time=1")
+    submitted = {
+        limit: cluster.output("sbatch", *words, f"--wrap={sys.executable} -c '{script}'")
+        for limit, script in GREEDY.items()
+    }
+    for limit, job in submitted.items():
         log.write_text(f"2026-01-05 12:00:00,123 {describe_start({'SLURM_JOB_ID': job})}\n")
         ended = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT")
         shown = ("squeue", f"--jobs={job}", "--states=all", "--noheader", "--format=%T")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_workflow import BIN, ROOT, environment
+from workflows import BIN, ROOT, environment
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_workflow import command, environment, planned, rows, snakemake
+from workflows import command, environment, planned, rows, snakemake
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from captions import NUMBERED
 from pypdf import PdfReader
-from test_workflow import ROOT, planned, rows, snakemake
+from workflows import ROOT, planned, rows, run_planned, snakemake
 
 from clipnoise.methods.registry import method_class
 from clipnoise.studies.fidelity import fidelity_files, read_fidelity
@@ -93,7 +93,7 @@ def test_the_slice_builds_reports_that_carry_a_watermark(checkout: Path) -> None
     reports = [f"reports/{name}.pdf" for name in (*ARTEFACTS, REPRODUCTION)]
     reports.append(f"reports/{LEAGUE}/report.pdf")
     own = ("--snakefile", str(checkout / "Snakefile"))
-    snakemake(checkout, *reports, *own, "--config", "scale=smoke", timeout=1500)
+    run_planned(checkout, *reports, *own, "--config", "scale=smoke")
     for report in reports:
         for page in PdfReader(checkout / report).pages:
             assert "smoke run: not evidence" in page.extract_text()
