@@ -67,6 +67,16 @@ def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:
     assert said(frame(tmp_path, third))["verdict"] == "no difference found among 3"
 
 
+def test_of_many_settings_those_without_a_difference_are_counted_only(tmp_path: Path) -> None:
+    same = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": SIMILAR})
+    many = [same.assign(dataset=f"set-{number}") for number in range(30)]
+    found = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER})
+    data = verdict_data(pd.concat([*many, found]), "")
+    assert len(data["table"]["rows"]) == 1
+    assert data["summary"].startswith("In 1 of 31 settings")
+    assert dict(data["notes"])["Not listed."] == "30 settings where no difference was found."
+
+
 def test_those_that_cannot_be_told_from_the_highest_mean_are_named(tmp_path: Path) -> None:
     close = tuple(value + off for value, off in zip(BETTER, (-4, 3, 5, -6, 1), strict=True))
     row = said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER, "dp-pmlf": close}))

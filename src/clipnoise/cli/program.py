@@ -25,7 +25,7 @@ USERS = _files(
     new="new",
     privacy="account calibrate",
     reports="partial-report",
-    studies="check schema status",
+    studies="check schema status verify",
     train="replay train",
 )
 WORKFLOW = _files(

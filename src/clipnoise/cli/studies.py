@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from json import dumps
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.fields import Natural, to_plain
+from clipnoise.fields import Count, Natural, to_plain
 from clipnoise.files import read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
@@ -177,6 +178,42 @@ def _study_mapping(study: StudyStatus) -> dict[str, Any]:
         "seconds_left": study.time_left,
         "each": runs,
     }
+
+
+@options.command()
+def verify(
+    study: Annotated[str, options.ARGUMENT],
+    runs: Annotated[Count, "How many of its finished runs to repeat."] = 10,
+    config: Annotated[Path, "Sets scale and folders."] = Path("config.yaml"),
+    draw: Annotated[int | None, "Seed of the draw; by default another one each time."] = None,
+) -> int:
+    """Repeat finished runs of STUDY, drawn at random, and compare every number.
+
+    Losses, accuracies and ε must be equal to the last bit; times and memory may differ. The exit
+    code is 1 if a run gives another number. Nothing in the results folder is changed.
+    """
+    from clipnoise.run.verify import repeat, repeatable
+
+    plan, root = _planned(config, [study])
+    results, planned = root / plan.config.results, plan.study(study)
+    specs = [run.spec for run in planned.runs]
+    specs += [spec for search in planned.searches.values() for spec in search.runs]
+    finished = [
+        one for one in {spec.hash: spec for spec in specs}.values() if repeatable(results, one)
+    ]
+    if not finished:
+        raise UserError(f"{results}: {study} has no completed run that could be repeated.")
+    drawn = random.Random(draw).sample(finished, min(runs, len(finished)))
+    folders = {"cache": root / plan.config.cache, "weights": root / plan.config.weights}
+    unequal = 0
+    for spec in drawn:
+        different = repeat(spec, results=results, **folders, device=plan.config.device)
+        unequal += bool(different)
+        print(f"{'DIFFERENT' if different else 'equal'}: {spec.folder}", flush=True)
+        for name, (before, now) in different.items():
+            print(f"    {name}: {before} before, {now} now")
+    print(f"{len(drawn) - unequal} of {len(drawn)} runs repeated bit for bit, of {len(finished)}")
+    return 1 if unequal else 0
 
 
 @options.command()

@@ -20,7 +20,7 @@ from clipnoise.report.records import STATUSES, of_panels
 from clipnoise.report.tables import TEST, build_table, table_notes
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
-from clipnoise.studies.file import ReportItem
+from clipnoise.studies.file import RESULTS, ReportItem
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
 TITLES = {  # of items that have none
@@ -74,7 +74,7 @@ def document(
         "watermark": study.scale.watermark,
         "claim": headline(distinct),
         "summary": _summary(distinct),
-        "verdict": verdict_data(runs, study.scale.watermark),
+        "verdict": verdict_data(_judged(study, runs), study.scale.watermark),
         "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
@@ -88,6 +88,12 @@ def document(
         "provenance": _provenance(distinct),
         "open-settings": open_settings(study.name, published),
     }
+
+
+def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the panels whose results a report has as a table; all if it has none."""
+    shown = {panel for item in study.report if item.kind in RESULTS for panel in item.panels}
+    return runs[runs["panel"].isin(shown)] if shown else runs
 
 
 def _results(

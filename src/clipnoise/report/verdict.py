@@ -34,6 +34,7 @@ HEADS = (
     *("panel", "dataset", "model", "budget", "metric", "highest mean", "verdict"),
     *(f"over {BASELINE}", "over the next best", f"time ÷ {BASELINE}", "hyper-parameters"),
 )
+VERDICT = HEADS.index("verdict")
 DATA_HEADS = (
     *("dataset", "model", "parameters", "training", "validation", "test examples"),
     "standard error of a test accuracy",
@@ -46,6 +47,7 @@ WITHHELD = {
     "alone": "none: nothing comparable beside it",
 }
 NAMED = 3  # methods that a verdict names one by one
+MANY = 24  # settings, of which page one lists those with a difference only
 GIVEN = "given"
 METHOD = (
     "A method is called best if it differs from every other one of its setting in a two-sided "
@@ -78,7 +80,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     """Return the verdict of a study as plain data for the PDF template.
 
     Args:
-        runs: runs.csv.
+        runs: rows of runs.csv of the panels to judge.
         watermark: that of the report; where there is one, no verdict is given.
 
     Returns:
@@ -97,7 +99,11 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     if not rows:
         return {"summary": "", "table": compact(HEADS, []), "data": compact([], []), "notes": []}
     claiming = private[private["claim"] != NON_PRIVATE]
+    same = [row for row in rows if row[VERDICT][0].startswith(NO_DIFFERENCE)]
+    listed = [row for row in rows if row not in same] if len(rows) > MANY else rows
+    hidden = count(len(rows) - len(listed), "setting")
     notes = [
+        ("Not listed.", f"{hidden} where no difference was found." if listed != rows else ""),
         ("Audit.", audit_note(claiming) if len(claiming) else "No method claims an ε."),
         ("Time.", f"{TIME} {HELD_UP if contended(private) else ''}"),
         ("Hyper-parameters.", CHOICES),
@@ -106,7 +112,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     ]
     return {
         "summary": _summary(rows, watermark),
-        "table": compact(HEADS, rows, implied=IMPLIED),
+        "table": compact(HEADS, listed, implied=IMPLIED),
         "data": compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
         "notes": [[head, text] for head, text in notes if text],
     }
@@ -191,7 +197,7 @@ def _summary(rows: list[Cells], watermark: str) -> str:
     """Return how many settings have a best method, in a sentence."""
     if watermark:
         return f"No verdict: {watermark}."
-    words = [row[HEADS.index("verdict")][0] for row in rows]
+    words = [row[VERDICT][0] for row in rows]
     best = sum(word.startswith(f"{BEST} ") for word in words)
     none = sum(word.startswith("none") for word in words)
     judged = count(len(rows) - none, "setting")
