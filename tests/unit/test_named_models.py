@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
-import transformers
 import yaml
 from safetensors.torch import save_file
 from web_server import Site, serve
@@ -51,6 +49,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def save(weights: Path, family: str, name: str = "mine", **options: Any) -> dict[str, Any]:
     """Write a small encoder as transformers does; return its tensors."""
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **{**FAMILIES[family], **options})
     network = transformers.AutoModel.from_config(config)
@@ -145,6 +145,8 @@ IMAGES = Signature("image", (3, 32, 32), 10)
 
 
 def save_timm(weights: Path, name: str = "test_vit") -> dict[str, torch.Tensor]:
+    import timm
+
     torch.manual_seed(3)
     tensors = {key: torch.randn_like(x) for key, x in timm.create_model(name).state_dict().items()}
     folder = weights / "timm" / name

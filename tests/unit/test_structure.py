@@ -178,6 +178,16 @@ def test_listing_the_plug_ins_loads_nothing_heavy() -> None:
     assert not loaded_by(code) & HEAVY
 
 
+def test_planning_the_papers_loads_no_library_that_computes_or_draws() -> None:
+    code = f"""
+from pathlib import Path
+from clipnoise.papers.base import experiments, fingerprint
+for name in experiments():
+    fingerprint(name, Path({str(ROOT)!r}) / f"workflow/reproductions/{{name}}.yaml")
+"""
+    assert not loaded_by(code) & {"torch", "scipy", "pandas", "matplotlib", "seaborn"}
+
+
 def test_listing_the_commands_loads_nothing_heavy() -> None:
     assert not loaded_by("from clipnoise.cli import main; main(['--all'])") & HEAVY
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import unknown
 from clipnoise.papers.base import Experiment, Results
-from clipnoise.report.claims import claim_row, quantity_found
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import duration, significant
-from clipnoise.report.pdf import typeset
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.study import PUBLISHED
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SMALLER = (
     "This run is smaller than what is described below: the first settings at the end replace those "
@@ -45,6 +42,9 @@ def build(
     Raises:
         UserError: a table or the template is missing.
     """
+    from clipnoise.report.figures import canvas
+    from clipnoise.report.pdf import typeset
+
     settings = results.folder / "settings.yaml"
     with tempfile.TemporaryDirectory() as name, canvas.look():
         images: dict[str, Path] = {}
@@ -73,6 +73,8 @@ def build(
 
 
 def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, Any]]:
+    from clipnoise.report.claims import claim_row, quantity_found
+
     rows = []
     known = results.comparison.index
     for claim in experiment.claims:
@@ -137,6 +139,8 @@ def panels(
         The figure, and for each group its axes, its values of `by` and its rows, in the order of
         the table.
     """
+    from clipnoise.report.figures import canvas
+
     groups = list(table.groupby(by, sort=False))
     figure, axes = canvas.sheet(1, len(groups), height=height, **options)
     return figure, [(ax, key, rows) for ax, (key, rows) in zip(axes.flat, groups, strict=True)]
@@ -152,6 +156,8 @@ def logarithmic(ax: Axes, *names: str) -> None:
 
     Figures here have no math markup.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     for name in names:
         ax.set(**{f"{name}scale": "log"})
         axis = ax.xaxis if name == "x" else ax.yaxis

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
@@ -22,12 +20,12 @@ from clipnoise.papers.base import (
 )
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
 from clipnoise.papers.trials import MethodOptions, Trials
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import COLOURS, style
 from clipnoise.report.formats import decimal
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from torch import Tensor
 
 TRUTH = "ground truth"
@@ -267,6 +265,8 @@ class SparseAdaGrad(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         figure, axes = canvas.sheet(1, 2, height=2.9)
         _draw_rates(axes[0, 0], results)
         _draw_readings(axes[0, 1], results)
@@ -344,6 +344,8 @@ def _draw_rates(ax: Axes, results: Results) -> None:
 
 
 def _draw_readings(ax: Axes, results: Results) -> None:
+    from clipnoise.report.figures import canvas
+
     places = range(len(LOOKS))
     published = [results.published(f"excess, {name}, {LUCKY}") for name in LOOKS]
     ax.scatter(published, places, marker="|", s=160, color=canvas.INK, label="published")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE
 
 RATIO = "RMSE of BandMF relative to independent noise at the same σ"
@@ -103,6 +102,8 @@ class NoiseHeader(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         table = results.table("data")
         figure, axes = canvas.sheet(1, 2, height=1.6)
         labels = {"epsilon": "ε at δ = 1e-7", "relative_rmse": "RMSE, relative"}

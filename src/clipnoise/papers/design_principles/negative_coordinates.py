@@ -12,7 +12,6 @@ from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import COLOURS, MARKERS
 from clipnoise.seeds import generator
 
@@ -155,6 +154,8 @@ class NegativeCoordinates(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         table = results.table("data")
         figure, drawn = panels(table, ["method", "gradient"], height=2.6, sharey=True)
         for ax, (method, gradient), rows in drawn:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-import pandas as pd
-
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import (
@@ -23,12 +21,12 @@ from clipnoise.papers.base import (
 )
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials, choice_text, combinations
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
 Curvature = tuple[float, float]
@@ -230,6 +228,8 @@ class Quadratic(Experiment):
 
 
 def _draw_paths(results: Results) -> Drawing:
+    from clipnoise.report.figures import canvas
+
     figure, axes = canvas.sheet(2, 2, height=2.6)
     for row, name, x, y in ((0, "trajectories", "x", "y"), (1, "curves", "step", "loss")):
         groups = results.table(name).groupby(["c_x", "c_y"], sort=False)
@@ -251,6 +251,8 @@ def _draw_paths(results: Results) -> Drawing:
 
 
 def _draw_rates(table: pd.DataFrame) -> Drawing:
+    from clipnoise.report.figures import canvas
+
     figure, drawn = panels(table, ["c_x", "c_y"], height=2.4)
     for ax, (c_x, c_y), rows in drawn:
         places = range(len(rows))

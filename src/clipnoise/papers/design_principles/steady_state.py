@@ -11,7 +11,6 @@ from clipnoise.fields import Count, Fraction, Positive, Probability
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
 from clipnoise.papers.report import draw_line, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
 from clipnoise.seeds import generator
 
@@ -111,6 +110,8 @@ class SteadyState(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         table = results.table("data")
         figure, drawn = panels(table, ["method", "gradient"], height=2.2)
         for ax, (method, gradient), rows in drawn:

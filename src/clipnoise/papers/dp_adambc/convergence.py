@@ -20,7 +20,6 @@ from clipnoise.papers.base import (
     Section,
 )
 from clipnoise.papers.report import draw_line, logarithmic, panels
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
 from clipnoise.seeds import derive
@@ -238,6 +237,8 @@ class ConvergenceBounds(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         table = results.table("data").melt(id_vars=["step", "way"], var_name="quantity")
         figure, drawn = panels(table, "quantity", height=2.5)
         for ax, quantity, rows in drawn:

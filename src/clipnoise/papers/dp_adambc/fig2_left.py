@@ -10,7 +10,6 @@ from clipnoise.fields import Count, Decay, Positive
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGDM
 from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import style
 
 CURVES = {"asymptote, small Φ": "dp-adambc", "asymptote, large Φ": "dp-adam"}
@@ -84,6 +83,8 @@ class ImpliedSchedule(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         table = results.table("data")
         figure, axes = canvas.sheet(1, 2, height=2.3)
         for ax, (name, look) in zip(axes.flat, CURVES.items(), strict=True):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from clipnoise.core.state import State
@@ -24,10 +24,12 @@ from clipnoise.papers.base import (
     Row,
 )
 from clipnoise.papers.report import legend_below, logarithmic, panels
-from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import MARKERS, style
 from clipnoise.report.formats import decimal, significant
 from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SLICE = 2**16  # coordinates simulated at once: three float32 buffers that stay in the cache
 LOOKS = ("dp-adambc", "dp-adam", "dp-rmsprop", "stp-adam")  # methods whose colours a panel takes
@@ -244,6 +246,8 @@ class SecondMomentBounds(Experiment):
 
     @staticmethod
     def figures(results: Results) -> list[Drawing]:
+        from clipnoise.report.figures import canvas
+
         def published(row: pd.Series) -> float:
             cell = f"Table {row['table']}, C = {row['clip_norm']:g}, α = {row['alpha']:.2f}"
             return results.published(f"{cell}, t = {row['step']}, {row['way']}")
