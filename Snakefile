@@ -72,7 +72,7 @@ onstart:
     for study in plan.read:
         time = outlook(study, Path(RESULTS), workflow.cores or 1)
         logger.info(f"{study.experiment}: {time}", extra={"kinds": kinds})
-    shell("{plan.open_store}")
+    or_exit(lambda: shell("{plan.open_store}"))
 
 
 wildcard_constraints:

@@ -28,6 +28,7 @@ from clipnoise.models.hub import HuggingFace, Timm
 from clipnoise.models.language import TinyBert
 from clipnoise.run.job import is_finished, run_job
 from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.studies.plan import Plan
 
 TEXTS = Signature("tokens", (12,), 3, vocabulary=50)
 SIZES = {
@@ -242,6 +243,39 @@ def test_a_run_records_the_checksum_of_its_weights_and_is_repeated_with_others(
     assert pinned.hash != run.hash
     with pytest.raises(UserError, match=r"but model\.sha256 is 000"):
         run_job(pinned, None, **places, weights=weights, device="cpu")
+
+
+def test_a_run_is_planned_again_when_the_weights_of_its_model_change(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    study = {
+        "title": "Mails",
+        "panels": {
+            "main": {
+                "datasets": [DATA],
+                "models": [{"id": "tiny-bert", "layers": 2, "width": 16, "heads": 2}, "lstm"],
+                "methods": [{"id": "sgd", "learning_rate": 0.1}],
+                "seeds": [1],
+                "training": {"expected_batch_size": 10, "steps": 2},
+            }
+        },
+        "report": [],
+    }
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "mails.yaml").write_text(yaml.safe_dump(study))
+
+    def planned() -> dict[str, str]:
+        values = {"studies": ["mails"], "weights": str(weights)}
+        plan = Plan.from_values(values, tmp_path / "studies")
+        runs = [run.spec for run in plan.study("mails").runs]
+        return {run.model.id: plan.fingerprint(run.hash) for run in runs}
+
+    without = planned()
+    save(weights, "bert", "tiny-bert", intermediate_size=64)
+    first = planned()
+    save(weights, "bert", "tiny-bert", intermediate_size=64, initializer_range=0.5)
+    second = planned()
+    assert without["lstm"] == first["lstm"] == second["lstm"]
+    assert len({without["tiny-bert"], first["tiny-bert"], second["tiny-bert"]}) == 3
 
 
 def test_a_run_trains_a_model_that_a_folder_names(

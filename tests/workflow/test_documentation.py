@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -25,11 +26,14 @@ from clipnoise.data.own import Own
 from clipnoise.data.signature import Signature
 from clipnoise.fields import parse
 from clipnoise.models.base import model_class
+from clipnoise.report.records import read_runs
+from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.study import load_study
 
 pytestmark = pytest.mark.workflow
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 SERVERS = ("clipnoise mlflow-ui", "mlflow ")  # opened in a browser by tests of their own
 EVERY_PAPER = "snakemake --cores all reports/all.pdf"
 LONG = (
@@ -79,6 +83,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "workflow" / "studies" / "mine.yaml").write_text(study)
     (table,) = blocks(ROOT / "docs" / "studies.md", "csv")
     (folder / "reports" / "published" / "mine.csv").write_text(table)
+    (study,) = blocks(TUTORIAL, "yaml")
+    (folder / "workflow" / "studies" / "clinic.yaml").write_text(study)
+    run([sys.executable, "-c", blocks(TUTORIAL, "python")[0]], folder)
     write_raw(folder / "data", "mnist")
     write_examples(folder)
     write_models(folder / "weights")
@@ -145,7 +152,7 @@ def test_a_long_command_of_a_page_works(command: str, checkout: Path) -> None:
 
 def remove_own(checkout: Path) -> None:
     """Remove the data that pages describe, as no page has done so yet."""
-    for name in ("patients", "mails", "sessions", "photos"):
+    for name in ("patients", "mails", "sessions", "photos", "clinic"):
         shutil.rmtree(checkout / "data" / "raw" / name, ignore_errors=True)
 
 
@@ -174,6 +181,30 @@ def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     assert f"data/{dataset.prepared}/manifest.json" in planned
     run(["clipnoise", "data", "prepare", *shlex.split(dataset.invocation)], checkout)
     assert len(dataset.load(checkout / "data").train) == dataset.sizes()["train"]
+
+
+def test_the_tutorial_leads_from_a_csv_file_to_the_verdict_that_it_shows(checkout: Path) -> None:
+    remove_own(checkout)
+    describe, check, train, *_ = map(shlex.split, commands(TUTORIAL))
+    study = yaml.safe_load(blocks(TUTORIAL, "yaml")[0])
+    (dataset,) = study["panels"]["comparison"]["datasets"]
+    assert dataset.pop("label") == "clinic"
+    assert yaml.safe_load(run(describe, checkout)) == {"datasets": [dataset]}
+    assert run(check, checkout) == blocks(TUTORIAL, "text")[1]
+    run([*train[:2], "1", *train[3:]], checkout)
+    runs = read_runs(checkout / "results" / "studies" / "clinic" / "runs.csv")
+    verdict = verdict_data(runs, "")
+    page = TUTORIAL.read_text()
+    assert f"> {verdict['summary']}\n" in page
+    table = (checkout / "reports" / "clinic" / "tables" / "comparison.md").read_text()
+    shown, made = (re.findall(r"\*?\d+\.\d\d ± \d\.\d\d\*?", text) for text in (page, table))
+    assert len(made) == 3
+    for one, other in zip(shown, made, strict=True):  # another processor may round differently
+        assert float(one.strip("*").split()[0]) == pytest.approx(
+            float(other.strip("*").split()[0]), abs=1.0
+        )
+    assert "no difference found among 3" in json.dumps(verdict["table"])
+    assert (checkout / "reports" / "clinic" / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_named_models_are_described_as_the_page_says_and_built(checkout: Path) -> None:

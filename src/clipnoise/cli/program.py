@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Iterable
@@ -56,6 +57,7 @@ class LazyGroup(CommandGroup):
         return shown
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest allowed file
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
@@ -98,6 +100,19 @@ def run(words: list[str]) -> int:
         message = error.format_message() if isinstance(error, click.ClickException) else error
         print(f"{' '.join(called)}: {message}", file=sys.stderr)
         return 2
+    except (MemoryError, OSError) as error:
+        if not isinstance(error, MemoryError) and error.errno not in FULL:
+            raise
+        print(f"{' '.join(called)}: {_no_room(error)}", file=sys.stderr)
+        return 1
     except click.Abort:
         return 130  # interrupted, as a shell reports it
     return int(code or 0)
+
+
+def _no_room(error: MemoryError | OSError) -> str:
+    """Say in a line that memory or a disk is full."""
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory. {error}".rstrip()
+    file = f" {error.filename}" if error.filename else ""
+    return f"the disk or its quota is full: cannot write{file} ({error.strerror})."

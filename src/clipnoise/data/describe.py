@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -211,8 +212,13 @@ def cut_off(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
     count = len(next(iter(table.values()))) if isinstance(table, dict) else len(table)
     order = np.random.default_rng(0).permutation(count)
     tested = round(share * count)
-    for part, rows in zip(parts, (order[tested:], order[:tested]), strict=True):
-        _write_rows(table, np.sort(rows), part)
+    with tempfile.TemporaryDirectory(
+        dir=folder, prefix="."
+    ) as unfinished:  # or half a file may stay
+        for part, rows in zip(parts, (order[tested:], order[:tested]), strict=True):
+            _write_rows(table, np.sort(rows), Path(unfinished, part.name))
+        for part in parts:
+            Path(unfinished, part.name).replace(part)
     return parts[0], parts[1]
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import re
 import zipfile
 import zlib
@@ -400,13 +401,28 @@ def read_columns(path: Path, names: tuple[str, ...] | None = None) -> dict[str, 
     return (_read_npz if path.suffix == ".npz" else _read_table)(path, names)
 
 
+BROKEN = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
 def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             chosen = _known("array", names, archive.files, path)
+            _require_memory(path, archive.zip)
             return {name: np.atleast_1d(archive[name]) for name in chosen}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (*BROKEN, MemoryError) as error:
         raise UserError(f"{path}: truncated, damaged or not of plain arrays ({error}).") from None
+
+
+def _require_memory(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse an archive, before it is read, that unpacks to more than the machine's memory."""
+    unpacked = sum(member.file_size for member in archive.infolist())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if unpacked > memory:
+        raise UserError(
+            f"{path}: unpacks to {unpacked / 1e9:,.1f} GB, but this machine has "
+            f"{memory / 1e9:,.1f} GB of memory."
+        )
 
 
 def _read_table(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:

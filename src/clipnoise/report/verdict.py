@@ -200,13 +200,13 @@ def _summary(rows: list[Cells], watermark: str) -> str:
     words = [row[VERDICT][0] for row in rows]
     best = sum(word.startswith(f"{BEST} ") for word in words)
     none = sum(word.startswith("none") for word in words)
-    judged = count(len(rows) - none, "setting")
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
     if none == len(rows):
         return left.strip()
-    if not best:
-        return f"In none of {judged} is one method shown to be better than all others.{left}"
-    return f"In {best} of {judged} one method is shown to be better than all others.{left}"
+    shown, judged = "one method is shown to be better than all others", len(rows) - none
+    if judged == 1:
+        return f"In one setting {shown if best else shown.replace('one', 'no', 1)}.{left}"
+    return f"In {best or 'none'} of {judged} settings {shown}.{left}"
 
 
 def _data(runs: pd.DataFrame) -> Iterator[Cells]:

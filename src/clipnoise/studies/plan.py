@@ -21,6 +21,8 @@ from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import require_writable
+from clipnoise.models.base import Model
+from clipnoise.models.pretrained import tensors_digest
 from clipnoise.plugins import plugins, use_folder
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
@@ -67,6 +69,7 @@ class Plan:
     _searches: dict[str, Search] = field(default_factory=dict)
     _budgets: dict[str, Budget] = field(default_factory=dict)
     _datasets: dict[str, Dataset] = field(default_factory=dict)
+    _weights: dict[Model, str] = field(default_factory=dict)
 
     @classmethod
     def from_values(
@@ -193,11 +196,17 @@ class Plan:
         return {"data": list(datasets), "calibration": calibrations, "choice": choice}
 
     def fingerprint(self, run_hash: str) -> str:
-        """Return the fingerprint of the code that can change a run.
+        """Return the fingerprint of the code, and of the weights if there are any, behind a run.
 
         Only the process that plans jobs compares it; a job on a node starts sooner without.
         """
-        return fingerprint(self.run(run_hash)) if self.plans_jobs else ""
+        if not self.plans_jobs:
+            return ""
+        run = self.run(run_hash)
+        if run.model not in self._weights:
+            weights = tensors_digest(run.model, Path(self.config.weights))
+            self._weights[run.model] = "".join(f"-{digest[:12]}" for digest in weights.values())
+        return fingerprint(run) + self._weights[run.model]
 
     def priority(self, run_hash: str) -> int:
         """Return how early a run is started: the longest first, so that no core waits for another.

@@ -133,7 +133,8 @@ def finished_view(folder: Path, membership: Membership) -> View:
     if files is None:
         raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
     summary = files.summary
-    started, finished = _milliseconds(summary["started"]), _milliseconds(summary["finished"])
+    started = _milliseconds(summary["started"])
+    finished = max(started, _milliseconds(summary["finished"]))  # the clock may have been set back
     planned = planned_view(summary["spec"], summary["hash"], membership, started)
     commit = summary.get("git_commit") or "unknown"
     tags = {
