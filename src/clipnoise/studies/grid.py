@@ -168,7 +168,7 @@ class PanelGrid:
     def _planned(self) -> Iterator[PlannedRun]:
         searches: dict[tuple[Any, ...], Search] = {}
         for setting in self._settings:
-            spec = self._spec(setting, {})
+            spec, tuning = self._spec(setting, {}), None
             if setting.tune is not None:
                 searched = setting.searched
                 axes = (str(getattr(searched, axis)) for axis in setting.tune.per)
@@ -177,20 +177,29 @@ class PanelGrid:
                     searches[place] = self._search(searched, setting.tune)
                 search = searches[place]
                 self.searches[search.key] = search
-                spec = replace(spec, tuning=search.tuning(setting.tune.times))
+                tuning = search.tuning(setting.tune.times)
             for seed in self._panel.seeds[: self._scale.seeds]:
                 names = (called(setting.dataset), called(setting.model))
-                seeded = replace(spec, seed=seed)
+                seeded = replace(spec, seed=seed, tuning=tuning)
                 yield PlannedRun(seeded, self._name, setting.label, *names, setting.tune)
 
-    def _spec(self, setting: Setting, configuration: Mapping[str, Any]) -> RunSpec:
-        """Return the run of a setting with one configuration of what is tuned."""
+    def _spec(
+        self, setting: Setting, configuration: Mapping[str, Any], *, tunes: bool = False
+    ) -> RunSpec:
+        """Return the run of a setting with one configuration of what is tuned, at the first seed.
+
+        A run that tunes has no diagnostics, so that studies with and without them share it.
+        """
+        seeds = self._panel.seeds
         if setting.tune is not None and not configuration:
             configuration = setting.tune.configurations(1)[0]
         method = {name: value for name, value in configuration.items() if name not in TRAINING}
         training = {name: value for name, value in configuration.items() if name in TRAINING}
         if "epochs" in training or "steps" in training:  # instead of those of the panel
             training = {"epochs": None, "steps": None, **training}
+        if tunes:
+            training["diagnostics"] = False
+            seeds = seeds if setting.tune is None else setting.tune.seeds
         kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
@@ -200,7 +209,7 @@ class PanelGrid:
             "method": self._scale.method({**setting.values, **method}, setting.label),
             "privacy": privacy if example(kind).query.draws else None,
             "training": self._scale.batches({**self._panel.training, **training}),
-            "seed": self._panel.seeds[0],
+            "seed": seeds[0],
         }
         public = self._panel.public
         if public is not None:
@@ -210,10 +219,7 @@ class PanelGrid:
         return self._scale.shortened(spec)
 
     def _search(self, setting: Setting, tune: Tune) -> Search:
-        """Plan the runs that tune a setting, and the settings that share its choice.
-
-        They have no diagnostics, so that studies with and without diagnostics share them.
-        """
+        """Plan the runs that tune a setting, and the settings that share its choice."""
         sharing: list[Setting] = []
         for other in (one.searched for one in self._settings):
             if other.shares(setting, tune.per) and other not in sharing:
@@ -225,8 +231,8 @@ class PanelGrid:
             )
         configurations = tuple(
             tuple(
-                replace(spec, seed=seed, training=replace(spec.training, diagnostics=False))
-                for spec in (self._spec(other, values) for other in sharing)
+                spec if seed == spec.seed else replace(spec, seed=seed)
+                for spec in (self._spec(other, values, tunes=True) for other in sharing)
                 for seed in tune.seeds[: self._scale.tuning_seeds]
             )
             for values in tune.configurations(self._scale.configurations)
