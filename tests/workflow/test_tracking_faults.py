@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from clipnoise.tracking.store import (
     redacted,
     stamp_path,
 )
+from clipnoise.tracking.ui import serve
 from clipnoise.tracking.view import finished_view
 from clipnoise.tracking.write import RunWriter
 
@@ -111,6 +113,34 @@ def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
     assert repaired.added + repaired.replaced == 1
     assert counts(sync(results)) == {"unchanged": 2}
     assert sorted(run.data.tags["seed"] for run in shown(results)) == ["0", "1"]
+
+
+def test_a_server_that_goes_away_during_a_run_costs_only_the_rest_of_its_view(
+    results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, port = spec(), _closed_port()
+    table = rows(run)
+    with ExitStack() as running:
+        address = running.enter_context(serve(results, port=port))
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        assert init_store(results, {STUDY: ""}).available
+        with LiveRun(results, run, mode="live", patience=60.0) as live:
+            live.log(table[0])
+            wait_for_a_run(results)
+            running.close()
+            for row in table[1:]:
+                live.log(row)
+            record(results, run)
+    assert not live.complete
+    assert "`clipnoise mlflow-sync` adds the rest" in caplog.text
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # of the database behind the server
+    with serve(results, port=port) as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        repaired = sync(results)
+        assert repaired.added + repaired.replaced == 1
+        (found,) = shown(results)
+        assert found.info.status == "FINISHED"
+        assert counts(sync(results)) == {"unchanged": 1}
 
 
 def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> None:
