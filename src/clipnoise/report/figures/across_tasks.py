@@ -74,6 +74,8 @@ def draw_gaps(data: canvas.FigureData) -> Figure:
         for height, series in enumerate(every):
             scores = one.shares.get((series.method, series.label), [])
             _mean(ax, height, series, scores, SHARE)
+        if not one.shares:
+            canvas.say(ax, "no gap to divide by")
         ax.set_xlabel("Closed gap (%)")
         canvas.label_rows(ax, [series.title for series in every])
     return figure
