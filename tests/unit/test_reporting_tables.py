@@ -13,7 +13,7 @@ from reporting_data import quickstart, run_row, write_csv
 from clipnoise.errors import UserError
 from clipnoise.files import without_formulas
 from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
-from clipnoise.report.formats import budget, duration, ranges, significant
+from clipnoise.report.formats import budget, ranges, significant
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table, table_notes
 from clipnoise.studies.collect import RUN_COLUMNS
@@ -319,6 +319,4 @@ def test_numbers_read_as_people_write_them():
     assert budget("eps=1") == "ε = 1"
     assert budget("sigma=0.5") == "σ = 0.5"
     assert budget("non-private") == "non-private"
-    assert duration(3725) == "1 h 2 min"
-    assert duration(75) == "1 min 15 s"
     assert ranges([5, 1, 2, 3, 8, 9]) == "1–3, 5, 8, 9"

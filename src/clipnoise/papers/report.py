@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.errors import unknown
 from clipnoise.papers.base import Experiment, Results
 from clipnoise.report.figures.styles import Style
-from clipnoise.report.formats import duration, significant
+from clipnoise.report.formats import significant
 from clipnoise.studies.fidelity import open_settings
+from clipnoise.studies.status import span
 from clipnoise.studies.study import PUBLISHED
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def _provenance(run: Mapping[str, Any]) -> list[list[str]]:
         ["Versions", ", ".join(f"{name} {number}" for name, number in run["versions"].items())],
         ["CPU", f"{run['hardware']['cpu']}, {run['threads']} thread"],
         ["Started", run["started"]],
-        ["Wall time", duration(float(run["seconds"]))],
+        ["Wall time", span(float(run["seconds"]))],
     ]
 
 

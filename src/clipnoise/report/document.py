@@ -13,7 +13,7 @@ from clipnoise.report.claims import CLAIM_NOTE, claims_data
 from clipnoise.report.compact import compact
 from clipnoise.report.configurations import SPREAD, candidates, configurations
 from clipnoise.report.diagnostics import moments_data
-from clipnoise.report.formats import budget, count, duration, ranges, significant
+from clipnoise.report.formats import budget, count, ranges, significant
 from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import compare, comparison_data, side_by_side
 from clipnoise.report.records import STATUSES, of_panels
@@ -21,6 +21,7 @@ from clipnoise.report.tables import TEST, build_table, table_notes
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.file import RESULTS, ReportItem
+from clipnoise.studies.status import span
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
 TITLES = {  # of items that have none
@@ -206,8 +207,8 @@ def _provenance(runs: pd.DataFrame) -> list[list[str]]:
         ),
         ["First start", min(done["started"]) or "unknown"],
         ["Last finish", max(done["finished"]) or "unknown"],
-        ["Wall time, all runs", duration(float(done["seconds"].sum()))],
-        ["Wall time, longest run", duration(float(done["seconds"].max()))],
+        ["Wall time, all runs", span(float(done["seconds"].sum()))],
+        ["Wall time, longest run", span(float(done["seconds"].max()))],
         ["Peak memory, largest run", f"{significant(float(done['peak_memory_mb'].max()))} MB"],
     ]
 

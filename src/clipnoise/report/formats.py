@@ -111,19 +111,6 @@ def budget(text: str) -> str:
     return f"{ {'eps': 'ε', 'sigma': 'σ'}.get(name, name) } = {value}" if value else text
 
 
-def duration(seconds: float) -> str:
-    """Return a time span in its two largest units, e.g. `2 h 5 min`."""
-    if math.isnan(seconds):
-        return DASH
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
-
-
 def ranges(numbers: list[int]) -> str:
     """Return whole numbers with consecutive ones joined: `1–3, 5`."""
     spans: list[list[int]] = []
