@@ -20,7 +20,7 @@ from clipnoise.studies.plan import Plan
 
 pytestmark = pytest.mark.workflow
 
-TABLE = "results/studies/shared/runs.csv"
+TABLE = "results/studies/together/runs.csv"
 STUDY: dict[str, Any] = {
     "title": "Shared",
     "defaults": {"training": {"expected_batch_size": 50, "steps": 4, "evaluations": 2}},
@@ -61,7 +61,7 @@ class Shared:
 
 def write_study(folder: Path, steps: int) -> None:
     values = {**STUDY, "defaults": {"training": {**STUDY["defaults"]["training"], "steps": steps}}}
-    (folder / "shared.yaml").write_text(yaml.safe_dump(values))
+    (folder / "together.yaml").write_text(yaml.safe_dump(values))
 
 
 def wait_for(folder: Path, pattern: str) -> None:
@@ -75,7 +75,7 @@ def wait_for(folder: Path, pattern: str) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     folder = tmp_path_factory.mktemp("shared")
     write_study(folder, steps=4)
-    (folder / "config.yaml").write_text("{studies: [shared.yaml], tracking: 'off'}")
+    (folder / "config.yaml").write_text("{studies: [together.yaml], tracking: 'off'}")
     found = Shared(folder)
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command(folder, TABLE), env=environment(), **quiet)
@@ -117,10 +117,10 @@ def test_a_study_edited_under_its_run_loses_nothing_and_mixes_nothing(shared: Sh
 
 def test_a_queued_job_whose_runs_are_no_longer_planned_says_so(tmp_path: Path) -> None:
     """On a cluster a job reads the study when it starts, maybe days later."""
-    config = {"studies": [str(tmp_path / "shared.yaml")]}
+    config = {"studies": [str(tmp_path / "together.yaml")]}
     write_study(tmp_path, steps=4)
     plan = Plan.from_values(config, tmp_path)
-    (run,) = plan.study("shared").runs
+    (run,) = plan.study("together").runs
     write_study(tmp_path, steps=6)
     with pytest.raises(UserError, match=f"run {run.spec.hash}: .* has its study file changed?"):
         Plan.from_values(config, tmp_path).run(run.spec.hash)
@@ -148,7 +148,7 @@ def test_a_damaged_result_is_reported_and_made_again(
     damaged = said.replace('"test_accuracy": 0.', '"test_accuracy": 1.')
     assert damaged != said
     summary.write_text(damaged)
-    words = ["collect", str(folder / "shared.yaml"), "--results", str(folder / "results")]
+    words = ["collect", str(folder / "together.yaml"), "--results", str(folder / "results")]
     assert main([*words, "--out", str(tmp_path)]) == 1
     assert f"{summary}: damaged result file" in capsys.readouterr().out
     (row,) = rows(tmp_path / "runs.csv")
