@@ -22,6 +22,7 @@ from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.report.configurations import candidates
 from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, tuned_values
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect
@@ -489,3 +490,8 @@ def test_a_spec_without_tuning_has_an_empty_section() -> None:
         "seed": 1,
     }
     assert to_mapping(from_mapping(values))["tuning"] is None
+
+
+def test_a_report_names_the_ends_of_a_range_instead_of_every_trial(tmp_path: Path) -> None:
+    study = load(tmp_path, {**TRIALS, "grid": {}}, epsilons=[1], models=["logistic"])
+    assert set(candidates(study).values()) == {"learning_rate [0.01 to 100], clip_norm [0.1 to 10]"}

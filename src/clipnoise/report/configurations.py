@@ -13,6 +13,7 @@ from clipnoise.report.formats import DASH, budget, shown, significant
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.study import Study
+from clipnoise.studies.tuning import Search, Tune
 
 SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
 CELL = ["panel", "dataset", "model", "budget", "hyperparameters", "tuned"]
@@ -39,20 +40,30 @@ Settings = dict[str, str]  # the value of every setting, by its name
 
 def candidates(study: Study) -> dict[str, str]:
     """Return the values that were tried for each tuned run, in words, by its hash."""
-    found, words = {}, {}
-    for key, search in study.searches.items():
-        rows = [
-            tuned_values(to_mapping(specs[0]), search.parameters) for specs in search.configurations
-        ]
-        tried = {
-            name: list(dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None))
-            for name in search.parameters
-        }
-        words[key] = ", ".join(f"{name} [{', '.join(v)}]" for name, v in tried.items() if v)
+    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for run in study.runs:
-        if run.spec.tuning:
-            found[run.spec.hash] = words[run.spec.tuning.key]
+        if run.spec.tuning and run.tune:
+            key = run.spec.tuning.key
+            if key not in words:
+                words[key] = _tried(study.searches[key], run.tune)
+            found[run.spec.hash] = words[key]
     return found
+
+
+def _tried(search: Search, tune: Tune) -> str:
+    """Return what a search tried: every candidate of a grid, the ends of a range."""
+    rows = [
+        tuned_values(to_mapping(specs[0]), search.parameters) for specs in search.configurations
+    ]
+    tried = {}
+    for name in search.parameters:
+        if name in tune.ranges:
+            tried[name] = " to ".join(map(shown, tune.ranges[name]))
+        else:
+            values = dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None)
+            tried[name] = ", ".join(values)
+    return ", ".join(f"{name} [{values}]" for name, values in tried.items() if values)
 
 
 def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, Any]:
