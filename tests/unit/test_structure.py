@@ -284,3 +284,11 @@ def test_no_committed_file_holds(what: str) -> None:
         if pattern.search(line)
     ]
     assert not found
+
+
+@pytest.mark.parametrize("rule", ["prepare", "calibrate", "select"])
+def test_what_runs_wait_for_is_done_before_any_run(rule: str) -> None:
+    """A ready job that waits also costs Snakemake's scheduler time in every round."""
+    texts = [path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk")]
+    (block,) = [part for text in texts for part in text.split("\n\n\n") if f"rule {rule}:" in part]
+    assert "priority: 1000" in block

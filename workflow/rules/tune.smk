@@ -6,6 +6,7 @@ rule select:
         f"{RESULTS}/tuning/{{key}}.json",
     log:
         f"{RESULTS}/logs/select/{{key}}.log",
+    priority: 1000  # runs wait for it
     retries: 0  # a damaged result is set aside: a second try would find none
     conda:
         LOCK
