@@ -61,7 +61,12 @@ localrules:
 # The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at once, so it is made before the first of them. This is
 # no rule, because a rule would run again after each change of a study; with an ancient() input instead,
 # Snakemake would take everything behind it for up to date, even if runs are missing.
+# While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a second
+# later, and each job that ends adds one more: after some hundred jobs it keeps a core busy with nothing
+# else. On one machine nothing needs that limit.
 onstart:
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))
     changed = or_exit(lambda: choose_status_command(workflow.executor_settings))
     if changed:

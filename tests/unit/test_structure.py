@@ -292,3 +292,10 @@ def test_what_runs_wait_for_is_done_before_any_run(rule: str) -> None:
     texts = [path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk")]
     (block,) = [part for text in texts for part in text.split("\n\n\n") if f"rule {rule}:" in part]
     assert "priority: 1000" in block
+
+
+def test_snakemake_still_has_the_limit_that_the_snakefile_switches_off() -> None:
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    assert "job_rate_limiter" in JobScheduler.__init__.__code__.co_names
+    assert "workflow.scheduler.job_rate_limiter = None" in (ROOT / "Snakefile").read_text()
