@@ -120,6 +120,7 @@ def test_a_server_that_goes_away_during_a_run_costs_only_the_rest_of_its_view(
 ) -> None:
     run, port = spec(), _closed_port()
     table = rows(run)
+    monkeypatch.chdir(results.parent)  # where the server keeps the artefacts it is sent
     with ExitStack() as running:
         address = running.enter_context(serve(results, port=port))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
