@@ -185,6 +185,7 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TUNE, "charges": "nothing"}, "Did you mean 'charge'"),
         ({"ranges": {"learning_rate": [1, 3]}, "seeds": [11]}, "ranges: give `trials`"),
         ({**TRIALS, "ranges": {"learning_rate": [3, 1]}}, "ranges.learning_rate: give a smallest"),
+        ({**TRIALS, "grid": {f"x{i}": [1] for i in range(5)}}, "trials: at most 6 hyper-parame"),
         ({**TRIALS, "times": {"momentum": 2}}, "times.momentum: is not tuned"),
         (
             {"grid": {"learning_rate": [1], "steps": [5, 9]}, "seeds": [11], "at": 3},

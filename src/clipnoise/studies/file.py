@@ -520,14 +520,9 @@ def _items(
                 replace(repeated, panel=family), members, path, f"{key}.each.{number}"
             )
         shown += members if entry.kind else []
-    for together in [shown] if entry.together and shown else [[member] for member in shown]:
-        yield _item(
-            entry,
-            together,
-            [_other(one, entry, panels, path, key) for one in together] if entry.against else [],
-            path,
-            key,
-        )
+    for members in [shown] if entry.together and shown else [[member] for member in shown]:
+        others = [_other(one, entry, panels, path, key) for one in members if entry.against]
+        yield _item(entry, members, others, path, key)
 
 
 def _other(

@@ -65,6 +65,10 @@ class Tune:
     def __post_init__(self) -> None:
         if not self.parameters or not all(self.grid.values()):
             raise ValueError("grid: give at least one hyper-parameter, each with its candidates")
+        if self.trials is not None and len(self.parameters) > len(PRIMES):
+            raise ValueError(
+                f"trials: at most {len(PRIMES)} hyper-parameters can be tuned together"
+            )
         if self.ranges and self.trials is None:
             raise ValueError("ranges: give `trials`, the number of points to try in them")
         for name, (low, high) in self.ranges.items():

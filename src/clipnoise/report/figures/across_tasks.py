@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import Metric, budget, count
-from clipnoise.report.gaps import changes, gaps
+from clipnoise.report.gaps import changes, gaps, scored
 from clipnoise.report.records import is_private
 from clipnoise.report.statistics import (
     Ranking,
@@ -219,18 +219,9 @@ def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, 
 
 def _scores(runs: pd.DataFrame, metric: Metric) -> list[NDArray[np.float64]]:
     """Return the scores over seeds of each task: −∞ for diverged runs, none for missing ones."""
-    sign = 1 if metric.higher_is_better else -1
-    tasks = []
-    for _, task in runs.groupby(["dataset", "model"], sort=False):
-        ended = task[task["status"].isin(["completed", "diverged"])]
-        values = np.where(
-            (ended["status"] == "completed") & np.isfinite(ended[metric.column]),
-            sign * ended[metric.column],
-            -np.inf,
-        )
-        if len(values):
-            tasks.append(values.astype(np.float64))
-    return tasks
+    by_task = runs.groupby(["dataset", "model"], sort=False)
+    found = [list(scored(task, metric).values()) for _, task in by_task]
+    return [np.array(values, dtype=np.float64) for values in found if values]
 
 
 def _level(runs: pd.DataFrame, dataset: str, metric: Metric) -> float:
