@@ -16,6 +16,9 @@ import psutil
 import pytest
 
 from clipnoise.cli import warm
+from clipnoise.privacy import calibration
+from clipnoise.privacy.budget import Budget
+from clipnoise.privacy.participation import Participation
 from clipnoise.run import fingerprint
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
@@ -38,6 +41,16 @@ def run(words):
     if words[0] == "import":
         print(words[1] in sys.modules)
         importlib.import_module(words[1])
+    if words[0] == "say":
+        import atexit, logging, threading
+        def later():
+            time.sleep(0.2)
+            print("end of thread", file=sys.stderr)
+        atexit.register(print, "the interpreter was taken apart")
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        logging.info("logged")
+        threading.Thread(target=later).start()
+        sys.stdout.write("said\\n")
     if words[0] == "stop":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
         print(os.getpid(), flush=True)
@@ -143,10 +156,38 @@ def test_what_a_child_has_imported_is_there_for_the_next(start: Start) -> None:
 
 def test_runs_share_what_was_read_of_the_training_code() -> None:
     fingerprint._read.cache_clear()
-    warm._prepare_training()
+    warm._prepare_training([], Path())
     read = fingerprint._read.cache_info().misses
     fingerprint.fingerprint_of([warm.TRAINING])
     assert fingerprint._read.cache_info().misses == read > 50
+
+
+def test_runs_share_the_verification_of_their_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    participation = Participation(sampling_rate=0.1, steps=7)
+    budget = Budget(
+        epsilon=1.0,
+        delta=1e-5,
+        accountant="rdp",
+        sampler="poisson",
+        participation=participation,
+    )
+    calibration.calibrate(budget).write(tmp_path / "it.json")
+    calibration._accounted.cache_clear()
+    warm._prepare_training(["--calibration", "it.json", "--choice"], tmp_path)
+    assert calibration._accounted.cache_info().misses == 1
+    calibration.find_calibration([tmp_path / "it.json"], budget)
+    assert calibration._accounted.cache_info().misses == 1
+
+
+def test_a_wrong_calibration_is_left_for_the_run_to_report(tmp_path: Path) -> None:
+    (tmp_path / "it.json").write_text("{")
+    warm._prepare_training(["--calibration", "it.json"], tmp_path)
+
+
+def test_a_child_ends_without_freeing_what_it_shares_but_prints_what_it_said(start: Start) -> None:
+    assert ended(start("say")) == (0, "said\n", "logged\nend of thread\n")
 
 
 def test_commands_run_at_the_same_time(start: Start) -> None:

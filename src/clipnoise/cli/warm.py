@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -30,14 +31,18 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from clipnoise.errors import UserError
 
 OWNER = "CLIPNOISE_WARM_OWNER"
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 STREAMS = (0, 1, 2)  # input, output, errors
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
+CALIBRATION = "--calibration"
 TRAIN, TRAINING, JOB = "train", "clipnoise.run.train", "clipnoise.run.job"
 PR_SET_PDEATHSIG = 1
 LENGTH = struct.Struct("=I")
@@ -232,7 +237,22 @@ def serve(listener: int, owner: int) -> None:
     request = warm_process.serve()
     if request is not None:  # this process is a child
         del warm_process
-        sys.exit(request.run())
+        _end(request.run())
+
+
+def _end(code: int) -> None:
+    """End a child without taking the interpreter apart, which would take longer than a short run.
+
+    Every object that it frees lies in a page of memory that the child shares with the warm process,
+    and would have to copy first.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class WarmProcess:
@@ -280,7 +300,7 @@ class WarmProcess:
         if request is None:
             return None
         if request.values["words"][0] == TRAIN:
-            _prepare_training()
+            _prepare_training(request.values["words"], Path(request.values["folder"]))
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
             self._events.close()
@@ -334,15 +354,26 @@ def _receive(connection: socket.socket) -> Request | None:
     return Request(connection, streams, values, os.memfd_create("imported"))
 
 
-def _prepare_training() -> None:
-    """Do once what every run would do: import the training loop, and read its code.
+def _prepare_training(words: Sequence[str], folder: Path) -> None:
+    """Do once what every run would do: import and read the training loop, and verify σ.
 
-    A run takes the fingerprint of the code, and half of a short run would be reading it.
+    Half of a short run would be reading the code for its fingerprint, and as long again computing
+    what ε its σ costs. A calibration that is wrong is left for the run to report.
+
+    Args:
+        words: of the run; if it names several calibrations, the run chooses and verifies one.
+        folder: that its paths are relative to.
     """
     _import([TRAINING])
+    from clipnoise.privacy.calibration import read_calibration
     from clipnoise.run.fingerprint import closure
 
     closure((JOB,))
+    given = words[words.index(CALIBRATION) + 1 :] if CALIBRATION in words else ()
+    files = list(takewhile(lambda word: not word.startswith("--"), given))
+    if len(files) == 1:
+        with suppress(UserError):
+            read_calibration(folder / files[0])
 
 
 def _import(names: Iterable[str]) -> None:
