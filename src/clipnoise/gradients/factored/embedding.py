@@ -9,6 +9,7 @@ from torch.nn.functional import embedding
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 from clipnoise.gradients.factored.uses import (
+    SLACK,
     Constant,
     InProducts,
     Piece,
@@ -79,6 +80,8 @@ class Lookup(InProducts):
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
         ids, right = self._grouped(piece)
+        if other is self:
+            return _squared_norms(ids, right, square)
         if square is not None:
             right = right * square[ids]
         if isinstance(other, Constant):
@@ -91,7 +94,31 @@ class Lookup(InProducts):
             assert isinstance(other, Outer)
             left_, right_ = other.grouped(piece)
             left = left_.mT.gather(1, ids.unsqueeze(2).expand(-1, -1, left_.shape[1]))
-        return add_pairs(left, gram(right, right_), same=other is self)
+        return add_pairs(left, gram(right, right_), same=False)
 
     def _grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         return piece.joined(self.ids), piece.joined(self.right)
+
+
+def _squared_norms(ids: Tensor, right: Tensor, square: Tensor | None) -> Tensor:
+    """Return ‖s ⊙ G_i‖² by forming the rows of G_i that are not zero: those of its tokens.
+
+    Args:
+        ids: shape (n, T).
+        right: shape (n, T, p).
+        square: s², shape of the parameter, or None for ones.
+
+    Returns:
+        Shape (2, n), float64: as `add_pairs`, because other uses may cancel what this one adds.
+    """
+    ids, order = ids.sort(dim=1)
+    right = right.gather(1, order.unsqueeze(2).expand_as(right))
+    starts = ids.diff(dim=1, prepend=ids[:, :1]) != 0  # where the next token begins
+    slots = starts.cumsum(dim=1).unsqueeze(2).expand_as(right)
+    terms = right.double().square()
+    rows = torch.zeros_like(right).scatter_add_(1, slots, right).double().square()
+    if square is not None:  # a slot without a token holds zeros, whatever they are multiplied by
+        terms *= square[ids]
+        rows *= square[torch.zeros_like(ids).scatter_(1, slots[:, :, 0], ids)]
+    alone = SLACK * torch.finfo(right.dtype).eps * terms.sum(dim=(1, 2))
+    return torch.stack((rows.sum(dim=(1, 2)), alone))
