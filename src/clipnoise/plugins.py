@@ -2,14 +2,15 @@
 
 A plug-in folder is a Python package whose modules define frozen dataclasses with an `id`. These
 modules import nothing heavy at their top (no torch, timm or transformers), so that listing plug-ins
-takes milliseconds. Users have a folder of their own, outside the package, for plug-ins of any kind.
-Each class is checked once, when it is found.
+takes milliseconds. Users have places of their own for plug-ins of any kind: folders, packages that
+config.yaml names, and installed packages with an entry point. Each class is checked once, when it
+is found.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, TypeVar, cast
@@ -30,26 +32,60 @@ from clipnoise.files import read_yaml
 
 P = TypeVar("P")
 
-OWN = "clipnoise.own"  # what the user's folder is imported as
-VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's folder
+OWN = "clipnoise.own"  # what the user's first folder is imported as
+GROUP = "clipnoise.plugins"  # the entry points of installed packages with plug-ins
+VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's places, one a line
 NO_PLUGINS = ("test_*.py", "conftest.py")
 ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
 
-def use_folder(folder: object) -> None:
-    """Name the user's folder for this process and those that it starts; None for no folder."""
-    os.environ[VARIABLE] = str(Path(folder).resolve()) if isinstance(folder, str) else ""
+def use_places(places: object) -> None:
+    """Name the user's folders and packages for this process and those that it starts.
+
+    Args:
+        places: one or several paths of folders or dotted names of packages, as in config.yaml; None
+            for none. The first may be a folder that is not there yet.
+
+    Raises:
+        UserError: another one is neither a folder nor a package.
+    """
+    given = [places] if isinstance(places, str) else places
+    names = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
+    found = []
+    for number, name in enumerate(names):
+        package = not Path(name).is_dir() and _is_package(name)
+        if not (package or number == 0 or Path(name).is_dir()):
+            raise UserError(f"config.yaml: plugins: {name!r} is no folder, and no package of that "
+                            "name can be imported.")  # fmt: skip
+        found.append(name if package else str(Path(name).resolve()))
+    os.environ[VARIABLE] = "\n".join(found)
 
 
-def use_folder_of(config: Path) -> None:
-    """Use the folder that config.yaml names, unless the environment names one already."""
+def use_places_of(config: Path) -> None:
+    """Use the places that config.yaml names, unless the environment names some already."""
     if VARIABLE not in os.environ and config.is_file():
-        with suppress(UserError):  # it may be another program's; who needs it says what is wrong
-            use_folder(read_yaml(config).get("plugins"))
+        with suppress(UserError):  # it may be another program's; who needs it says so
+            use_places(read_yaml(config).get("plugins"))
+
+
+def own_folder() -> Path | None:
+    """Return the user's first folder, in which new plug-ins are written; None if there is none."""
+    (first, *_) = os.environ.get(VARIABLE, "").split("\n")
+    return Path(first) if first and (Path(first).is_dir() or not _is_package(first)) else None
+
+
+def own_packages() -> Mapping[str, Path]:
+    """Return the folder of each package that is the user's, by its dotted name."""
+    return _own_packages(os.environ.get(VARIABLE, ""))
+
+
+def is_own(module: str) -> bool:
+    """Return whether a module, by its dotted name, is the user's."""
+    return any(f"{module}.".startswith(f"{package}.") for package in own_packages())
 
 
 def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
-    """Find every concrete plug-in class of a package and of the user's folder, once per process.
+    """Find every concrete plug-in class of a package and of the user's places, once per process.
 
     Args:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
@@ -71,7 +107,7 @@ def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
 def _plugins(package: str, base: Any, own: str) -> Mapping[str, Any]:
     root = importlib.import_module(package)
     names = [found.name for found in pkgutil.walk_packages(root.__path__, package + ".")]
-    modules = [*map(_imported, names), *(_own_modules(own) if own else ())]
+    modules = [*map(_imported, names), *_own_modules(own)]
     classes: dict[str, Any] = {}
     for module in modules:
         for value in vars(module).values():
@@ -89,16 +125,61 @@ def _plugins(package: str, base: Any, own: str) -> Mapping[str, Any]:
 
 
 @cache
-def _own_modules(folder: str) -> tuple[ModuleType, ...]:
-    """Import the files of the user's folder, which takes the place of any before it."""
-    for name in [name for name in sys.modules if f"{name}.".startswith(f"{OWN}.")]:
+def _own_packages(places: str) -> Mapping[str, Path]:
+    """Find the user's packages; folders become packages, in the place of any before them."""
+    for name in [name for name in sys.modules if f"{name}.".startswith((f"{OWN}.", f"{OWN}_"))]:
         del sys.modules[name]
-    sys.modules[OWN] = package = ModuleType(OWN)
-    package.__path__ = [folder]
     importlib.invalidate_caches()
-    files = (path for path in sorted(Path(folder).glob("*.py")))
-    chosen = [path for path in files if not any(map(path.match, NO_PLUGINS))]
-    return tuple(_imported(f"{OWN}.{path.stem}", path) for path in chosen)
+    found: dict[str, Path] = {}
+    for number, place in enumerate(filter(None, places.split("\n"))):
+        folder = Path(place)
+        if not folder.is_dir() and _is_package(place):
+            found[place] = _folder_of(place)
+            continue
+        name = OWN if number == 0 else OWN + "_" + re.sub(r"\W", "_", folder.name)
+        if name in found:
+            raise UserError(f"{folder}: {found[name]} has the same name; rename one of them.")
+        sys.modules[name] = package = ModuleType(name)
+        package.__path__ = [str(folder)]
+        found[name] = folder
+    for point in entry_points(group=GROUP):
+        if not _is_package(point.value):
+            raise UserError(f"entry point {point.name!r} in the group {GROUP}: there is no package "
+                            f"{point.value!r}.")  # fmt: skip
+        found.setdefault(point.value, _folder_of(point.value))
+    return MappingProxyType(found)
+
+
+@cache
+def _own_modules(places: str) -> tuple[ModuleType, ...]:
+    """Import the modules of the user's packages."""
+    found = []
+    for package, folder in _own_packages(places).items():
+        folders = package.startswith(OWN)
+        if not folders:
+            found.append(_imported(package, folder / "__init__.py"))
+        for path in sorted(folder.glob("*.py") if folders else folder.rglob("*.py")):
+            if path.name != "__init__.py" and not any(map(path.match, NO_PLUGINS)):
+                parts = path.relative_to(folder).with_suffix("").parts
+                found.append(_imported(".".join([package, *parts]), path))
+    return tuple(found)
+
+
+def _is_package(name: str) -> bool:
+    """Return whether a package of this name can be imported; a module is not enough."""
+    with suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(name)
+        return (
+            found is not None and found.origin is not None and found.origin.endswith("__init__.py")
+        )
+    return False
+
+
+def _folder_of(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
 
 
 def _imported(name: str, path: Path | None = None) -> ModuleType:
@@ -125,11 +206,7 @@ def _place(kind: type) -> str:
 def _is_plugin(kind: type) -> bool:
     """Return whether a class is a plug-in: it has an id, or is the user's and has no subclass."""
     last = not kind.__subclasses__() and not kind.__name__.startswith("_")
-    return "id" in vars(kind) or (last and _is_own(kind))
-
-
-def _is_own(definition: type | FunctionType) -> bool:
-    return definition.__module__.startswith(f"{OWN}.")
+    return "id" in vars(kind) or (last and is_own(kind.__module__))
 
 
 def _problems(kind: type) -> Iterator[str]:
@@ -168,7 +245,7 @@ def _as_id(kind: type) -> str:
 
 def _returns_nothing(function: FunctionType, asked: FunctionType) -> bool:
     """Return whether a function returns no value, where the one that it overrides has to."""
-    if inspect.get_annotations(asked).get("return") == "None" or not _is_own(function):
+    if inspect.get_annotations(asked).get("return") == "None" or not is_own(function.__module__):
         return False
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     ends = [node for node in ast.walk(definition) if isinstance(node, ast.Return | ast.Raise)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,14 @@ import numpy as np
 import pytest
 
 import clipnoise
+from clipnoise.cli import main
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError
 from clipnoise.methods.registry import methods
 from clipnoise.models.base import Model
-from clipnoise.plugins import plugins
+from clipnoise.plugins import own_folder, plugins, use_places
+
+ROOT = Path(__file__).parents[2]
 
 HEAD = """
 from dataclasses import dataclass
@@ -154,6 +159,127 @@ def test_an_update_of_another_shape_is_an_error(value: str, found: str, folder: 
     (folder / "mine.py").write_text(method("A", *GOOD, update=update))
     with pytest.raises(UserError, match=rf"class A: update must return .*shape \(2,\): {found}"):
         replayed("mine")
+
+
+def two_folders(path: Path) -> list[Path]:
+    folders = [path / "first", path / "second-one"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "helpers.py").write_text(f"NAME = {folder.name!r}\n")
+    return folders
+
+
+def test_several_folders_have_modules_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, folder in enumerate(two_folders(tmp_path)):
+        source = "from .helpers import NAME\n" + method("A", f'id = "mine-{number}"', GOOD[1])
+        (folder / "mine.py").write_text(f"{source}    name = property(lambda self: NAME)\n")
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", "")
+    use_places([str(tmp_path / "first"), str(tmp_path / "second-one")])
+    found = methods()
+    names = [found[name](learning_rate=1, clip_norm=1).name for name in ("mine-0", "mine-1")]
+    assert names == ["first", "second-one"]
+    assert own_folder() == tmp_path / "first"
+
+
+def test_two_folders_of_one_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name / "same" for name in "abc"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", "\n".join(map(str, folders)))
+    with pytest.raises(UserError, match=r"c/same: .*b/same has the same name"):
+        methods()
+
+
+def test_a_place_that_is_no_folder_and_no_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", "")
+    with pytest.raises(UserError, match="plugins: 'no_such_package' is no folder, and no package"):
+        use_places(["not-there-yet", "no_such_package"])
+
+
+def in_python(code: str, path: Path, places: str = "") -> str:
+    """Run a line of Python with packages from a folder, and with places of plug-ins."""
+    source = os.pathsep.join([str(path), str(ROOT / "src")])
+    environment = {**os.environ, "PYTHONPATH": source, "CLIPNOISE_PLUGINS": places}
+    return subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+
+
+def test_a_package_is_named_by_its_dotted_name(tmp_path: Path) -> None:
+    folder = tmp_path / "outer" / "inner" / "deep"
+    folder.mkdir(parents=True)
+    for package in (tmp_path / "outer", tmp_path / "outer" / "inner", folder):
+        (package / "__init__.py").write_text("")
+    (folder / "helpers.py").write_text("HALF = 0.5\n")
+    (folder / "mine.py").write_text(
+        "from outer.inner.deep.helpers import HALF\n" + method("A", *GOOD)
+    )
+    code = FINGERPRINT.replace("clipnoise.own.mine", "outer.inner.deep.mine")
+    before = in_python(code, tmp_path, "outer.inner")
+    (folder / "helpers.py").write_text("HALF = 0.25\n")
+    assert in_python(code, tmp_path, "outer.inner") != before
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example package, installed into a folder of its own without a network."""
+    folder, copy = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("source") / "it"
+    shutil.copytree(ROOT / "examples" / "plugin", copy)
+    words = ["install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+    settings = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+    subprocess.run(
+        [sys.executable, "-m", "pip", *words, str(folder), str(copy)], check=True, env=settings
+    )
+    return folder
+
+
+def test_an_installed_package_is_found_by_its_entry_point(installed: Path) -> None:
+    code = "import sys; from clipnoise.cli import main; sys.exit(main(['methods']))"
+    assert "dp-lion " in in_python(code, installed)
+    assert "dp-lion " not in in_python(code, installed.parent)
+
+
+def test_the_method_of_an_installed_package_trains_and_counts_in_the_fingerprint(
+    installed: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "packages"
+    shutil.copytree(installed, path)
+    main(["data", "prepare", "digits", "--cache", str(tmp_path)])
+    spec = {
+        "dataset": "digits",
+        "model": "logistic",
+        "method": {"id": "dp-lion", "learning_rate": 0.01, "clip_norm": 1},
+        "privacy": {"epsilon": 3, "delta": 1e-5},
+        "training": {"expected_batch_size": 64, "steps": 3},
+        "seed": 0,
+    }
+    sigma = str(tmp_path / "sigma.json")
+    words = ["train", "--spec", json.dumps(spec), "--cache", str(tmp_path), "--device", "cpu"]
+    words += ["--results", str(tmp_path / "results"), "--calibration", sigma]
+    code = f"""
+from clipnoise.cli import main
+from clipnoise.run.spec import from_mapping
+options = from_mapping({spec}).budget.options().split()
+assert main(["calibrate", *options, "--out", {sigma!r}]) == 0
+assert main({words}) == 0
+"""
+    in_python(code, path)
+    (file,) = (tmp_path / "results").rglob("summary.json")
+    summary = json.loads(file.read_text())
+    assert summary["status"] == "completed"
+    assert summary["versions"]["dp-lion-plugin"] == "0.1.0"
+    code = FINGERPRINT.replace("clipnoise.own.mine", "dp_lion_plugin.dp_lion")
+    before = in_python(code, path)
+    file = path / "dp_lion_plugin" / "dp_lion.py"
+    file.write_text(file.read_text().replace("direction.sign()", "direction"))
+    assert in_python(code, path) != before
+
+
+def test_the_example_is_the_method_of_the_readme() -> None:
+    source = (ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py").read_text()
+    assert f"```python\n{source}```" in (ROOT / "README.md").read_text()
 
 
 FINGERPRINT = (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import write_atomically
-from clipnoise.plugins import ID, VARIABLE
+from clipnoise.plugins import ID, own_folder
 
 ADVICE = {
     "study": "List {file} under studies in config.yaml, or: clipnoise status {file}",
@@ -27,13 +26,13 @@ def new(
 ) -> None:
     """Write a working KIND called NAME, and its test, into the user's folder.
 
-    KIND is study, method, model or dataset. The folder is `plugins` in config.yaml.
+    KIND is study, method, model or dataset. The folder is the first of `plugins` in config.yaml.
     """
     if not ID.fullmatch(name):
         raise UserError(f"NAME: {name!r} must consist of lower-case letters, digits and single -.")
-    if not os.environ.get(VARIABLE):
+    folder = own_folder()
+    if folder is None:
         raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
-    folder = Path(os.environ[VARIABLE])
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, name.split("-")))
     title = title if title[0].isalpha() else f"Own{title}"

@@ -87,11 +87,11 @@ def run(words: list[str]) -> int:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
     from clipnoise.errors import UserError
-    from clipnoise.plugins import use_folder_of
+    from clipnoise.plugins import use_places_of
 
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
-        use_folder_of(Path("config.yaml"))
+        use_places_of(Path("config.yaml"))
         code = program.main(words, prog_name="clipnoise", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

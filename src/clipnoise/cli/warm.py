@@ -215,12 +215,13 @@ class Request(NamedTuple):
         sys.argv = ["clipnoise", *self.values["words"]]
         before = set(sys.modules)
         from clipnoise.cli.program import run
+        from clipnoise.plugins import is_own
 
         code = run(self.values["words"])
         if code == 0:
             with os.fdopen(self.imported, "w") as file:
-                new = (name for name in sys.modules if name not in before)
-                file.writelines(f"{name}\n" for name in new if not name.startswith("clipnoise.own"))
+                new = [name for name in sys.modules if name not in before]
+                file.writelines(f"{name}\n" for name in new if not is_own(name))
         return code
 
 

@@ -1,9 +1,9 @@
 """A fingerprint of the code that can change a run's result, and of no other code.
 
 A run's fingerprint covers the training loop, its dataset, model and method, and what these import
-within the package and the user's folder of plug-ins. Comments, docstrings and layout do not count,
-so editing them repeats no run. Reports, tracking and the command line do not count either: the
-training loop does not import them.
+within the package and the user's own packages and folders. Comments, docstrings and layout do not
+count, so editing them repeats no run. Reports, tracking and the command line do not count either:
+the training loop does not import them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from clipnoise.plugins import OWN
+from clipnoise.plugins import own_packages
 from clipnoise.run.spec import RunSpec
 
 PACKAGE = "clipnoise"
@@ -140,8 +139,9 @@ def _source(module: str) -> Path | None:
     if found is None or found.origin is None:
         return None
     place = Path(found.origin).parent.joinpath(*rest)
-    if module.startswith(f"{OWN}."):  # the user's folder is elsewhere
-        place = Path(sys.modules[OWN].__path__[0]).joinpath(*rest[1:])
+    for package, folder in own_packages().items():  # the user's folders are elsewhere
+        if f"{module}.".startswith(f"{package}."):
+            place = folder.joinpath(*module.removeprefix(package).split(".")[1:])
     candidates = (place.with_suffix(".py"), place / "__init__.py")
     return next((file for file in candidates if file.is_file()), None)
 
@@ -155,7 +155,8 @@ def _read(module: str) -> tuple[str, frozenset[str]]:
     tree = _tree(module)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:  # relative to the module
-            package = ".".join(module.split(".")[: -node.level])
+            up = node.level - (_source(module) or Path()).match("__init__.py")
+            package = ".".join(module.split(".")[: -up or None])
             node.module, node.level = ".".join(filter(None, [package, node.module])), 0
     return ast.unparse(tree), _imports(_runtime_statements(tree))
 
@@ -181,8 +182,8 @@ def _imports(statements: Iterable[ast.AST]) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    ours = {name for name in names if name.split(".")[0] == PACKAGE}
-    return frozenset(name for name in ours if _source(name) is not None)
+    ours = tuple(f"{package}." for package in (PACKAGE, *own_packages()))
+    return frozenset(name for name in names if f"{name}.".startswith(ours) and _source(name))
 
 
 def _runtime_statements(tree: ast.AST) -> Iterator[ast.AST]:

@@ -11,9 +11,11 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
+
+from clipnoise.plugins import GROUP
 
 PACKAGES = ("clipnoise", "torch", "opacus", "numpy", "snakemake", "mlflow")
 
@@ -50,9 +52,10 @@ class Provenance:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages listed above, without importing them."""
+    """Return the versions of Python, the packages listed above, and those with plug-ins."""
     installed = {"python": platform.python_version()}
-    for name in PACKAGES:
+    own = [point.dist.name for point in entry_points(group=GROUP) if point.dist is not None]
+    for name in (*PACKAGES, *own):
         try:
             installed[name] = version(name)
         except PackageNotFoundError:

@@ -87,7 +87,8 @@ class Config:
         reports: folder in which the reports appear.
         cache: folder of prepared datasets, shared by all runs.
         weights: folder of pretrained weights.
-        plugins: folder of the user's own methods, models and datasets; null for none.
+        plugins: folders or packages of the user's own methods, models and datasets, one or several;
+            null for none.
         tracking: when a run is logged to MLflow: "live" while it trains, "after" at its end,
             "sync" once for all runs of a study, "off" never.
         device: "auto" takes a CUDA GPU if there is one. Apple's GPUs are not supported, because
@@ -105,7 +106,7 @@ class Config:
     reports: CarriedPath = "reports"
     cache: CarriedPath = "data"
     weights: CarriedPath = "weights"
-    plugins: CarriedPath | None = None
+    plugins: CarriedPath | tuple[CarriedPath, ...] | None = None
     tracking: Mode = "live"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False

@@ -23,7 +23,7 @@ from clipnoise.fields import parse
 from clipnoise.files import require_writable
 from clipnoise.models.base import Model
 from clipnoise.models.pretrained import tensors_digest
-from clipnoise.plugins import plugins, use_folder
+from clipnoise.plugins import plugins, use_places
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.scheduler import Limit, count_exceeded
@@ -85,7 +85,7 @@ class Plan:
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
         """
-        use_folder(values.get("plugins"))
+        use_places(values.get("plugins"))
         config = parse(Config, dict(values), file="config.yaml")
         paper = config.scale == PAPER
         scale = None if paper else folder.parent / "scales" / f"{config.scale}.yaml"

@@ -1,0 +1,1 @@
+"""A plug-in for clipnoise: the method DP-Lion."""
