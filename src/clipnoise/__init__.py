@@ -5,17 +5,17 @@ Importing the package loads nothing heavy: torch and others are imported where t
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clipnoise.run.private import private
     from clipnoise.run.replay import replay
 
-__all__ = ["replay"]
+__all__ = ["private", "replay"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "replay":
-        from clipnoise.run.replay import replay
-
-        return replay
+    if name in __all__:
+        return getattr(import_module(f"clipnoise.run.{name}"), name)
     raise AttributeError(f"module 'clipnoise' has no attribute {name!r}")

@@ -32,8 +32,9 @@ def gather(parts: Mapping[str, Resumable]) -> dict[str, torch.Tensor]:
 
 
 def restore(parts: Mapping[str, Resumable], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Bring several parts to the positions that `gather` returned."""
+    """Bring several parts to the positions that `gather` returned; one without any stays."""
     for name, part in parts.items():
         prefix = f"{name}/"
         mine = {key: value for key, value in tensors.items() if key.startswith(prefix)}
-        part.set_state({key.removeprefix(prefix): value for key, value in mine.items()})
+        if mine:
+            part.set_state({key.removeprefix(prefix): value for key, value in mine.items()})

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.errors import UserError
 from clipnoise.files import write_atomically
 from clipnoise.run.fingerprint import fingerprint, fingerprint_of
 from clipnoise.run.spec import to_mapping
@@ -102,23 +103,12 @@ class Checkpoint:
         if not self.kept:
             return None
         try:
-            content = self.path.read_bytes()
+            return read(self.path, self.identity)
         except FileNotFoundError:
             return None
-        try:
-            made_by, saved = _unpack(content)
-            differences = (
-                f"its {name} is {made_by.get(name)}, this run's is {value}"
-                for name, value in self.identity.items()
-                if made_by.get(name) != value
-            )
-            refusal = next(differences, None)
-        except Exception as error:  # whatever is wrong with a damaged file, it is not used
-            refusal = f"it is damaged ({error})"
-        if refusal is None:
-            return saved
-        logger.warning("%s is not used: %s. Training starts again.", self.path, refusal)
-        return None
+        except UserError as refusal:
+            logger.warning("%s Training starts again.", refusal)
+            return None
 
     def due(self) -> bool:
         """Return whether it is time to save."""
@@ -141,7 +131,7 @@ class Checkpoint:
         outcome = f"no checkpoint after step {step}: secure noise is not kept"
         if self.kept:
             try:
-                write_atomically(self.path, _pack(self.identity, tensors, notes))
+                write(self.path, self.identity, tensors, notes)
                 outcome = f"checkpoint after step {step}"
             except OSError as error:
                 outcome = f"no checkpoint after step {step}: {error}"
@@ -179,6 +169,49 @@ def identity(
 def _short(values: Mapping[str, Any]) -> str:
     text = json.dumps(values, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def write(
+    path: Path,
+    identity: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    notes: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    Args:
+        path: the file.
+        identity: what must be the same for it to be used.
+        tensors: on any device; values may share memory.
+        notes: plain data.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_atomically(path, _pack(identity, tensors, notes))
+
+
+def read(path: Path, identity: Mapping[str, str]) -> Saved:
+    """Return what a checkpoint holds.
+
+    Args:
+        path: the file.
+        identity: what must be as it was when it was written.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UserError: it is damaged, or something else made it; the message says what differs.
+    """
+    content = path.read_bytes()
+    try:
+        made_by, saved = _unpack(content)
+    except Exception as error:  # whatever is wrong with a damaged file, it is not used
+        raise UserError(f"{path} is not used: it is damaged ({error}).") from None
+    for name, value in identity.items():
+        if made_by.get(name) != value:
+            different = f"its {name} is {made_by.get(name)}, this run's is {value}"
+            raise UserError(f"{path} is not used: {different}.")
+    return saved
 
 
 def _pack(

@@ -99,13 +99,8 @@ def train(
     try:
         if not _resume(checkpoint, run, outcome, clock, on_metrics):
             evaluate_at(0)
-        done = outcome.steps_done
-        for t, batch in enumerate(run.batches(after=done), start=done + 1):
-            with clock.training(run.units.examples_in(batch)):
-                run.step(batch)
+        for t in run.steps(clock):
             outcome.steps_done = t
-            if not is_finite(run.theta):
-                raise DivergenceError(f"a parameter is not finite after step {t}")
             if t in due:
                 evaluate_at(t)
             if checkpoint is not None and t < spec.steps and checkpoint.due():
@@ -113,6 +108,7 @@ def train(
                 checkpoint.save(run.get_state(), notes)
     except DivergenceError as reason:
         outcome.status, outcome.reason = "diverged", str(reason)
+        outcome.steps_done = run.state.step
     if run.diagnostics is not None and outcome.status == "completed" and outcome.steps_done:
         outcome.diagnostics = run.diagnostics.result()
     outcome.cost = clock.cost()
@@ -258,6 +254,28 @@ class Run:
         """
         for _ in range(after, self.spec.steps):
             yield self.sampler.sample()
+
+    def steps(self, clock: Clock) -> Iterator[int]:
+        """Take the steps that are left, each when it is asked for.
+
+        However many iterators there are, together they take no more than T steps.
+
+        Args:
+            clock: counts what each step takes.
+
+        Yields:
+            t, after step t.
+
+        Raises:
+            DivergenceError: a parameter is not finite.
+        """
+        while self.state.step < self.spec.steps:
+            batch = self.sampler.sample()
+            with clock.training(self.units.examples_in(batch)):
+                self.step(batch)
+            if not is_finite(self.theta):
+                raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
+            yield self.state.step
 
     def step(self, batch: Tensor) -> None:
         """Take one step on a logical batch: the run's side of `clipnoise.core.step`.

@@ -1,0 +1,275 @@
+"""A run on a network, a loss and examples that are handed over as Python objects.
+
+The network and the examples take the places of the model and the dataset in a run spec, so that
+everything else of a run, its checks and its privacy among them, is what it is in a study.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Never
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from clipnoise.data.base import PARTS, Dataset, DenseExamples, Examples, Splits
+from clipnoise.data.signature import Kind, Signature, Task
+from clipnoise.errors import UserError
+from clipnoise.gradients.checks import made_up, normal
+from clipnoise.models.base import Model
+from clipnoise.seeds import words
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Losses = Callable[[Tensor, Tensor], Tensor]
+
+PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
+
+
+class DatasetExamples(Examples):
+    """The examples of a torch Dataset, fetched when a step draws them.
+
+    What an item draws from the global streams of Python, NumPy and torch, such as a random crop, is
+    a function of the step's key and the item's index alone, like a dropout mask.
+    """
+
+    def __init__(self, dataset: Any, device: str = "cpu") -> None:
+        """Wrap a dataset.
+
+        Args:
+            dataset: indices 0 … n−1 → (input, target), tensors or numbers.
+            device: where batches are put.
+        """
+        object.__setattr__(self, "dataset", dataset)
+        object.__setattr__(self, "device", device)
+
+    dataset: Any
+    device: str
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
+        if isinstance(chosen, slice):
+            chosen = torch.arange(len(self))[chosen]
+        return self.seen(chosen, 0)
+
+    def seen(self, chosen: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        with _global_streams():
+            items = []
+            for index in chosen.tolist():
+                _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
+                items.append(self.dataset[index])
+        inputs, targets = default_collate(items)
+        return inputs.to(self.device), targets.to(self.device)
+
+    def to(self, device: str) -> Examples:
+        return DatasetExamples(self.dataset, device)
+
+
+@contextmanager
+def _global_streams() -> Iterator[None]:
+    """Leave the global random streams as they were before the `with` block."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _seed_global_streams(word: int) -> None:
+    random.seed(word)
+    np.random.seed(word % 2**32)
+    torch.default_generator.manual_seed(word)
+
+
+def examples_of(data: object, name: str) -> Examples:
+    """Return examples that were handed over.
+
+    Args:
+        data: a pair of tensors, or a torch Dataset.
+        name: of the argument, for error messages.
+
+    Raises:
+        UserError: it is something else, or is empty.
+    """
+    if isinstance(data, DataLoader):
+        raise UserError(
+            f"{name}: give the DataLoader's dataset instead. Batches are drawn here, as the "
+            "accountant assumes; a DataLoader draws others."
+        )
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, tuple | list) and all(isinstance(one, torch.Tensor) for one in data):
+        if len({len(one) for one in data}) != 1 or len(data) != 2:
+            shapes = ", ".join(str(tuple(one.shape)) for one in data)
+            raise UserError(f"{name}: expected inputs and as many targets, got shapes {shapes}.")
+        examples: Examples = DenseExamples(*data)
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        examples = DatasetExamples(data)
+    else:
+        raise UserError(f"{name}: expected {PAIRS}, got {type(data).__name__}.")
+    if len(examples) == 0:
+        raise UserError(f"{name}: holds no examples.")
+    if isinstance(examples, DatasetExamples):
+        with _global_streams():
+            _check_item(examples.dataset[0], name)
+    return examples
+
+
+def _check_item(item: object, name: str) -> None:
+    """Refuse a dataset whose items are not pairs of an input and a target."""
+    pair = isinstance(item, tuple | list) and len(item) == 2
+    if not pair or not all(isinstance(one, torch.Tensor) for one in default_collate([item])):
+        raise UserError(
+            f"{name}: an item must be (input, target), two tensors or numbers; "
+            f"got {type(item).__name__}."
+        )
+
+
+@dataclass(frozen=True)
+class OwnTask(Task):
+    """A loss of one's own, which is trained and nothing else."""
+
+    own: Losses
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.own(outputs, targets)
+
+
+@dataclass(frozen=True)
+class OwnSignature(Signature):
+    """What an example looks like, with a loss of one's own."""
+
+    own: Losses | None = None
+
+    @property
+    def task(self) -> Task:
+        assert self.own is not None
+        return OwnTask(self.own)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnExamples(Dataset):
+    """Examples in memory, in the place of a dataset that is fetched and prepared.
+
+    Attributes:
+        private: the private examples.
+        unprotected: public examples, or None.
+        looks: what they look like, and the loss.
+    """
+
+    id: ClassVar[str] = "own-examples"
+
+    private: Examples
+    unprotected: Examples | None
+    looks: OwnSignature
+
+    @property
+    def signature(self) -> Signature:
+        return self.looks
+
+    def sizes(self) -> dict[str, int]:
+        public = 0 if self.unprotected is None else len(self.unprotected)
+        return dict(zip(PARTS, (len(self.private), 0, 0, public), strict=True))
+
+    def load(self, cache: Path) -> Splits:
+        nothing = DenseExamples(torch.empty(0), torch.empty(0))
+        return Splits(self.private, nothing, nothing, self.unprotected, {})
+
+    def require_users(self, method: str) -> Never:
+        raise UserError(f"method: {method} protects users, but these examples have no user ids.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnNetwork(Model):
+    """A network that exists, in the place of a model that is built."""
+
+    id: ClassVar[str] = "own-network"
+
+    network: nn.Module
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return True
+
+    def build(self, signature: Signature, weights: Path) -> nn.Module:
+        return self.network
+
+
+def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> OwnSignature:
+    """Run a network and a loss on made-up examples, and return what they show.
+
+    Args:
+        network: on the CPU or another device.
+        losses: (outputs, targets) → the loss of each example, shape (b,).
+        examples: the private ones; only shapes and dtypes of one are used.
+
+    Raises:
+        UserError: the network or the loss fails, does not return tensors as it must, or mixes
+            examples; the message says which.
+    """
+    first, target = examples.take(slice(1))
+    device = next((p.device for p in network.parameters()), first.device)
+    inputs = made_up(first, 2).to(device)
+    targets = target.new_zeros(2, *target.shape[1:]).to(device)
+    network.eval()
+    with explained(f"model: fails on inputs of shape {tuple(inputs.shape)}"), torch.no_grad():
+        outputs = network(inputs)
+    if not isinstance(outputs, torch.Tensor):
+        raise UserError(f"model: must return one tensor, got {type(outputs).__name__}.")
+    low = {p.dtype for p in network.parameters() if p.requires_grad} - {
+        torch.float32,
+        torch.float64,
+    }
+    if low:
+        raise UserError(
+            f"model: {', '.join(map(str, low))} parameters would make clipping and noise inexact. "
+            "Give float32 parameters; precision='bfloat16' speeds the passes up."
+        )
+    _check_losses(losses, (outputs + normal(outputs)).requires_grad_(), targets)
+    numbers: Kind = "features" if inputs.ndim == 2 else "image"
+    return OwnSignature(
+        kind=numbers if inputs.is_floating_point() else "tokens",
+        shape=tuple(inputs.shape[1:]),
+        outputs=outputs[0].numel(),
+        own=losses,
+    )
+
+
+def _check_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss that is not one number for each example, of its own output alone."""
+    shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+    with explained(f"loss: fails on {shapes}"):
+        each, alone = losses(outputs, targets), losses(outputs[:1], targets[:1])
+    shape = tuple(getattr(each, "shape", ()))
+    if shape != (2,):
+        raise UserError(
+            f"loss: must return the loss of each example, shape (b,), but returns shape {shape} "
+            "for b = 2. Most losses of torch do so with reduction='none'; average what is left "
+            "over the other dimensions."
+        )
+    (gradient,) = torch.autograd.grad(each[0], outputs, retain_graph=True, materialize_grads=True)
+    if bool((gradient[1] != 0).any()) or not torch.allclose(each[:1], alone):
+        raise UserError(
+            "loss: mixes examples: the loss of one depends on the others in its batch, so clipping "
+            "cannot bound what one example adds."
+        )
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn whatever is raised, by a network's own code for example, into a user's error."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"{what}: {reason}") from error

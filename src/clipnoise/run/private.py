@@ -1,0 +1,349 @@
+"""Private training in a loop of one's own, by the code that trains the runs of a study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.core.method import Method
+from clipnoise.errors import UserError, unknown
+from clipnoise.fields import parse, to_plain
+from clipnoise.methods.registry import method_class
+from clipnoise.privacy.budget import Privacy
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.claim import PrivacyStatement
+from clipnoise.resumable import gather
+from clipnoise.run import checkpoint
+from clipnoise.run.fingerprint import fingerprint_of
+from clipnoise.run.outcome import Clock
+from clipnoise.run.own import (
+    PAIRS,
+    OwnExamples,
+    OwnNetwork,
+    examples_of,
+    explained,
+    tried_out,
+)
+from clipnoise.run.results import privacy_statement
+from clipnoise.run.setup import exact_arithmetic, named_device
+from clipnoise.run.spec import RunSpec, Training
+from clipnoise.run.train import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from clipnoise.privacy.calibration import Calibration
+
+BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
+LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics"}
+NOWHERE = Path()  # nothing is read from a cache or from a folder of weights
+
+logger = logging.getLogger(__name__)
+
+
+def private(
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    data: Any,
+    *,
+    method: str | Method,
+    public: Any = None,
+    seed: int | None = None,
+    device: str = "auto",
+    **settings: Any,
+) -> PrivateTraining:
+    """Prepare to train a network privately; the steps are taken by iterating over the result.
+
+    Args:
+        model: from inputs of shape (b, …) to one tensor of outputs. It is moved to the device, and
+            its parameters are overwritten after each step.
+        loss: (outputs, targets) → the loss of each example, shape (b,).
+        data: the private examples: a pair of tensors (inputs, targets), or a torch Dataset of
+            such pairs. Their number is public.
+        method: an id, such as "dp-adambc", or a method with its hyper-parameters.
+        public: examples that need no protection, for the methods that use some; as `data`.
+        seed: of noise, batches and dropout, for an experiment that is to be repeated; whoever knows
+            it knows the noise. By default they come from the operating system.
+        device: a torch device name; "auto" takes a CUDA GPU if there is one. On a GPU the whole
+            process then computes in full float32 and deterministically.
+        settings: what a study says of a run, by the same names: `expected_batch_size`; `epochs` or
+            `steps`; `epsilon` or `noise_multiplier`; `delta` (1/n by default); `accountant`,
+            `sampler` and others; and the hyper-parameters of the method.
+
+    Returns:
+        The training, before its first step.
+
+    Raises:
+        UserError: a setting is wrong, or the model or the loss cannot be trained privately; the
+            message names it, and says what is allowed or why.
+
+    Example:
+        >>> import torch
+        >>> import clipnoise
+        >>> inputs = torch.randn(1000, 8)
+        >>> training = clipnoise.private(
+        ...     torch.nn.Linear(8, 2),
+        ...     torch.nn.CrossEntropyLoss(reduction="none"),
+        ...     (inputs, (inputs[:, 0] > 0).long()),
+        ...     method="dp-adambc",
+        ...     epsilon=3,
+        ...     delta=1e-5,
+        ...     epochs=2,
+        ...     expected_batch_size=100,
+        ...     learning_rate=0.1,
+        ...     clip_norm=1,
+        ... )
+        >>> for step in training:
+        ...     pass
+        >>> step, training.spent <= 3, training.statement.claim
+        (20, True, 'guarantee')
+    """
+    device = named_device(device)
+    exact_arithmetic(device)
+    with explained(f"device: {device!r} cannot be used"):
+        torch.empty(0, device=device)
+    with _as_arguments():
+        spec = _spec(model, loss, data, method, public, seed, settings)
+        calibration = None if spec.budget is None else calibrate(spec.budget)
+        sigma = 0.0 if calibration is None else calibration.noise_multiplier
+        run = Run.prepare(spec, NOWHERE, device, NOWHERE, noise_multiplier=sigma)
+    if not run.engine_name.startswith("factored"):
+        logger.warning("a slower gradient engine is used: %s", run.engine_name)
+    return PrivateTraining(run, calibration)
+
+
+def _spec(
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    data: Any,
+    method: str | Method,
+    public: Any,
+    seed: int | None,
+    settings: Mapping[str, Any],
+) -> RunSpec:
+    """Return the run spec of what was handed over."""
+    options: set[str] = set()
+    if isinstance(method, str):
+        options = {field.name for field in fields(method_class(method))}
+    for name in settings:
+        if name not in BUDGET | LENGTH | options:
+            raise unknown("setting", name, BUDGET | LENGTH | options)
+    if isinstance(method, str):
+        method = parse(method_class(method), _only(settings, options))
+    examples = examples_of(data, "data")
+    if public is None and method.uses_public_data():
+        raise UserError(f"public: {method.id} needs public examples, {PAIRS}.")
+    if public is not None and not method.uses_public_data():
+        raise UserError(f"public: {method.id} uses no public examples; leave public out.")
+    asked = _only(settings, BUDGET)
+    return RunSpec(
+        dataset=OwnExamples(
+            private=examples,
+            unprotected=None if public is None else examples_of(public, "public"),
+            looks=tried_out(model, loss, examples),
+        ),
+        model=OwnNetwork(network=model),
+        method=method,
+        privacy=parse(Privacy, {**asked, "secure_noise": seed is None}) if asked else None,
+        training=parse(Training, {**_only(settings, LENGTH), "evaluations": 1}),
+        seed=secrets.randbits(63) if seed is None else parse(int, seed, key="seed"),
+    )
+
+
+def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in names}
+
+
+@contextmanager
+def _as_arguments() -> Iterator[None]:
+    """Name an argument in messages where a study has a key in a section."""
+    try:
+        yield
+    except UserError as error:
+        message = str(error).replace("method.id: ", "method: ")
+        raise UserError(re.sub("(?m)^(method|privacy|training)[.]", "", message)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnStatement(PrivacyStatement):
+    """What training in one's own loop claims about privacy; printed, one line for each entry.
+
+    Attributes:
+        assumes: what must hold for the claim, in sentences.
+    """
+
+    assumes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        plain = {**asdict(self), "noise": self.noise and self.noise.kind}
+        lines = [f"{name}: {value}" for name, value in plain.items() if name != "assumes"]
+        given = [line for line in lines if not line.endswith(": None")]
+        return "\n".join([*given, *(f"assumes: {sentence}" for sentence in self.assumes)])
+
+
+class PrivateTraining:
+    """Training that takes a step each time the next one is asked for.
+
+    Between two steps the model has the parameters of the last one, to be measured or saved. What is
+    written into them there is overwritten. After T steps the budget is spent and iteration ends.
+    """
+
+    def __init__(self, run: Run, calibration: Calibration | None) -> None:
+        """Begin before the first step.
+
+        Args:
+            run: what holds θ, the method's memory and the random streams.
+            calibration: σ and what it costs; None without noise.
+        """
+        self._run, self._calibration = run, calibration
+        self._show()
+        self._places = [parameter.data_ptr() for parameter in run.engine.flat.parameters]
+
+    def __iter__(self) -> Iterator[int]:
+        """Take the steps that are left; yield t after step t.
+
+        Raises:
+            DivergenceError: a parameter is not finite.
+            UserError: the model was moved, or its parameters were replaced.
+        """
+        steps = self._run.steps(Clock())
+        while True:
+            self._require_in_place()
+            self._run.engine.network.train()
+            done = next(steps, None)
+            if done is None:
+                return
+            self._show()
+            yield done
+
+    def _show(self) -> None:
+        self._run.engine.flat.load(self._run.theta)
+
+    def _require_in_place(self) -> None:
+        if self._places != [p.data_ptr() for p in self._run.engine.flat.parameters]:
+            raise UserError(
+                "model: it was moved, or its parameters were replaced, while it was trained. "
+                "Work with a copy of it: copy.deepcopy(model)."
+            )
+
+    @property
+    def step(self) -> int:
+        """t, the number of steps taken."""
+        return self._run.state.step
+
+    @property
+    def steps(self) -> int:
+        """T, the number of steps that the budget is for."""
+        return self._run.spec.steps
+
+    @property
+    def engine(self) -> str:
+        """How per-example gradients are clipped, and why so."""
+        return self._run.engine_name
+
+    @property
+    def physical_batch_size(self) -> int:
+        """Most examples in memory at once: halved when that many do not fit."""
+        return self._run.physical.size
+
+    @property
+    def spent(self) -> float:
+        """ε of the first t steps; infinite where nothing is protected.
+
+        It is what t steps cost if their number was fixed in advance. Whoever stops because of what
+        they see pays for all T steps: `statement.epsilon`.
+        """
+        if self._calibration is None or self.statement.claim == "non-private":
+            return math.inf
+        budget = self._calibration.budget
+        return budget.participation.epsilon(
+            budget.accountant,
+            noise_multiplier=self._calibration.noise_multiplier,
+            delta=budget.delta,
+            steps=self.step,
+        )
+
+    @property
+    def statement(self) -> OwnStatement:
+        """What may be said about privacy: ε is that of all T steps."""
+        statement = privacy_statement(self._run.spec, self._calibration)
+        assumes = () if statement.claim == "non-private" else _assumptions(self._run.spec)
+        return OwnStatement(**vars(statement), assumes=assumes)
+
+    def save(self, path: str | Path) -> None:
+        """Save the training between two steps, so that another process can go on.
+
+        Raises:
+            UserError: noise or batches would have to be kept that must stay secret.
+            OSError: the file cannot be written.
+        """
+        run = self._run
+        if run.spec.secure_noise and gather({"noise": run.noise, "sampler": run.sampler}):
+            raise UserError(
+                "save: to go on, correlated noise and batches in a fixed order have to be kept, "
+                "and who reads them can undo the noise. Save a training with independent noise and "
+                "the sampler 'poisson', or an experiment with a seed."
+            )
+        checkpoint.write(Path(path), self._identity(), run.get_state(), {"step": self.step})
+
+    def resume(self, path: str | Path) -> None:
+        """Go to where a saved training was, before the first step of this one.
+
+        With a seed, what follows is bit for bit what it would have been. Without one, noise and
+        batches are fresh: of one saved training no two continuations may be published.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            UserError: it is damaged, is of another training, or steps were already taken.
+        """
+        if self.step:
+            raise UserError(f"resume: {self.step} steps were already taken; call it before them.")
+        saved = checkpoint.read(Path(path), self._identity())
+        self._run.set_state(saved.tensors)
+        self._show()
+
+    def _identity(self) -> dict[str, str]:
+        """Return what must be as it was for a saved training to go on."""
+        spec, flat = self._run.spec, self._run.engine.flat
+        shapes = [f"{n} {tuple(shape)}" for n, shape in zip(flat.names, flat.shapes, strict=True)]
+        module = type(spec.method).__module__
+        code = [Run.__module__, __name__, *([module] if module.startswith("clipnoise.") else [])]
+        return {
+            "method": f"{spec.method.id} {to_plain(spec.method)}",
+            "budget": str(to_plain(spec.privacy)),
+            "training": str(to_plain(spec.training)),
+            "examples": str(spec.dataset.sizes()),
+            "seed": "none" if spec.secure_noise else str(spec.seed),
+            "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
+            "code": fingerprint_of(code),
+            "torch": str(torch.__version__),
+            "device": self._run.theta.device.type,
+        }
+
+
+def _assumptions(spec: RunSpec) -> tuple[str, ...]:
+    """Return what a claim about privacy rests on, in sentences."""
+    randomness = (
+        "Noise and batches came from a cryptographic source of the operating system."
+        if spec.secure_noise
+        else "Nobody who sees the model knows the seed, from which noise and batches follow; a "
+        "seed is for experiments."
+    )
+    return (
+        randomness,
+        "Starting values, settings and public examples depend on no private example; choosing "
+        "among several trainings costs more.",
+        "Only one continuation of what was saved is published.",
+        "Rounding in noise and sums gives nothing away.",
+    )

@@ -1,0 +1,495 @@
+"""Training in one's own loop is what a study's run is, and refuses what cannot be private."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import clipnoise
+from clipnoise.errors import UserError
+from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.run import private
+from clipnoise.run.private import PrivateTraining
+from clipnoise.run.setup import build_network
+from clipnoise.run.spec import RunSpec
+from clipnoise.run.train import Run, train
+from clipnoise.studies.study import load_study
+
+QUICKSTART = Path(__file__).parents[2] / "workflow" / "studies" / "quickstart.yaml"
+LOSS = nn.CrossEntropyLoss(reduction="none")
+INPUTS = torch.randn(200, 6, generator=torch.Generator().manual_seed(0))
+DATA = (INPUTS, (INPUTS[:, 0] > 0).long())
+SETTINGS: dict[str, Any] = {
+    "method": "dp-adam",
+    "learning_rate": 0.1,
+    "clip_norm": 1.0,
+    "epsilon": 3,
+    "delta": 1e-5,
+    "steps": 6,
+    "expected_batch_size": 40,
+}
+
+
+def network(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), *middle, nn.Linear(4, 2))
+
+
+def start(model: nn.Module | None = None, data: Any = DATA, **changes: Any) -> PrivateTraining:
+    settings = {"loss": LOSS, **SETTINGS, **changes}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return clipnoise.private(model or network(), data=data, **given)
+
+
+def parameters(training: PrivateTraining, model: nn.Module, steps: int | None = None) -> Tensor:
+    for step in training:
+        if step == steps:
+            break
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+# The same code as a study's
+
+
+def quickstart_run(model: str, method: str) -> RunSpec:
+    return next(
+        run.spec
+        for run in load_study(QUICKSTART).runs
+        if (run.panel, run.spec.model.id, run.label) == ("comparison", model, method)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [("logistic", name) for name in ("sgd", "dp-sgd", "dp-adam", "dp-adambc", "stp-adam")]
+    + [("logistic", "dp-pmlf"), ("cnn-small", "dp-adambc")],
+)
+def test_parameters_are_bit_for_bit_those_of_a_run_of_the_quickstart(
+    model: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, prepared = quickstart_run(model, method), []
+    spec.dataset.prepare(tmp_path)
+    prepare = Run.prepare
+
+    def keep(*words: Any, **options: Any) -> Run:
+        prepared.append(prepare(*words, **options))
+        return prepared[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "prepare", keep)
+        calibration = None if spec.budget is None else calibrate(spec.budget)
+        assert train(spec, cache=tmp_path, calibration=calibration).status == "completed"
+    asked: dict[str, Any] = {} if spec.privacy is None else {"epsilon": spec.privacy.epsilon}
+    own = build_network(spec)
+    training = clipnoise.private(
+        own,
+        spec.dataset.signature.task.losses,
+        spec.dataset.load(tmp_path).train.dense().take(slice(None)),
+        method=spec.method,
+        epochs=spec.training.epochs,
+        expected_batch_size=spec.training.expected_batch_size,
+        seed=spec.seed,
+        **asked,
+    )
+    reached = parameters(training, own)
+    assert training.step == spec.steps == 195
+    assert torch.equal(reached, prepared[0].theta)
+    if calibration is not None:
+        assert training.spent == training.statement.epsilon == calibration.epsilon
+
+
+def test_the_example_of_the_docstring_works() -> None:
+    assert doctest.testmod(private).failed == 0
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    script = "import clipnoise, sys; assert 'torch' not in sys.modules; clipnoise.private"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPLion(PrivateMethod):
+    """The sign of the released gradient."""
+
+    id = "dp-sign"
+    query = ClippedMean()
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        return -self.learning_rate * released[0].sign()
+
+
+def test_a_method_of_the_script_itself_is_trained_with(tmp_path: Path) -> None:
+    method, model = DPLion(learning_rate=0.01, clip_norm=1.0), network()
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    own = {"method": method, "learning_rate": None, "clip_norm": None, "steps": 1}
+    training = start(model, **own)
+    moved = (parameters(training, model) - before).abs()
+    assert torch.allclose(moved, torch.full_like(moved, 0.01), atol=1e-6)
+    training.save(tmp_path / "saved")
+
+
+# Privacy
+
+
+def test_iterators_together_take_no_more_steps_than_the_budget_is_for() -> None:
+    training = start()
+    first, second = iter(training), iter(training)
+    taken = [next(one) for one in (first, second, first, second, first, second)]
+    assert taken == [1, 2, 3, 4, 5, 6]
+    assert [*first, *second, *training] == []
+
+
+def test_what_is_spent_grows_to_at_most_the_target() -> None:
+    training = start()
+    spent = [training.spent, *(training.spent for _ in training)]
+    assert spent[0] == 0
+    assert spent == sorted(spent)
+    assert 3 - 1e-3 < spent[-1] <= 3
+    assert training.statement.epsilon == spent[-1]
+
+
+def test_who_stops_early_still_claims_the_whole_budget() -> None:
+    training = start()
+    next(iter(training))
+    assert training.spent < 3
+    epsilon = training.statement.epsilon
+    assert epsilon is not None
+    assert epsilon > 3 - 1e-3
+
+
+def test_the_statement_says_where_randomness_came_from_and_what_is_assumed() -> None:
+    secure, seeded = start().statement, start(seed=1).statement
+    assert (secure.randomness, seeded.randomness) == ("secure", "seeded")
+    assert (secure.claim, secure.adjacency) == ("guarantee", "add-remove")
+    text = str(seeded)
+    for line in ("claim: guarantee", "delta: 1e-05", "accountant: rdp", "noise: independent"):
+        assert line in text.splitlines()
+    assert "seed is for experiments" in text
+    assert "seed" not in str(secure)
+    assert start(sampler="shuffled").statement.claim == "nominal"
+
+
+def test_a_method_that_protects_nothing_claims_nothing() -> None:
+    left_out = dict.fromkeys(("epsilon", "delta", "clip_norm"))
+    for changes in ({"method": "sgd", **left_out}, {"method": "dp-adam-noiseless"}):
+        training = start(**changes)
+        assert training.statement.claim == "non-private"
+        assert training.spent == math.inf
+        assert "assumes" not in str(training.statement)
+
+
+def test_without_a_seed_no_two_trainings_share_noise_and_with_one_they_do() -> None:
+    def reached(seed: int | None) -> Tensor:
+        model = network()
+        return parameters(start(model, seed=seed), model)
+
+    assert not torch.equal(reached(None), reached(None))
+    assert torch.equal(reached(5), reached(5))
+    assert not torch.equal(reached(5), reached(6))
+
+
+def test_the_random_streams_of_the_caller_stay_as_they_are() -> None:
+    data, model = Jittered(), network(nn.Dropout(0.5))
+    torch.manual_seed(3)
+
+    def positions() -> list[str]:
+        states = torch.get_rng_state().tolist(), np.random.get_state(), random.getstate()
+        return [str(state) for state in states]
+
+    with np.printoptions(threshold=1000):
+        before = positions()
+        list(start(model, data, seed=1))
+        assert positions() == before
+
+
+# Save and resume
+
+
+class Jittered(Dataset[tuple[Tensor, int]]):
+    """Examples whose inputs are augmented by draws from the global streams."""
+
+    def __len__(self) -> int:
+        return len(DATA[0])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        noise = torch.randn(6) + random.gauss(0, 1) + np.random.randn()
+        return DATA[0][index] + 0.1 * noise.float(), int(DATA[1][index])
+
+
+RESUMED: list[dict[str, Any]] = [
+    {"method": "dp-adambc"},
+    {"method": "dp-pmlf", "history": 2, "noise": {"kind": "banded", "bands": 2}},
+    {"sampler": "shuffled"},
+    {"microbatch_size": 4},
+    {"method": "dp-sgd-warm", "public": (INPUTS[:50], DATA[1][:50])},
+]
+
+
+@pytest.mark.parametrize("changes", RESUMED, ids=lambda changes: str(next(iter(changes.values()))))
+def test_a_resumed_training_ends_bit_for_bit_like_one_that_never_stopped(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    if "noise" in changes:
+        changes = {**changes, "sampler": "cyclic-poisson"}
+    middle, path = nn.Dropout(0.2), tmp_path / "saved"
+    whole, half, rest = (network(middle) for _ in range(3))
+    goal = parameters(start(whole, Jittered(), seed=1, **changes), whole)
+    stopped = start(half, Jittered(), seed=1, **changes)
+    at_stop = parameters(stopped, half, steps=3)
+    stopped.save(path)
+    resumed = start(rest, Jittered(), seed=1, **changes)
+    resumed.resume(path)
+    assert resumed.step == 3
+    assert resumed.spent == stopped.spent
+    assert torch.equal(nn.utils.parameters_to_vector(rest.parameters()), at_stop)
+    assert torch.equal(parameters(resumed, rest), goal)
+
+
+def test_a_training_with_secret_noise_goes_on_with_fresh_noise(tmp_path: Path) -> None:
+    model, other = network(), network()
+    stopped = start(model)
+    at_stop = parameters(stopped, model, steps=3)
+    stopped.save(tmp_path / "saved")
+    resumed = start(other)
+    resumed.resume(tmp_path / "saved")
+    assert torch.equal(nn.utils.parameters_to_vector(other.parameters()), at_stop)
+    assert list(resumed) == [4, 5, 6]
+    assert list(stopped) == [4, 5, 6]
+    ends = [nn.utils.parameters_to_vector(one.parameters()) for one in (model, other)]
+    assert not torch.equal(*ends)
+
+
+def test_secrets_are_never_saved(tmp_path: Path) -> None:
+    banded = {"noise": {"kind": "banded", "bands": 2}, "sampler": "cyclic-poisson"}
+    for changes in (banded, {"sampler": "shuffled"}):
+        with pytest.raises(UserError, match="who reads them can undo the noise"):
+            start(**changes).save(tmp_path / "saved")
+    start().save(tmp_path / "saved")
+    from safetensors.torch import load_file
+
+    assert {name.partition("/")[0] for name in load_file(tmp_path / "saved")} <= {
+        "theta", "physical", "state",
+    }  # fmt: skip
+
+
+def test_what_another_training_saved_is_refused(tmp_path: Path) -> None:
+    start(seed=1).save(tmp_path / "saved")
+    for changes, named in (
+        ({"seed": 2}, "its seed is 1, this run's is 2"),
+        ({"seed": 1, "learning_rate": 0.2}, "its method is"),
+        ({"seed": 1, "epsilon": 8}, "its budget is"),
+        ({}, "its budget is"),
+    ):
+        with pytest.raises(UserError, match=named):
+            start(**changes).resume(tmp_path / "saved")
+    with pytest.raises(UserError, match="its model is"):
+        start(network(nn.Linear(4, 4)), seed=1).resume(tmp_path / "saved")
+    (tmp_path / "saved").write_bytes(b"x")
+    with pytest.raises(UserError, match="it is damaged"):
+        start(seed=1).resume(tmp_path / "saved")
+    training = start(seed=1)
+    next(iter(training))
+    with pytest.raises(UserError, match="resume: 1 steps were already taken"):
+        training.resume(tmp_path / "saved")
+
+
+# The model in the loop
+
+
+def test_the_model_has_the_last_parameters_and_trains_on_in_training_mode() -> None:
+    model, same = network(nn.Dropout(0.5)), network(nn.Dropout(0.5))
+    training = start(model, seed=1)
+    for _ in training:
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        assert torch.equal(flat, training._run.theta)
+        model.eval()
+        model(INPUTS).sum().backward()  # measuring it changes nothing
+        with torch.no_grad():
+            next(model.parameters()).zero_()  # nor does writing into it
+    assert torch.equal(flat, parameters(start(same, seed=1), same))
+
+
+def test_a_model_that_was_moved_is_noticed() -> None:
+    model = network()
+    training = start(model)
+    for _ in training:
+        model.double()
+        break
+    with pytest.raises(UserError, match="model: it was moved, or its parameters were replaced"):
+        next(iter(training))
+
+
+class Hungry(nn.Linear):
+    """A layer for which memory suffices for a few examples only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 8:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        return super().forward(x)
+
+
+def test_physical_batches_shrink_until_they_fit() -> None:
+    models = []
+    for kind in (nn.Linear, Hungry):
+        torch.manual_seed(1)
+        models.append(nn.Sequential(kind(6, 2)))
+    large, small = (start(model, seed=1) for model in models)
+    first, second = (parameters(*both) for both in zip((large, small), models, strict=True))
+    assert torch.allclose(first, second)
+    assert (large.physical_batch_size, small.physical_batch_size) == (256, 8)
+
+
+def test_a_torch_dataset_and_its_tensors_train_alike() -> None:
+    class Pairs(Dataset[tuple[Tensor, int]]):
+        def __len__(self) -> int:
+            return len(DATA[0])
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            return DATA[0][index], int(DATA[1][index])
+
+    ends = []
+    for data in (DATA, TensorDataset(*DATA), Pairs()):
+        model = network()
+        ends.append(parameters(start(model, data, seed=1), model))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+
+
+# What cannot be private
+
+
+class Doubled(nn.Module):
+    """A layer without a rule of its own: its weight enters twice, by a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((4,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * self.weight.cumsum(0)
+
+
+def test_a_layer_without_a_rule_is_trained_by_the_slower_engine_which_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert start().engine == "factored: every layer has a rule"
+    assert not caplog.text
+    training = start(network(Doubled()))
+    assert training.engine.startswith("vmap: factored cannot: ")
+    assert f"a slower gradient engine is used: {training.engine}" in caplog.text
+    assert len(list(training)) == 6
+
+
+class Keeps(nn.Module):
+    """A layer that keeps what it has seen outside of its buffers."""
+
+    last: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, self.last = self.last, x.detach().mean()
+        return x + before
+
+
+class Centred(nn.Module):
+    """A layer that shares a statistic between examples."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0)
+
+
+class Cubed(torch.autograd.Function):
+    """A function that says how it is differentiated, but not one example at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradients[0].mul(3 * x**2)
+
+
+class Opaque(nn.Module):
+    """A layer of which no engine can take per-example gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cubed: Tensor = Cubed.apply(self.weight)
+        return x * cubed
+
+
+class Whole(IterableDataset[tuple[Tensor, int]]):
+    """Examples that can only be read in order."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return iter([(INPUTS[0], 0)])
+
+
+def of_first(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses: Tensor = LOSS(outputs - outputs.mean(dim=0), targets)
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "message"),
+    [
+        (network(nn.BatchNorm1d(4)), {}, "model: 2 is a BatchNorm1d: its statistics mix"),
+        (network(Centred()), {}, "model: 2 mixes examples"),
+        (network(Keeps()), {}, "model: 2 mixes examples"),
+        (network(Opaque()), {}, "model: no engine can compute its per-example gradients"),
+        (network().half(), {}, "model: fails on inputs|model: torch.float16 parameters"),
+        (network(nn.LSTM(4, 4)), {}, "model: fails on inputs of shape"),
+        (nn.LSTM(6, 4), {}, "model: must return one tensor, got tuple"),
+        (None, {"loss": nn.CrossEntropyLoss()}, r"loss: must return .* reduction='none'"),
+        (None, {"loss": of_first}, "loss: mixes examples"),
+        (None, {"loss": nn.BCELoss(reduction="none")}, "loss: fails on outputs of shape"),
+        (None, {"data": DataLoader(TensorDataset(*DATA))}, "data: give the DataLoader's dataset"),
+        (None, {"data": Whole()}, "data: expected a pair of tensors"),
+        (None, {"data": INPUTS}, "data: an item must be"),
+        (None, {"data": (INPUTS, DATA[1][:-1])}, "data: expected inputs and as many targets"),
+        (None, {"data": (INPUTS[:0], DATA[1][:0])}, "data: holds no examples"),
+        (None, {"data": [{"x": 1, "y": 0}]}, "data: an item must be .*got dict"),
+        (None, {"method": "dp-fedavg"}, "method: dp-fedavg protects users"),
+        (None, {"method": "dp-adamb"}, "unknown method 'dp-adamb'. Did you mean 'dp-adambc'"),
+        (None, {"method": "dp-sgd-warm"}, "public: dp-sgd-warm needs public examples"),
+        (None, {"public": DATA}, "public: dp-adam uses no public examples"),
+        (None, {"learning_rat": 3, "learning_rate": None}, "Did you mean 'learning_rate'"),
+        (None, {"epsilom": 3}, "unknown setting 'epsilom'. Did you mean 'epsilon'"),
+        (None, {"learning_rate": -1}, "^learning_rate: input should be greater than 0, got -1"),
+        (None, {"learning_rate": None}, "^learning_rate: required, but not given"),
+        (None, {"expected_batch_size": 500}, "^expected_batch_size: 500 is more than the 200"),
+        (None, {"noise_multiplier": 1}, "give exactly one of epsilon and noise_multiplier"),
+        (None, {"steps": None}, "give exactly one of epochs and steps"),
+        (None, {"sampler": "random"}, "sampler: input should be 'poisson'"),
+        (None, {"seed": 1.5}, "seed: input should be a whole number"),
+        (None, {"device": "gpu"}, "device: 'gpu' cannot be used"),
+        (None, {"secure_noise": False}, "unknown setting 'secure_noise'"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)
+def test_what_cannot_be_private_is_refused_before_anything_trains(
+    model: nn.Module | None, changes: dict[str, Any], message: str
+) -> None:
+    changes = dict(changes)
+    with pytest.raises(UserError, match=message):
+        start(copy.deepcopy(model), changes.pop("data", DATA), **changes)
