@@ -1,5 +1,6 @@
 from collections import Counter
 from pathlib import Path
+from threading import RLock
 
 from snakemake.logging import logger
 
@@ -64,7 +65,9 @@ localrules:
 # While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a second
 # later, and each job that ends adds one more: after some hundred jobs it keeps a core busy with nothing
 # else. On one machine nothing needs that limit.
+# Its handler of signals takes a lock that the same thread may hold, and would wait for itself for ever.
 onstart:
+    workflow.scheduler._lock = RLock()
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))

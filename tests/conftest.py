@@ -1,10 +1,26 @@
-"""Puts this folder on the import path, for helpers that several test folders share."""
+"""Puts this folder on the import path, for helpers that several test folders share; a browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1900,1000",
+)
 
 os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipnoise itself has
 
@@ -12,3 +28,24 @@ os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipn
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files of few, long tests, so that no worker is left with one at the end."""
     items.sort(key=lambda item: item.path.parent.name not in {"slurm", "workflow"})
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    """Start a headless Chromium; skip where there is none, unless it is required."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        reason = "needs Chromium and its driver (Debian: apt install chromium chromium-driver)"
+        if os.environ.get("CLIPNOISE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(flag)
+    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield window
+    window.quit()

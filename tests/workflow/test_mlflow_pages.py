@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,42 +19,10 @@ from clipnoise.tracking import Membership, init_store, sync
 from clipnoise.tracking.ui import serve
 from clipnoise.tracking.view import means_of
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1900,1000",
-)
 PATIENCE = 40  # seconds for a page on a busy machine
 STUDY = "handwriting"
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
-    """Start a headless Chromium; skip where there is none, unless it is required."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        reason = "needs Chromium and its driver (Debian: apt install chromium chromium-driver)"
-        if os.environ.get("CLIPNOISE_REQUIRE_BROWSER") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
-        options.add_argument(flag)
-    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield window
-    window.quit()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -208,6 +209,28 @@ def test_killing_a_job_loses_that_job_only(tmp_path: Path) -> None:
         "completed"
     }
     assert [p for p in (tmp_path / "results/runs").rglob(".*.json*") if p.is_file()] == []
+
+
+STOPPED_WHILE_IT_CHOOSES = """
+import os, signal, sys
+from snakemake.scheduling import greedy, milp
+from snakemake.cli import main
+for module in (greedy, milp):
+    def select_jobs(self, *given, choose=module.Scheduler.select_jobs, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return choose(self, *given, **options)
+    module.Scheduler.select_jobs = select_jobs
+main(sys.argv[1:])
+"""
+
+
+def test_a_stop_while_jobs_are_chosen_ends_the_workflow(tmp_path: Path) -> None:
+    start_case("miniature", tmp_path)
+    words = [sys.executable, "-c", STOPPED_WHILE_IT_CHOOSES, *command(tmp_path)[1:]]
+    options = {"capture_output": True, "text": True, "check": False, "timeout": 200}
+    done = subprocess.run([*words, "--config", "tracking=off"], env=environment(), **options)
+    assert done.returncode == 1
+    assert len(list(tmp_path.glob("results/runs/**/summary.json"))) < 2
 
 
 def test_a_wrong_study_is_one_clear_error(tmp_path: Path) -> None:

@@ -119,6 +119,30 @@ rule report:
         " --published {params.published:q} --out {output:q} > {log:q} 2>&1"
 
 
+# A page for browsers, and a row per run for other programs.
+rule publish:
+    input:
+        STUDY,
+        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        template=f"{TEMPLATES}/page.html",
+    output:
+        page=f"{REPORTS}/{{study}}/index.html",
+        csv=f"{REPORTS}/{{study}}/{{study}}.csv",
+        parquet=f"{REPORTS}/{{study}}/{{study}}.parquet",
+        description=f"{REPORTS}/{{study}}/croissant.json",
+    log:
+        f"{RESULTS}/logs/publish/{{study}}.log",
+    wildcard_constraints:
+        study=plan.patterns["single"],
+    conda:
+        LOCK
+    params:
+        folder=subpath(output.page, parent=True),
+    shell:
+        "clipnoise publish --study {input.study:q} --scale {input.scale:q} --runs {input.runs:q}"
+        " --template {input.template:q} --out {params.folder:q} > {log:q} 2>&1"
+
+
 use rule report as artefact with:
     output:
         report(

@@ -31,7 +31,7 @@ USERS = _files(
 )
 WORKFLOW = _files(
     mlflow="mlflow-init",
-    reports="bundle compare figure report reproduce reproduction-report table",
+    reports="bundle compare figure publish report reproduce reproduction-report table",
     studies="collect select",
 )
 COMMANDS = {**USERS, **WORKFLOW}

@@ -144,6 +144,39 @@ def report(
 
 
 @options.command()
+def publish(
+    study: StudyFile,
+    runs: RunsTable,
+    out: Annotated[Path, "Folder to write index.html and the data files to."],
+    template: options.Template = options.TEMPLATES / "page.html",
+    scale: options.Scale = None,
+) -> None:
+    """Make a web page of a study's results, and files with a row per run.
+
+    The page needs no network. The files are CSV, Parquet, and a description of them in the
+    Croissant format, which catalogues of datasets read.
+    """
+    from clipnoise.report import publication
+    from clipnoise.report.page import build_page
+    from clipnoise.report.records import read_runs
+
+    plan, rows = load_study(study, scale), read_runs(runs)
+    shown, name = publication.run_rows(rows), plan.name.replace("/", "-")
+    table = publication.to_csv(shown)
+    links = {
+        f"{name}.csv": "a row per run",
+        f"{name}.parquet": "the same",
+        "croissant.json": "what its columns are",
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / f"{name}.csv", table)
+    write_atomically(out / f"{name}.parquet", publication.to_parquet(shown))
+    write_json(out / "croissant.json", publication.croissant(plan, name, table))
+    write_atomically(out / "index.html", build_page(plan, rows, template, links))
+    print(f"{out}: index.html, {', '.join(links)}")
+
+
+@options.command()
 def partial_report(
     study: Annotated[Path, options.ARGUMENT],
     out: Pdf,

@@ -289,6 +289,16 @@ def bootstrap(
     return low, high
 
 
+def interquartile_interval(tasks: Scores) -> Interval:
+    """Return the interquartile mean over the runs of several tasks, with its bootstrap interval.
+
+    Args:
+        tasks: as for `bootstrap`, and so is the source.
+    """
+    low, high = bootstrap(tasks, interquartile_mean)
+    return Interval(float(interquartile_mean(np.concatenate(tasks))), float(low), float(high))
+
+
 def profile(thresholds: NDArray[np.float64]) -> Statistic:
     """Return the statistic that gives the share of runs that reach each threshold.
 

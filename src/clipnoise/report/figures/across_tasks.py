@@ -19,7 +19,7 @@ from clipnoise.report.statistics import (
     Ranking,
     Scores,
     bootstrap,
-    interquartile_mean,
+    interquartile_interval,
     profile,
     ranking,
 )
@@ -47,8 +47,8 @@ def _mean(ax: Axes, height: int, series: canvas.Series, scores: Scores, metric: 
     if not scores:
         return
     sign = 1 if metric.higher_is_better else -1
-    value = sign * float(interquartile_mean(np.concatenate(scores)))
-    low, high = (sign * float(end) for end in bootstrap(scores, interquartile_mean))
+    found = interquartile_interval(scores)
+    value, low, high = (sign * end for end in (found.mean, found.low, found.high))
     if not np.isfinite(value):
         place = ax.get_yaxis_transform()
         ax.text(0.5, height, "over a quarter diverged", transform=place, ha="center", va="center")

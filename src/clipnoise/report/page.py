@@ -1,0 +1,348 @@
+"""A study's results as one web page that needs no network: a table to search, and charts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import vl_convert
+from itables import options as itables_options
+from itables.javascript import generate_init_offline_itables_html, to_html_datatable
+from jinja2 import Environment
+
+from clipnoise.report.costs import NOT_AUDITED, baseline_of, cost_ratio
+from clipnoise.report.figures.canvas import series
+from clipnoise.report.figures.styles import style
+from clipnoise.report.formats import Metric, budget
+from clipnoise.report.gaps import changes, gaps
+from clipnoise.report.records import is_private, of_panels
+from clipnoise.report.statistics import (
+    Scores,
+    interquartile_interval,
+    paired_differences,
+    paired_interval,
+)
+from clipnoise.report.tables import Cell, build_table, choose_metric
+from clipnoise.studies.file import ReportItem
+from clipnoise.studies.status import span
+from clipnoise.studies.study import Study
+
+HEIGHT = 18  # pixels per method
+
+
+def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[str, str]) -> str:
+    """Return the page as HTML, everything that it needs included.
+
+    Args:
+        study: the study.
+        runs: its runs.csv.
+        template: of the page, for Jinja.
+        links: file name → what it is, of the files beside the page.
+
+    Returns:
+        The same text for the same runs.
+    """
+    rows = settings(study, runs)
+    charts = [
+        {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
+        for title, caption, drawn in _charts(study, runs, rows)
+    ]
+    page = Environment(autoescape=True).from_string(template.read_text())
+    return page.render(
+        title=study.title,
+        watermark=study.scale.watermark,
+        description=[block for block in study.description.split("\n\n") if block.strip()],
+        charts=charts,
+        table=_table(rows),
+        table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
+        chart_code=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # a default is left out
+        links=links,
+        origin=_origin(runs),
+    )
+
+
+# The table
+
+
+def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per setting: a method in a panel at a budget, over its seeds.
+
+    Args:
+        study: the study.
+        runs: its runs.csv.
+
+    Returns:
+        Plain columns as the page's table shows them; numbers stay numbers, rounded.
+    """
+    titles = panel_titles(study)
+    rows: list[dict[str, Any]] = []
+    for panel, here in runs.groupby("panel", sort=False):
+        table = build_table(here, str(panel))
+        for row, (dataset, model, text), cell in table.cells():
+            place = (here["dataset"] == dataset) & (here["model"] == model)
+            at = here[place & (here["budget"] == text)]
+            same = at[(at["method"] == row.method) & (at["label"] == row.label)]
+            rows.append(
+                {
+                    "Task": titles.get(str(panel), str(panel)),
+                    "Method": row.label,
+                    "ε": budget(text).removeprefix("ε = ") if row.private else "none",
+                    **_measured(cell, table.metric),
+                    **_compared(at, row.method, row.label, table.metric),
+                    "Best": "yes" if cell.leads else "",
+                    "Claim": "oracle" if cell.oracle else cell.claim,
+                    "Adjacency": str(same["adjacency"].max()),
+                    "δ": _rounded(same["delta"].max(), 12),
+                    "σ": _rounded(same["noise_multiplier"].max(), 3),
+                    "ε with tuning": _rounded(same["epsilon_with_tuning"].max(), 2),
+                    "Audit": same["audit"].max() or (NOT_AUDITED if row.private else ""),
+                    "Hyper-parameters": _hyperparameters(same),
+                    "_method": row.method,
+                    "_panel": str(panel),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def panel_titles(study: Study) -> dict[str, str]:
+    """Return what the report calls each panel."""
+    return {
+        panel: title
+        for item in study.report
+        for panel, title in zip(item.panels, item.titles, strict=False)
+    }
+
+
+def _measured(cell: Cell, metric: Metric) -> dict[str, Any]:
+    sample = cell.sample
+    return {
+        metric.heading: _rounded(metric.factor * sample.mean, 2),
+        "±": _rounded(metric.factor * sample.deviation, 2),
+        "Runs": f"{sample.n}/{sample.planned}",
+        "Diverged": sample.diverged,
+    }
+
+
+def _compared(runs: pd.DataFrame, method: str, label: str, metric: Metric) -> dict[str, Any]:
+    """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
+    keys = list(map(tuple, runs[["method", "label"]].drop_duplicates().to_numpy()))
+    base = baseline_of(keys)
+    if base is None:
+        return {"Δ DP-SGD": None, "low": None, "high": None, "Time": None}
+    own, other = (
+        runs[(runs["method"] == one) & (runs["label"] == name)]
+        for one, name in ((method, label), base)
+    )
+    differences = paired_differences(
+        _by_seed(own, metric), _by_seed(other, metric), higher_is_better=metric.higher_is_better
+    )
+    found = paired_interval(differences) if (method, label) != base else None
+    ends = (found.mean, found.low, found.high) if found else (math.nan,) * 3
+    mean, low, high = (_rounded(metric.factor * end, 2) for end in ends)
+    return {
+        "Δ DP-SGD": mean,
+        "low": low,
+        "high": high,
+        "Time": _rounded(cost_ratio(own, other), 2),
+    }
+
+
+def _by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
+    done = runs[(runs["status"] == "completed") & np.isfinite(runs[metric.column])]
+    return dict(zip(done["seed"].astype(int), done[metric.column].astype(float), strict=True))
+
+
+def _hyperparameters(runs: pd.DataFrame) -> str:
+    found = json.loads(runs["hyperparameters"].iloc[0] or "{}")
+    shown = {name: value for name, value in found.items() if name != "id" and value is not None}
+    return ", ".join(f"{name} {json.dumps(value)}" for name, value in shown.items())
+
+
+def _rounded(value: float, digits: int) -> float | None:
+    return round(float(value), digits) if math.isfinite(value) else None
+
+
+def _table(rows: pd.DataFrame) -> str:
+    shown = rows[[name for name in rows.columns if not name.startswith("_")]]
+    return to_html_datatable(
+        shown,
+        connected=False,
+        table_id="results",
+        display_logo_when_loading=False,
+        showIndex=False,
+        column_filters="header",
+        scrollX=True,
+        maxBytes=0,
+        lengthMenu=[25, 100, -1],
+        layout={"topStart": "pageLength", "topEnd": "search"},
+        classes="display compact nowrap",
+        style="width:100%",
+    )
+
+
+def _origin(runs: pd.DataFrame) -> str:
+    """Return how many runs there are, from which code and machine, and how long they took."""
+    done = runs.drop_duplicates("hash")
+    done = done[done["status"].isin(["completed", "diverged"])]
+    if done.empty:
+        return "No run has finished."
+    named = {
+        name: ", ".join(sorted(set(done[name]) - {""})) for name in ("git_commit", "cpu", "gpu")
+    }
+    machine = " and ".join(filter(None, (named["cpu"], named["gpu"])))
+    return (
+        f"{len(done):,} reported runs took {span(float(done['seconds'].sum()))} on "
+        f"{machine or 'an unknown machine'}, without those for tuning. "
+        f"Commit {named['git_commit'] or 'unknown'}, {max(done['finished'])[:10]}."
+    )
+
+
+# The charts
+
+
+def _charts(
+    study: Study, runs: pd.DataFrame, rows: pd.DataFrame
+) -> Iterator[tuple[str, str, list[Any]]]:
+    """Yield title, caption and charts: those of the report across tasks, and that of all tasks."""
+    kinds = {"closed-gap": _closed_gap, "changes": _changes}
+    for item in study.report:
+        drawn = kinds[item.kind](item, runs) if item.kind in kinds else []
+        if drawn:
+            yield item.title, item.caption, drawn
+    yield (
+        "Difference to DP-SGD on each task",
+        "Paired over seeds, with 95% intervals. Choose a task and a budget below the chart.",
+        _differences(rows),
+    )
+
+
+def _closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
+    """Draw the interquartile mean of the closed share of the privacy gap, for each budget."""
+    shown = of_panels(runs, item)
+    metric = choose_metric(shown)
+    names = {(one.method, one.label): one.title for one in series(shown)}
+    drawn = []
+    for text in shown[is_private(shown)]["budget"].drop_duplicates():
+        found = gaps(shown, str(text), metric)
+        points = [
+            {"method": names[method, label], "_method": method, **interval}
+            for (method, label), scores in found.shares.items()
+            if (interval := _share(scores))
+        ]
+        if points:
+            counted = (
+                f"{budget(str(text))}, {found.tasks - len(found.left_out)} of {found.tasks} tasks"
+            )
+            drawn.append(
+                _with_intervals(points, "Closed gap (%)", least=-100).properties(title=counted)
+            )
+    return drawn
+
+
+def _share(scores: Scores) -> dict[str, float] | None:
+    found = interquartile_interval(scores)
+    ends = [round(100 * end, 1) for end in (found.mean, found.low, found.high)]
+    if not all(map(math.isfinite, ends)):
+        return None
+    return {"value": ends[0], "low": ends[1], "high": ends[2], "tasks": len(scores)}
+
+
+def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
+    """Draw the mean change of each method from some panels to others, a tick for each task."""
+    shown = of_panels(runs, item)
+    metric = choose_metric(shown)
+    reference = runs[runs["panel"].isin(item.against)]
+    points = [
+        {
+            "method": label,
+            "_method": method,
+            "task": f"{dataset}, {model}, {budget(text)}",
+            "value": round(metric.factor * value, 2),
+        }
+        for (method, label), found in changes(shown, reference, metric).items()
+        for (dataset, model, text), value in found.items()
+        if math.isfinite(value)
+    ]
+    if not points:
+        return []
+    base = alt.Chart(pd.DataFrame(points))
+    order = list(dict.fromkeys(str(point["method"]) for point in points))
+    y = alt.Y("method:N", sort=order, title=None)
+    x = alt.X("value:Q", title=f"Change in {metric.heading.lower()}")
+    ticks = base.mark_tick(opacity=0.6).encode(x=x, y=y, tooltip=["method:N", "task:N", "value:Q"])
+    means = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x=alt.X("mean(value):Q"), y=y, color=_colours(points), tooltip=["method:N", "mean(value):Q"]
+    )
+    return [(ticks + means).properties(width="container", height=alt.Step(HEIGHT))]
+
+
+def _differences(rows: pd.DataFrame) -> list[Any]:
+    """Draw the difference to DP-SGD of every method on a task and at a budget of choice."""
+    known = rows[rows["Δ DP-SGD"].notna() & (rows["ε"] != "none")]
+    points = [
+        {
+            "task": row["Task"],
+            "ε": f"ε = {row['ε']}",
+            "method": row["Method"],
+            "_method": row["_method"],
+            "value": row["Δ DP-SGD"],
+            "low": row["low"],
+            "high": row["high"],
+            "claim": row["Claim"],
+        }
+        for row in known.to_dict("records")
+    ]
+    if not points:
+        return []
+    chart = _with_intervals(points, "Difference to DP-SGD (points)")
+    for name in ("ε", "task"):  # shown in reverse order
+        values = list(dict.fromkeys(point[name] for point in points))
+        menu = alt.binding_select(options=values, name=f"{name} ")
+        chosen = alt.selection_point(fields=[name], bind=menu, value=values[0])
+        chart = chart.add_params(chosen).transform_filter(chosen)
+    return [chart]
+
+
+def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -math.inf) -> Any:
+    """Draw a value with its interval for each method, below each other.
+
+    Args:
+        points: what is drawn, and what is shown when the pointer is above it.
+        title: of the axis.
+        least: where the axis starts at the earliest; what is below is drawn at its edge.
+    """
+    low = max(least, min(0, *(point["low"] for point in points)))
+    high = max(0, *(point["high"] for point in points))
+    scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
+    base = alt.Chart(pd.DataFrame(points))
+    best = alt.EncodingSortField("value", op="max", order="descending")
+    y = alt.Y("method:N", sort=best, title=None)
+    numbers = ("value", "low", "high", "tasks")
+    names = [name for name in points[0] if not name.startswith("_")]
+    tooltip = [alt.Tooltip(f"{name}:{'Q' if name in numbers else 'N'}") for name in names]
+    zero = base.mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
+    lines = base.mark_rule(strokeWidth=2.5).encode(
+        x=alt.X("low:Q", title=title, scale=scale),
+        x2="high:Q",
+        y=y,
+        color=_colours(points),
+        tooltip=tooltip,
+    )
+    marks = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x=alt.X("value:Q"), y=y, color=_colours(points), tooltip=tooltip
+    )
+    layers = alt.layer(zero, lines, marks)
+    return layers.properties(width="container", height=alt.Step(HEIGHT))
+
+
+def _colours(points: Iterable[Mapping[str, Any]]) -> alt.Color:
+    """Return the colours that the methods have in every figure."""
+    looks = {str(point["method"]): style(str(point["_method"])).colour for point in points}
+    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+    return alt.Color("method:N", scale=scale, legend=None)

@@ -1,0 +1,169 @@
+"""A study's results for others: a row per run as CSV and Parquet, and their description."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any
+
+import pandas as pd
+
+from clipnoise.files import csv_text, without_formulas
+from clipnoise.report.formats import exact
+from clipnoise.report.tables import choose_metric
+from clipnoise.studies.study import Study
+
+COLUMNS = {  # column → its kind and what it holds
+    "study": ("sc:Text", "Name of the study."),
+    "panel": ("sc:Text", "Panel of the study: one task on one track."),
+    "dataset": ("sc:Text", "Dataset."),
+    "model": ("sc:Text", "Model."),
+    "method": ("sc:Text", "Method."),
+    "label": ("sc:Text", "What reports call the method; it tells variants apart."),
+    "epsilon": ("sc:Float", "Target ε; empty without privacy."),
+    "epsilon_achieved": ("sc:Float", "ε of the run, at most the target; empty without privacy."),
+    "delta": ("sc:Float", "δ; empty without privacy."),
+    "noise_multiplier": ("sc:Float", "Noise multiplier σ; empty without privacy."),
+    "claim": ("sc:Text", "What the ε is: guarantee, nominal or non-private."),
+    "adjacency": ("sc:Text", "The relation between neighbouring datasets; empty without privacy."),
+    "accountant": ("sc:Text", "Whose analysis turned σ into ε; empty without privacy."),
+    "audit": ("sc:Text", "What an audit found of the method; empty where there was none."),
+    "metric": ("sc:Text", "What `value` is."),
+    "value": ("sc:Float", "The metric on the test split; empty unless the run completed."),
+    "seed": ("sc:Integer", "Seed of the run."),
+    "status": ("sc:Text", "completed, diverged, missing or corrupt."),
+    "hyperparameters": ("sc:Text", "The hyper-parameters, as JSON."),
+    "seconds": ("sc:Float", "Time of the whole run, in seconds."),
+    "hash": ("sc:Text", "Hash of everything that specifies the run."),
+    "commit": ("sc:Text", "Commit of the code that trained it."),
+}
+NUMBERS = frozenset(name for name, (kind, _) in COLUMNS.items() if kind != "sc:Text")
+LICENCE = "https://www.apache.org/licenses/LICENSE-2.0"
+
+# The specification asks for this context word by word.
+CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileProperty": "cr:fileProperty",
+    "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+
+
+def run_rows(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per planned run, with the columns of COLUMNS.
+
+    Args:
+        runs: runs.csv of a study.
+    """
+    metric = choose_metric(runs)
+    done = runs["status"] == "completed"
+    named = runs.rename(columns={"git_commit": "commit"}).assign(
+        metric=metric.column,
+        value=runs[metric.column].where(done),
+        epsilon_achieved=runs["epsilon_achieved"].round(6),
+        noise_multiplier=runs["noise_multiplier"].round(6),
+        seconds=runs["seconds"].round(3),
+    )
+    return named[list(COLUMNS)].astype({"seed": "int64"}).reset_index(drop=True)
+
+
+def to_csv(rows: pd.DataFrame) -> str:
+    """Return the rows as CSV, numbers in full precision."""
+    lines = [
+        {
+            str(name): exact(value) if isinstance(value, float) else str(value)
+            for name, value in row.items()
+        }
+        for row in rows.to_dict("records")
+    ]
+    return csv_text(list(COLUMNS), map(without_formulas, lines))
+
+
+def to_parquet(rows: pd.DataFrame) -> bytes:
+    """Return the rows as Parquet."""
+    buffer = io.BytesIO()
+    rows.to_parquet(buffer, index=False, compression="zstd")
+    return buffer.getvalue()
+
+
+def croissant(study: Study, name: str, table: str) -> dict[str, Any]:
+    """Describe a CSV file of rows in the Croissant format, a vocabulary for datasets.
+
+    Args:
+        study: whose results they are.
+        name: of the file, without its ending.
+        table: what the file holds.
+
+    Source: MLCommons, Croissant format specification 1.0.
+    """
+    content = table.encode()
+    fields = [
+        {
+            "@type": "cr:Field",
+            "@id": f"runs/{column}",
+            "name": column,
+            "description": said,
+            "dataType": kind,
+            "source": {"fileObject": {"@id": "runs-csv"}, "extract": {"column": column}},
+        }
+        for column, (kind, said) in COLUMNS.items()
+    ]
+    return {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": name,
+        "alternateName": study.title,
+        "description": " ".join(study.description.split()),
+        "license": LICENCE,
+        "distribution": [
+            {
+                "@type": "cr:FileObject",
+                "@id": "runs-csv",
+                "name": f"{name}.csv",
+                "contentUrl": f"{name}.csv",
+                "contentSize": f"{len(content)} B",
+                "encodingFormat": "text/csv",
+                "sha256": hashlib.sha256(content).hexdigest(),
+            }
+        ],
+        "recordSet": [
+            {
+                "@type": "cr:RecordSet",
+                "@id": "runs",
+                "name": "runs",
+                "description": "One record per planned run that the study reports.",
+                "field": fields,
+            }
+        ],
+    }

@@ -1,0 +1,60 @@
+"""Published results hold every planned run, and are described so that other programs read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlcroissant
+import pandas as pd
+import pytest
+from reporting_data import quickstart, run_row, write_study
+
+from clipnoise.cli import main
+from clipnoise.report import publication
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a published study, one run of which diverged and one is missing."""
+    folder = tmp_path_factory.mktemp("published")
+    lost = [
+        run_row(method="dp-adam", budget="eps=1", seed=8, status="diverged"),
+        run_row(method="dp-adam", budget="eps=1", seed=9, status="missing"),
+    ]
+    study, runs, _ = write_study(folder, [*quickstart(), *lost])
+    out = folder / "out"
+    words = ["publish", "--study", str(study), "--runs", str(runs), "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["clipnoise", *words])
+        assert main() == 0
+    return out
+
+
+def test_every_planned_run_has_a_row_with_its_value_or_none(published: Path) -> None:
+    table = pd.read_csv(published / "quickstart.csv")
+    assert list(table.columns) == list(publication.COLUMNS)
+    assert len(table) == len(quickstart()) + 2
+    by_status = table.groupby("status")["value"]
+    assert by_status.count()["diverged"] == by_status.count()["missing"] == 0
+    assert by_status.count()["completed"] == len(quickstart())
+    expected = [row["test_accuracy"] for row in quickstart()]
+    assert table["value"].dropna().tolist() == expected
+
+
+def test_csv_and_parquet_hold_the_same(published: Path) -> None:
+    table = pd.read_csv(published / "quickstart.csv", keep_default_na=False, dtype=str)
+    same = pd.read_parquet(published / "quickstart.parquet")
+    assert publication.to_csv(same) == (published / "quickstart.csv").read_text()
+    assert len(table) == len(same)
+
+
+def test_a_reader_of_the_description_finds_the_same_rows(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(published)  # the description names the file beside it
+    dataset = mlcroissant.Dataset(jsonld="croissant.json")
+    records = list(dataset.records(record_set="runs"))
+    table = pd.read_csv("quickstart.csv")
+    assert [record["runs/value"] for record in records][:50] == table["value"].tolist()[:50]
+    assert len(records) == len(table)
+    assert not dataset.metadata.ctx.issues.errors

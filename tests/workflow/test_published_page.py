@@ -1,0 +1,129 @@
+"""A page of results works without a network: it sorts, filters, and fits a phone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reporting_data import run_row, write_study
+
+from clipnoise.cli import main
+
+pytestmark = pytest.mark.browser
+LEVELS = {"sgd": 0.95, "dp-sgd": 0.80, "dp-sgdm": 0.85, "dp-adam": 0.70}
+STUDY = {
+    "title": "Two tasks",
+    "description": "What is compared.",
+    "defaults": {"seeds": [1, 2, 3], "methods": ["sgd", "dp-sgd"], "epsilons": [1]},
+    "panels": {
+        "first": {"title": "First task", "datasets": ["digits"], "models": ["logistic"]},
+        "second": {"title": "Second task", "datasets": ["synthetic"], "models": ["logistic"]},
+    },
+    "report": [
+        {
+            "kind": "closed-gap",
+            "panels": ["first", "second"],
+            "together": True,
+            "title": "The closed gap",
+        },
+        {"kind": "table", "title": "{panel}"},
+    ],
+}
+
+
+@pytest.fixture
+def page(tmp_path: Path, browser: Any) -> Any:
+    """Return a browser that shows the page and has no network."""
+    rows = [
+        run_row(
+            panel=panel,
+            dataset=dataset,
+            method=method,
+            budget="non-private" if method == "sgd" else "eps=1",
+            seed=seed,
+            test_accuracy=level + 0.001 * seed * (1 + (method == "dp-sgdm")),
+        )
+        for panel, dataset in (("first", "digits"), ("second", "synthetic"))
+        for method, level in LEVELS.items()
+        for seed in (1, 2, 3)
+    ]
+    study, runs, _ = write_study(tmp_path, rows, STUDY)
+    words = ["publish", "--study", str(study), "--runs", str(runs), "--out", str(tmp_path / "out")]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["clipnoise", *words])
+        assert main() == 0
+    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+    browser.get((tmp_path / "out" / "index.html").as_uri())
+    _wait(browser, "return document.body.dataset.drawn === 'yes'")
+    _wait(browser, "return document.querySelectorAll('#results tbody tr').length === 8")
+    return browser
+
+
+def _wait(browser: Any, condition: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, 40).until(lambda window: window.execute_script(condition))
+
+
+def _column(browser: Any, number: int) -> list[str]:
+    cells = (
+        f"[...document.querySelectorAll('#results tbody tr')].map(r => r.cells[{number}].innerText)"
+    )
+    return list(browser.execute_script(f"return {cells}"))
+
+
+def test_the_table_is_sorted_and_filtered(page: Any) -> None:
+    assert set(_column(page, 0)) == {"First task", "Second task"}
+    order = page.find_elements("css selector", ".dt-column-order")[3]
+    page.execute_script("arguments[0].click()", order)
+    _wait(
+        page, "return document.querySelector('#results tbody tr').cells[1].innerText === 'dp-adam'"
+    )
+    values = [float(text) for text in _column(page, 3)]
+    assert values == sorted(values)
+    search = page.find_element("css selector", "input[placeholder=Method]")
+    search.send_keys("dp-sgdm")
+    _wait(page, "return document.querySelectorAll('#results tbody tr').length === 2")
+    assert set(_column(page, 1)) == {"dp-sgdm"}
+
+
+def test_charts_show_the_closed_gap_and_values_under_the_pointer(page: Any) -> None:
+    labels = page.execute_script(
+        "return [...document.querySelectorAll('.chart svg')].map(svg => svg.textContent)"
+    )
+    assert len(labels) == 2
+    assert "2 of 2 tasks" in labels[0]
+    assert "dp-sgdmdp-sgddp-adam" in labels[0]  # best first
+    said = page.execute_script(
+        "return [...document.querySelectorAll('.chart svg [aria-label]')]"
+        ".map(mark => mark.getAttribute('aria-label'))"
+    )
+    assert any("dp-sgdm" in text and "34.7" in text for text in said)
+
+
+def test_nothing_is_fetched_and_nothing_fails(page: Any) -> None:
+    fetched = page.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert [name for name in fetched if not name.startswith(("blob:", "data:", "file:"))] == []
+    assert [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_it_is_dark_where_the_reader_prefers_that(page: Any) -> None:
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    assert page.execute_script(colour) == "rgb(255, 255, 255)"
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    _wait(page, "return document.documentElement.classList.contains('dark')")
+    assert page.execute_script(colour) == "rgb(22, 24, 28)"
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:
+    phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    page.refresh()
+    _wait(page, "return document.body.dataset.drawn === 'yes'")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
