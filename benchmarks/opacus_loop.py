@@ -7,27 +7,36 @@ It reads the learning rate, the clip norm and σ of `dp-sgd` from the finished r
 Poisson sampling, the per-example gradients, the clipping, the noise and the step. Initial weights
 are PyTorch's own. Random streams differ, so the results are compared as two samples: the 95% Welch
 interval of the difference of their means. Writes benchmarks/results/opacus.md.
+
+    python benchmarks/opacus_loop.py --times [--repetitions 20]
+
+It times the two programs of docs/own-loop.md instead, on networks of three sizes: DP-Adam by
+`clipnoise.private`, and by Opacus' PrivacyEngine. They take turns of ten steps on one thread; the
+time is that of the processor. Writes benchmarks/results/own-loop.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from opacus import GradSampleModule
+from opacus import GradSampleModule, PrivacyEngine
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer
 from scipy import stats
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import clipnoise
 from clipnoise.data.base import Examples
 from clipnoise.run.results import run_folder
 from clipnoise.run.spec import RunSpec, read_spec
@@ -35,6 +44,8 @@ from clipnoise.studies.study import load_study
 
 RESULTS, CACHE, STUDIES = Path("results"), Path("data"), Path("workflow/studies")
 PAGE = Path(__file__).parent / "results" / "opacus.md"
+TIMES = PAGE.with_name("own-loop.md")
+TURN = 10  # steps
 HEAD = "| panel | n | η | C | σ | here | Opacus | Opacus − here, 95% interval |"
 
 
@@ -59,9 +70,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--panels", nargs="+", help="all panels without a suffix by default")
     parser.add_argument("--epsilon", type=float, default=3)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--times", action="store_true", help="of steps, instead of accuracies")
+    parser.add_argument("--repetitions", type=int, default=20, help="turns of ten steps, for times")
     given = parser.parse_args(words)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="opacus|torch")
+    if given.times:
+        TIMES.write_text(times_page(given.repetitions))
+        print(TIMES.read_text())
+        return
     study = load_study(STUDIES / f"{given.study}.yaml")
     lines = [HEAD, "|---|---:|---:|---:|---:|---:|---:|---:|"]
     for panel in given.panels or [name for name in study.panels if "-" not in name]:
@@ -147,6 +164,158 @@ def accuracy(network: nn.Module, examples: Examples) -> float:
         inputs, targets = examples.take(slice(start, start + 1000))
         hits += int((network(inputs).argmax(dim=1) == targets).sum())
     return hits / len(examples)
+
+
+def digits_network() -> nn.Module:
+    """Return the network of docs/own-loop.md, for images of shape (1, 8, 8)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
+
+
+def tutorial_network() -> nn.Module:
+    """Return a network as in Opacus' tutorial on MNIST, for images of shape (1, 28, 28)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def wide_network() -> nn.Module:
+    """Return three dense layers, two of them wide, for images of shape (1, 28, 28)."""
+    wide = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()]
+    return nn.Sequential(nn.Flatten(), *wide, nn.Linear(512, 10))
+
+
+def steps_here(
+    network: nn.Module, data: TensorDataset, batch: int, seed: int | None = None
+) -> Iterator[object]:
+    """Take a step of DP-Adam by `clipnoise.private` for each item."""
+    yield from clipnoise.private(
+        network,
+        nn.CrossEntropyLoss(reduction="none"),
+        data,
+        method="dp-adam",
+        learning_rate=0.01,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        delta=1e-5,
+        steps=10**6,
+        expected_batch_size=batch,
+        seed=seed,
+        device="cpu",
+    )
+
+
+def steps_with_a_seed(network: nn.Module, data: TensorDataset, batch: int) -> Iterator[object]:
+    """Do as `steps_here` does, with noise from PyTorch's generator, as Opacus has it."""
+    yield from steps_here(network, data, batch, seed=1)
+
+
+def steps_by_opacus(network: nn.Module, data: TensorDataset, batch: int) -> Iterator[object]:
+    """Take a step of DP-Adam by Opacus for each item."""
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    network, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=network,
+        optimizer=optimizer,
+        data_loader=DataLoader(data, batch_size=batch),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    while True:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(inputs), targets).backward()
+            yield optimizer.step()
+
+
+def steps_by_ghost_clipping(
+    network: nn.Module, data: TensorDataset, batch: int
+) -> Iterator[object]:
+    """Take a step of DP-Adam by Opacus for each item, by ghost clipping."""
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    network, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=network,
+        optimizer=optimizer,
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=DataLoader(data, batch_size=batch),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        grad_sample_mode="ghost",
+    )
+    while True:
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            criterion(network(inputs), targets).backward()
+            yield optimizer.step()
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
+    "small CNN on 8×8 digits": (digits_network, (1, 8, 8), 1797, 128),
+    "CNN of Opacus' tutorial, 28×28": (tutorial_network, (1, 28, 28), 10_000, 256),
+    "dense, 784–512–512–10": (wide_network, (1, 28, 28), 10_000, 256),
+}  # what builds it, the shape of an input, n and B
+PROGRAMS = (steps_here, steps_with_a_seed, steps_by_opacus, steps_by_ghost_clipping)
+
+
+def times_page(repetitions: int) -> str:
+    """Return a page with the time of a step of each program."""
+    lines = [
+        "| network | parameters | batch | clipnoise | the same, seed=1 | Opacus | its mode ghost |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    load = os.getloadavg()[0]
+    for name, (build, shape, n, batch) in NETWORKS.items():
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(n, *shape), torch.randint(10, (n,)))
+        running = [program(build(), data, batch) for program in PROGRAMS]
+        medians = [f"{1e3 * np.median(row):.2f}" for row in turns(running, repetitions)]
+        parameters = sum(p.numel() for p in build().parameters())
+        lines.append(f"| {name} | {parameters:,} | {batch} | {' | '.join(medians)} |")
+    head = [
+        "# Time of a step in one's own loop",
+        "",
+        "Milliseconds of processor time for a step of DP-Adam, batches and noise included: the "
+        f"median of {repetitions} turns of {TURN} steps, on one thread. `python "
+        "benchmarks/opacus_loop.py --times` makes this page.",
+        f"{datetime.now(tz=UTC):%Y-%m-%d}, {processor()}, load {load:.1f}, "
+        f"torch {torch.__version__}.",
+        "",
+    ]
+    return "\n".join([*head, *lines, ""])
+
+
+def turns(running: Sequence[Iterator[object]], repetitions: int) -> list[list[float]]:
+    """Return the processor seconds per step of each turn, by program."""
+    seconds: list[list[float]] = [[] for _ in running]
+    for turn in range(1 + repetitions):  # the first one warms up
+        for row, steps in zip(seconds, running, strict=True):
+            began = time.process_time()
+            for _ in range(TURN):
+                next(steps)
+            if turn:
+                row.append((time.process_time() - began) / TURN)
+    return seconds
+
+
+def processor() -> str:
+    """Return the name of the processor, where the system tells it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

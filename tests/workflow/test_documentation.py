@@ -230,6 +230,22 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
             run([sys.executable, "-c", block], tmp_path)
 
 
+def test_the_programs_of_the_page_on_own_loops_run_one_after_the_other(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "own-loop.md"
+    program = "\n".join(blocks(page, "python"))
+    told = run([sys.executable, "-W", "ignore", "-c", program], tmp_path)
+    assert "claim: guarantee\n" in told
+    assert "unknown setting 'epsilom'. Did you mean 'epsilon'?" in told
+    theirs, ours = (float(line) for line in re.findall(r"^(?:epsilon: )?(2\.\d+)$", told, re.M))
+    assert theirs == pytest.approx(ours, abs=0.02)  # both end just below the target
+
+
+def test_the_page_on_own_loops_shows_the_times_that_were_measured() -> None:
+    measured = (ROOT / "benchmarks" / "results" / "own-loop.md").read_text()
+    table = "\n".join(line for line in measured.splitlines() if line.startswith("|"))
+    assert table in (ROOT / "docs" / "own-loop.md").read_text()
+
+
 def test_the_method_of_the_readme_is_one_short_file_that_passes_every_contract(
     tmp_path: Path,
 ) -> None:

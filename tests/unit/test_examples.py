@@ -1,0 +1,86 @@
+"""What lies in the folder of examples works as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "own_loop.ipynb"
+FOLDER = ROOT / "examples" / "folder"
+
+
+def python(code: str, folder: Path, **settings: str) -> str:
+    """Return what code prints in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=folder,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_numbers(text: str) -> list[str]:
+    return re.sub(r"\d+(\.\d+)?(e-\d+)?", "#", text).splitlines()
+
+
+def test_the_notebook_prints_what_it_shows_up_to_numbers() -> None:
+    notebook = nbformat.read(NOTEBOOK, 4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = "".join(output.text for cell in cells for output in cell.outputs)
+    printed = python("\n".join(cell.source for cell in cells), NOTEBOOK.parent)
+    assert without_numbers(printed) == without_numbers(shown)
+    assert "claim: guarantee" in printed
+    assert "140 steps, ε = 3.000" in printed
+    assert float(re.findall(r"accuracy (0\.\d+)", printed)[3]) > 0.6
+
+
+TRAIN = """
+from pathlib import Path
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.results import privacy_statement
+from clipnoise.run.train import train
+from clipnoise.studies.study import load_study
+study = load_study(Path("rings.yaml"))
+for model in ("logistic", "residual-net"):
+    spec = next(
+        run.spec for run in study.runs
+        if (run.spec.model.id, run.label) == (model, "dp-sgd-projected")
+        and run.spec.privacy.epsilon == 8
+    )
+    spec.dataset.prepare(Path({cache!r}))
+    calibration = calibrate(spec.budget)
+    outcome = train(spec, cache=Path({cache!r}), calibration=calibration)
+    print(privacy_statement(spec, calibration).claim, outcome.metrics[-1].test_accuracy)
+"""
+
+
+def test_dataset_model_method_and_study_of_the_folder_train_together(tmp_path: Path) -> None:
+    told = python(TRAIN.format(cache=str(tmp_path)), FOLDER, CLIPNOISE_PLUGINS=str(FOLDER))
+    (linear, accuracy), (residual, better) = (line.split() for line in told.splitlines())
+    assert linear == residual == "guarantee"
+    assert float(accuracy) < 0.7 < 0.9 < float(better)  # no line divides two rings
+
+
+def test_what_is_in_the_folder_passes_the_contract_of_its_kind() -> None:
+    tests = [f"tests/contract/test_{kind}.py" for kind in ("methods", "datasets", "models")]
+    names = "dp-sgd-projected or rings or residual-net"
+    words = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "-n0", "-k", names]
+    words += [*tests, "tests/privacy/test_sensitivity.py"]
+    settings = {**os.environ, "CLIPNOISE_PLUGINS": str(FOLDER)}
+    done = subprocess.run(
+        words, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout
+    for test in words[-4:]:
+        assert f"{test}::" in done.stdout
