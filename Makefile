@@ -65,6 +65,11 @@ mlflow: $(READY) ## Browse the recorded runs on 127.0.0.1 (PORT=5000)
 		echo "$(RESULTS)/mlflow.db: no recorded runs yet; make quickstart records some." >&2; exit 2; }
 	@$(IN_ENV) clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
 
+.PHONY: site
+site: $(READY) ## Build the documentation as a site, into site/
+	@$(IN_ENV) clipnoise --markdown docs/commands.md
+	@$(IN_ENV) zensical build --strict --clean $(ARGS)
+
 .PHONY: doctor
 doctor: $(READY) ## Show what this machine has, and what to do about what it lacks
 	@$(IN_ENV) clipnoise doctor

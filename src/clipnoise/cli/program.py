@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -61,20 +61,49 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, a quota, the largest
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
+PAGE = """# Commands
+
+`clipnoise` alone lists these commands; `clipnoise --all` lists those that the workflow calls, too.
+The exit code is 0 for success, 2 for a mistake that you can correct, and 1 for a fault.
+"""
+
+
 @click.group(
     cls=LazyGroup, invoke_without_command=True, add_help_option=False, context_settings=SETTINGS
 )
 @click.option("--all", "everything", is_flag=True, help="Also list the workflow's own commands.")
+@click.option("--markdown", type=Path, help="Write the page of the documentation on all commands.")
 @click.option("-h", "--help", "wants_help", is_flag=True, help="Show this message.")
 @click.pass_context
-def program(context: click.Context, everything: bool, wants_help: bool) -> None:
+def program(
+    context: click.Context, everything: bool, markdown: Path | None, wants_help: bool
+) -> None:
     """Benchmark differentially private optimizers.
 
     `clipnoise COMMAND --help` explains a command.
     """
+    if markdown is not None:
+        from clipnoise.files import write_atomically
+
+        write_atomically(markdown, "".join([PAGE, *_sections(context, USERS)]))
+        click.echo(markdown)
+        context.exit()
     if context.invoked_subcommand is None or wants_help:
         click.echo(context.get_help())
         context.exit()
+
+
+def _sections(context: click.Context, names: Iterable[str]) -> Iterator[str]:
+    """Yield what the help of each command says, and of those below it, for the documentation."""
+    assert isinstance(context.command, click.Group)
+    for name in names:
+        command = context.command.get_command(context, name)
+        assert command is not None
+        words = f"{context.command_path} {name}"
+        own = click.Context(command, info_name=name, parent=context, terminal_width=100)
+        yield f"\n## {words}\n\n```text\n{command.get_help(own)}\n```\n"
+        if isinstance(command, click.Group):
+            yield from _sections(own, command.list_commands(own))
 
 
 def run(words: list[str]) -> int:

@@ -1,0 +1,79 @@
+"""The documentation builds as a site: no dead links, every page in reach, readable on a phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clipnoise.cli import main
+from clipnoise.cli.program import USERS
+
+ROOT = Path(__file__).parents[2]
+WRITTEN = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+PAGES = sorted({*WRITTEN, Path("commands.md")})  # which is written when the site is built
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site from a copy, with warnings as errors."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copy(ROOT / "zensical.toml", folder)
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    (folder / "src").symlink_to(ROOT / "src")
+    assert main(["--markdown", str(folder / "docs" / "commands.md")]) == 0
+    words = [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def _built(site: Path, page: Path) -> Path:
+    return site / (page.parent if page.name == "index.md" else page.with_suffix("")) / "index.html"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    def pages(entries: Any) -> list[str]:
+        if isinstance(entries, str):
+            return [entries]
+        values = entries.values() if isinstance(entries, dict) else entries
+        return [page for value in values for page in pages(value)]
+
+    project = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    assert sorted(pages(project["nav"])) == sorted(map(str, PAGES))
+
+
+def test_every_page_is_built_and_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in PAGES:
+        text = _built(site, page).read_text()
+        assert re.findall(r"<(?:script|img|link)[^>]+(?:src|href)=.https?:", text) == [], page
+
+
+def test_the_python_page_holds_the_docstrings(site: Path) -> None:
+    text = (site / "api" / "index.html").read_text()
+    assert "clipnoise.private" in text
+    assert "Run a recorded stream through a method in float64" in text
+
+
+def test_the_page_of_commands_explains_every_command(site: Path) -> None:
+    text = (site / "commands" / "index.html").read_text()
+    assert [name for name in USERS if f"clipnoise {name}" not in text] == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_fit_the_width_of_a_phone_and_of_a_desktop(
+    site: Path, browser: Any, width: int
+) -> None:
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    for page in PAGES:
+        browser.get(_built(site, page).as_uri())
+        assert browser.execute_script("return document.body.scrollWidth") <= width, page
+        assert browser.execute_script("return document.querySelector('h1').innerText")
