@@ -39,6 +39,7 @@ EVERY_PAPER = "snakemake --cores all reports/all.pdf"
 LONG = (
     "clipnoise audit contract",
     "clipnoise audit empirical",
+    "clipnoise judge",
     "clipnoise reaccount",
     EVERY_PAPER,
 )
@@ -76,7 +77,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("Snakefile", "config.yaml", "Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    for name in ("workflow", "profiles", "slurm", "docs", "envs", "reports"):
+    for name in ("workflow", "profiles", "slurm", "docs", "envs", "examples", "reports"):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "src").symlink_to(ROOT / "src")
     study = blocks(ROOT / "docs" / "studies.md", "yaml")[0]

@@ -22,6 +22,7 @@ USERS = _files(
     audit="audit reaccount selfcheck",
     doctor="doctor",
     inventory="data methods papers weights",
+    judge="judge",
     mlflow="mlflow-sync mlflow-ui",
     new="new",
     privacy="account calibrate",

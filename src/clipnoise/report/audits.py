@@ -81,16 +81,16 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         "from final parameters, verdict"
     )
     blocks = [
-        _text("Result", [_result([row[-1] for row in rows], list(controls.values()))]),
-        _text("What the columns mean", COLUMNS),
-        _table("Methods", heads.split(", "), "ll" + "r" * 6 + "l", rows),
-        _text("Setup", _setup(contracts.values(), bounds.values())),
+        text("Result", [_result([row[-1] for row in rows], list(controls.values()))]),
+        text("What the columns mean", COLUMNS),
+        sheet("Methods", heads.split(", "), "ll" + "r" * 6 + "l", rows),
+        text("Setup", _setup(contracts.values(), bounds.values())),
     ]
     if controls:
         heads = "mistake, refuted by, evidence"
         found = map(_control, controls.values())
-        blocks.append(_table("Controls: deliberate mistakes", heads.split(", "), "lll", found))
-    return typeset(_content("Audit", "audit", blocks), template, {})
+        blocks.append(sheet("Controls: deliberate mistakes", heads.split(", "), "lll", found))
+    return typeset(content("Audit", "audit", blocks), template, {})
 
 
 def build_reaccounting_report(table: Path, template: Path) -> bytes:
@@ -112,17 +112,16 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     heads = "paper, result, published, δ, text, tight, code, tight"
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
     blocks = [
-        _text("How to read this", READING),
-        _table(
+        text("How to read this", READING),
+        sheet(
             "ε that can be guaranteed, at equal δ",
             heads.split(", "),
             "ll" + "r" * 6,
             map(_costs, rows),
         ),
-        _table("Assumptions", assumed.split(", "), "lrrrrlll", map(_assumptions, rows)),
+        sheet("Assumptions", assumed.split(", "), "lrrrrlll", map(_assumptions, rows)),
     ]
-    content = _content("Published ε, computed again", "reaccounting", blocks)
-    return typeset(content, template, {})
+    return typeset(content("Published ε, computed again", "reaccounting", blocks), template, {})
 
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -132,15 +131,17 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"{folder}: damaged result file: {error}.") from None
 
 
-def _content(title: str, name: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def content(title: str, name: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the template lays out: a title, the kind of report, and its blocks."""
     return {"title": title, "name": name, "blocks": list(blocks)}
 
 
-def _text(head: str, paragraphs: Iterable[str]) -> dict[str, Any]:
+def text(head: str, paragraphs: Iterable[str]) -> dict[str, Any]:
+    """Return a block of paragraphs."""
     return {"kind": "text", "head": head, "paragraphs": list(paragraphs)}
 
 
-def _table(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> dict[str, Any]:
+def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> dict[str, Any]:
     """Return a table; `align` has a letter per column, l or r."""
     return {"kind": "table", "head": head, "heads": heads, "align": list(align), "rows": list(rows)}
 

@@ -1,0 +1,407 @@
+"""The verdict on a method in a file: every check, controls beside them, and what may be claimed.
+
+The file never runs in this process. Its method is called in processes of its own, which are handed
+what a method may see: the checks, the data, the noise and the comparison stay here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.audit.constants import Finding
+from clipnoise.audit.contract import check_contract
+from clipnoise.audit.controls.registry import CONTROLS
+from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.judge.beside import HONEST, LEAKS, LEAKY
+from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
+from clipnoise.audit.judge.source import read_source
+from clipnoise.audit.judge.worker import trajectory
+from clipnoise.audit.noise import check_noise
+from clipnoise.audit.runs import check_sampler, digits_for, run_spec
+from clipnoise.audit.subject import Subject
+from clipnoise.audit.updates import RUNS, check_updates
+from clipnoise.data.digits import Digits, DigitsUsers
+from clipnoise.errors import UserError, unknown
+from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.claim import claim
+
+if TYPE_CHECKING:
+    from clipnoise.core.method import Method
+
+# σ, B, n (None for that of the digits) and T of the runs that are trained in two ways.
+TRAINED = ((1.1, 64, None, 60), (0.6, 4, 80, 30), (3.0, 720, None, 8))
+QUICK = Settings(runs=10)  # of the audit of a control
+CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
+TASK = (130, 200)  # B and T of them: those of the league's task on digits
+# What a type checker says where a file reaches across the boundary.
+ACROSS = re.compile(
+    'ClippedSum|expected "Never"|Cannot override final attribute|"Public" has no attribute|'
+    'Property "query" .* read-only|base class "OracleMethod"'
+)
+NOT_CHECKED = (
+    "expected batch sizes, clip norms, σ and steps other than those that were tried; hyper-"
+    "parameters other than those that were judged",
+    "data and networks other than linear regression, logistic regression on digits, and a network "
+    "with an embedding, a convolution and dropout",
+    "samplers other than Poisson, correlated noise, micro-batches, and GPUs",
+    "how long a step takes, which could tell something of the data",
+)
+
+
+@dataclass
+class Judged:
+    """A file under judgement.
+
+    Attributes:
+        file: a copy, in a folder without any other file.
+        name: the id of the method.
+        options: its hyper-parameters, as they are given.
+        cache: the folder of prepared datasets.
+        findings: what the checks have found so far.
+    """
+
+    file: Path
+    name: str
+    options: Mapping[str, Any]
+    cache: Path
+    findings: list[Finding] = field(default_factory=list)
+
+    def note(self, name: str, problems: Sequence[str], held: str) -> None:
+        """Add what a check found: problems, each in words, or what held."""
+        said = "; ".join(problems[:3]) + (f"; {len(problems) - 3} more" if problems[3:] else "")
+        self.findings.append(Finding(name, not problems, said or held))
+
+    @property
+    def refuted_by(self) -> list[Finding]:
+        """The checks that refute it."""
+        return [finding for finding in self.findings if not finding.holds]
+
+
+def judge(
+    file: Path,
+    cache: Path,
+    *,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    types: Path | None = None,
+    whole: bool = True,
+) -> dict[str, Any]:
+    """Judge a method in a file.
+
+    Args:
+        file: the file; nothing beside it can be imported.
+        cache: the folder of prepared datasets; the digits are prepared there.
+        name: the id of the method, where the file has several.
+        options: hyper-parameters; others have their defaults, or example values.
+        types: the folder of the type checker's cache; None for one that is thrown away.
+        whole: whether to run every check in full, and controls beside them; the controls
+            themselves are judged in short, without types.
+
+    Returns:
+        Plain data: the verdict ("not refuted", "refuted", "no claim", or "void" if a control says
+        that the judge is broken), the checks, what may be claimed, and what was not checked.
+
+    Raises:
+        UserError: the file is no method, or it fails in a way that has nothing to do with privacy.
+    """
+    for dataset in (Digits(), DigitsUsers()):
+        if not (cache / dataset.prepared / "manifest.json").is_file():
+            dataset.prepare(cache)
+    text = _text(file)
+    source = read_source(text)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / (re.sub(r"\W", "_", file.stem) + ".py")
+        copy.write_text(text)
+        judged = Judged(copy, name or "", options or {}, cache.resolve())
+        judged.note("source", source.problems, "nothing that a method has no business with")
+        with _processes(copy) as (together, alone, ordinary):
+            found = _discover(judged, together)
+            typed = whole and _types(judged, types)
+            facts = _attack(judged, together, alone, ordinary, whole=whole) if found else {}
+    claims, stopped = facts.get("private", True), facts.pop("not_checked", None)
+    beside = [_control(*control, cache) for control in BESIDE] if whole and claims else []
+    return {
+        "kind": "judge",
+        "file": file.name,
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "method": judged.name,
+        "hyperparameters": facts.pop("options", dict(judged.options)),
+        "verdict": _verdict(judged, beside, claims=claims),
+        "refuted_by": [vars(finding) for finding in judged.refuted_by],
+        "checks": [vars(finding) for finding in judged.findings],
+        "controls": beside,
+        **facts,
+        "not_checked": [
+            *([] if typed else ["types: mypy is not installed"]),
+            *[f"what the module {module} does" for module in source.followed],
+            *([] if found else ["everything that needs the method to be found"]),
+            *filter(None, [stopped]),
+            *NOT_CHECKED,
+        ],
+    }
+
+
+def _text(file: Path) -> str:
+    try:
+        text = file.read_text()
+        read_source(text)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
+    except ValueError:
+        raise UserError(f"{file}: is not a text file.") from None
+    return text
+
+
+def _verdict(judged: Judged, beside: list[dict[str, Any]], *, claims: bool) -> str:
+    if not claims:
+        return "no claim"
+    if not all(control["as_expected"] for control in beside):
+        return "void"
+    return "refuted" if judged.refuted_by else "not refuted"
+
+
+# The checks
+
+
+def _discover(judged: Judged, process: Process) -> bool:
+    """Find the method in the file; return whether there is one to attack."""
+    try:
+        names = list(process.ask("methods"))
+        if judged.name and judged.name not in names:
+            raise unknown("method", judged.name, names, file=judged.file.name, key="--method")
+        if len(names) != 1 and not judged.name:
+            said = f": {', '.join(names)}. Name one with --method." if names else "."
+            raise UserError(f"{judged.file.name}: holds {len(names)} methods{said}")
+        judged.name = judged.name or names[0]
+        process.ask("facts", name=judged.name, options=json.dumps(dict(judged.options)))
+    except RefusedError as error:
+        judged.note("discovery", [str(error)], "")
+        return False
+    judged.note("discovery", [], "its class is complete")
+    return True
+
+
+def _types(judged: Judged, cache: Path | None) -> bool:
+    """Run the type checker over the file, if it is installed, and return whether it is."""
+    if find_spec("mypy") is None:
+        return False
+    place = cache or judged.file.parent / "types"
+    words = ["--config-file=", "--no-error-summary", "--follow-imports=silent"]
+    source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "--cache-dir", str(place), judged.file.name],
+        capture_output=True,
+        text=True,
+        cwd=judged.file.parent,
+        env={**os.environ, "MYPYPATH": source},
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    across = [line.split(":", 1)[1] for line in errors if ACROSS.search(line)]
+    others = len(errors) - len(across)
+    note = f"nothing reaches across the boundary; {others} other type errors"
+    judged.note("types", [f"line {line.replace(': error', '', 1)}" for line in across], note)
+    return True
+
+
+def _attack(
+    judged: Judged, together: Process, alone: Process, ordinary: Process, *, whole: bool
+) -> dict[str, Any]:
+    """Put every check to a method, or a short form of each, and return what may be claimed."""
+    method = remote_method(judged.name, judged.options, together)
+    facts, stopped = _facts(method), None
+    try:
+        if method.private:
+            _compare(judged, together, alone, ordinary)
+            facts["contract"] = _contract(judged, Subject(method), whole=whole)
+            facts["empirical"] = _empirical(judged, Subject(method), whole=whole)
+        if whole and method.private:
+            facts["claim"] = _claim(method)
+            facts["cost"] = ordinary.ask("cost", cache=str(judged.cache), options=_json(judged))
+        replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
+        judged.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
+    except RefusedError as error:
+        judged.note("boundary", [str(error)], "")
+    except ValueError as error:
+        if "adds too little noise" not in str(error):
+            raise
+        judged.note("noise", [str(error)], "")
+    except (UserError, RuntimeError) as error:
+        stopped = UserError(f"{judged.file.name}: {error}")
+    events = [event for each in (together, alone, ordinary) for event in each.events]
+    held = "reads no frames or objects and touches no files"
+    judged.note("behaviour", list(dict.fromkeys(events)), held)
+    if stopped is not None:
+        if not judged.refuted_by:
+            raise stopped
+        facts["not_checked"] = f"what follows where the file fails: {stopped}"
+    return facts
+
+
+def _json(judged: Judged) -> str:
+    return json.dumps(dict(judged.options))
+
+
+def _facts(method: Method) -> dict[str, Any]:
+    query = method.query
+    return {
+        "options": dict(vars(method)),
+        "private": method.private,
+        "adjacency": query.adjacency,
+        "formulas": list(query.formulas),
+        "claim": None,
+        "contract": None,
+        "empirical": None,
+        "cost": None,
+    }
+
+
+def _compare(judged: Judged, together: Process, alone: Process, ordinary: Process) -> None:
+    """Train in one ordinary process, and here with a method that never sees anything private.
+
+    The ordinary process trains each run as `clipnoise train` would, the first one twice. Here the
+    query and the update are asked in two processes, so that the update knows what was released and
+    nothing else. Every parameter must be the same bit for bit at every step.
+    """
+    ordinary.ask("facts", name=judged.name, options=_json(judged))
+    split = Subject(remote_method(judged.name, judged.options, alone, together))
+    runs = [
+        {"noise_multiplier": sigma, "expected_batch_size": size, "units": units, "steps": steps,
+         "seed": secrets.randbits(31)}
+        for sigma, size, units, steps in TRAINED
+    ]  # fmt: skip
+    expected = [trajectory(split, judged.cache, run) for run in runs]
+    problems = []
+    for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
+        run = runs[number]
+        found = ordinary.ask("train", options=_json(judged), cache=str(judged.cache), run=run)
+        pairs = zip(found, expected[number], strict=True)
+        off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
+        if off:
+            problems.append(
+                f"a run at B = {run['expected_batch_size']}{again} takes another step {off[0]} "
+                "than one in which the update is told nothing but what was released"
+            )
+    steps = sum(run[-1] for run in TRAINED)
+    held = f"the same bit for bit in {steps} steps, whether or not private data are in reach"
+    judged.note("processes", problems, held)
+
+
+def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
+    if whole:
+        found = check_contract(subject, judged.cache)
+    else:
+        found = check_contract(subject, None, attacked=(2,))
+        judged.findings += check_updates(subject, judged.cache, RUNS[1:])
+    held = {each["name"]: each["said"] for each in found["checks"] if each["holds"]}
+    held["sensitivity"] = "no example moves a release further than declared"
+    if found["noise"] is not None:
+        held["noise"] = found["noise"]["said"]
+    broken = dict(zip(found["broken_checks"], found["broken"], strict=True))
+    for name in {**held, **broken}:
+        judged.note(name, [broken[name]] if name in broken else [], held.get(name, ""))
+    return found
+
+
+def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
+    found = audit(subject, judged.cache, Settings() if whole else QUICK)
+    claimed, bounds = found["claimed_epsilon"], ("bound", "final_bound")
+    by = dict(zip(bounds, ("releases show", "final parameters show"), strict=True))
+    shown = [f"{by[name]} ε ≥ {found[name]['epsilon']:.2f}" for name in bounds]
+    said = f"{' and '.join(shown)}; claimed is {claimed:.2f}"
+    judged.note("audit", [said] if found["verdict"] == "refuted" else [], said)
+    return found
+
+
+def _claim(method: Method) -> dict[str, Any]:
+    """Return what ε the method may claim at example settings, and under which adjacency."""
+    size, steps = TASK
+    epsilons = {}
+    for sigma in CLAIMED:
+        subject = Subject(method)
+        size = min(size, digits_for(subject).user_count() or size)
+        spec = run_spec(subject, noise_multiplier=sigma, expected_batch_size=size, steps=steps)
+        assert spec.budget is not None
+        epsilons[str(sigma)] = calibrate(spec.budget).epsilon
+    assert spec.privacy is not None
+    words = claim(
+        private=True,
+        sampler=spec.privacy.sampler,
+        accountant=spec.privacy.accountant,
+        adjacency=spec.adjacency,
+    )
+    return {
+        "adjacency": spec.adjacency,
+        "claim": words,
+        "accountant": spec.privacy.accountant,
+        "delta": spec.privacy.delta,
+        "examples": spec.examples,
+        "expected_batch_size": size,
+        "steps": steps,
+        "epsilon": epsilons,
+    }
+
+
+# Controls
+
+
+BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("honest", HONEST, ()),
+    ("leaky", LEAKY, LEAKS),
+)
+DIRECT = ("half-noise", "shuffled-as-poisson", "realised-batch-size")
+
+
+def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> dict[str, Any]:
+    """Judge a file whose verdict is known, in short, and say whether it came out as expected."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{name}.py"
+        file.write_text(text)
+        found = [each["name"] for each in judge(file, cache, whole=False)["refuted_by"]]
+    if leaks:
+        found += _direct(cache)
+        leaks = (*leaks, *DIRECT)
+    expected = set(leaks) <= set(found) if leaks else not found
+    return {"name": name, "must_find": list(leaks), "found": found, "as_expected": expected}
+
+
+def _direct(cache: Path) -> Iterator[str]:
+    """Yield the mistakes outside of a method's file that the checks for them notice."""
+    built = {name: CONTROLS[name].build for name in DIRECT}
+    subjects = {name: build() for name, build in built.items() if build is not None}
+    checks = (
+        not check_noise(subjects["half-noise"], cache)["holds"],
+        not check_sampler(subjects["shuffled-as-poisson"]).holds,
+        check_contract(subjects["realised-batch-size"], attacked=(2,))["verdict"] == "broken",
+    )
+    yield from (name for name, noticed in zip(DIRECT, checks, strict=True) if noticed)
+
+
+@contextmanager
+def _processes(file: Path) -> Iterator[tuple[Process, Process, Process]]:
+    """Yield processes that run a file in different surroundings, and end them."""
+    with ExitStack() as stack:
+        found = (
+            Process(file),
+            Process(file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1")),
+            Process(file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml")),
+        )
+        for process in found:
+            stack.callback(process.close)
+        yield found

@@ -1,0 +1,289 @@
+"""The process that runs the judged file: it answers questions and reports what the file does.
+
+Nothing that it says is believed without a check: see `clipnoise.audit.judge.verdict`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from clipnoise.audit.judge.wire import pack, plain_state, public_of, state_of, unpack
+from clipnoise.audit.runs import run_spec
+from clipnoise.audit.subject import Subject, subject
+from clipnoise.core import method as method_module
+from clipnoise.core.method import Method
+from clipnoise.fields import parse, to_plain
+from clipnoise.methods.registry import example_settings, methods
+from clipnoise.plugins import is_own
+from clipnoise.run.train import Run
+
+# Events of the interpreter that nothing but reading frames, objects or the machine causes.
+DIRECT = ("sys._getframe", "sys._current_frames", "gc.get_", "object.__getattr__", "sys.settrace")
+OUTSIDE = ("open", "os.", "socket.", "subprocess.", "ctypes.", "shutil.", "glob.", "pty.", "mmap.")
+QUIET = (".py", ".pyc", ".so", ".pth")  # what an import or a warning opens
+TURNS, TIMED = 3, 20  # runs and steps of each method whose time is taken
+CORE = Path(method_module.__file__).parent
+# What is said when a method asks for what is not there, or is not given.
+REFUSED = re.compile("'(Public|ClippedSum|Clean)' object|required positional argument")
+WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statistics", "functools")
+
+
+def watch(file: Path, report: Callable[[str], None]) -> None:
+    """Report what the file's code asks of the interpreter and of the machine; for good.
+
+    Args:
+        file: the judged file.
+        report: called with each kind of event, once.
+    """
+    seen: set[str] = set()
+    name, busy = str(file), False
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal busy
+        if busy or not event.startswith((*DIRECT, *OUTSIDE)):
+            return
+        busy = True
+        try:
+            frame: Any = sys._getframe(1)
+            line, near = None, frame.f_code.co_filename == name
+            while frame is not None and line is None:
+                if frame.f_code.co_filename == name:
+                    line = frame.f_lineno
+                elif "importlib" in frame.f_code.co_filename:
+                    return  # what a library imports late
+                frame = frame.f_back
+            opened = str(args[0]) if event == "open" and args else ""
+            direct = event.startswith(DIRECT)
+            if line is None or (direct and not near) or opened.endswith(QUIET):
+                return
+            what = f"line {line}: {event} {opened}".rstrip()
+            if what not in seen:
+                seen.add(what)
+                report(what)
+        finally:
+            busy = False
+
+    sys.addaudithook(hook)
+
+
+def snapshot() -> dict[str, tuple[object, ...]]:
+    """Return every function and class of the libraries by name, with the code of each function."""
+    found: dict[str, tuple[object, ...]] = {}
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] in WATCHED and not is_own(name) and isinstance(module, ModuleType):
+            for owner, members in _members(name, module):
+                for member, value in members.items():
+                    if callable(value) or isinstance(value, property | staticmethod | classmethod):
+                        found[f"{owner}.{member}"] = (value, *_code(value))
+    return found
+
+
+def _members(name: str, module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield name, dict(vars(module))
+    for value in list(vars(module).values()):
+        if isinstance(value, type) and value.__module__ == name:
+            yield f"{name}.{value.__name__}", dict(vars(value))
+
+
+def _code(value: Any) -> tuple[object, ...]:
+    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    if isinstance(function, FunctionType):
+        return (function.__code__, function.__defaults__, function.__kwdefaults__)
+    return ()
+
+
+def changed(before: dict[str, tuple[object, ...]]) -> list[str]:
+    """Return the names of what has been replaced since a snapshot."""
+    now = snapshot()
+    return sorted(
+        name
+        for name, old in before.items()
+        if name not in now
+        or len(now[name]) != len(old)
+        or any(x is not y for x, y in zip(now[name], old, strict=True))
+    )
+
+
+class Worker:
+    """Answers questions about the methods of the judged file, one after another.
+
+    Attributes:
+        name: the id of the method that is asked about.
+    """
+
+    def __init__(self) -> None:
+        """Hold the libraries as they are before the file is imported."""
+        self.before, self.name = snapshot(), ""
+        self.method = cache(self._method)
+
+    def _method(self, options: str, part: str) -> Method:
+        kind = methods()[self.name]
+        made = parse(kind, {**example_settings(kind), **json.loads(options)}, key=self.name)
+        if part == "warm":
+            start = made.warm_start()
+            assert start is not None
+            made = start.method
+        return made
+
+    def answer(self, question: dict[str, Any]) -> Any:
+        """Return the answer to a question: a function of this class, and what it is called with."""
+        name, values = question.pop("ask"), question
+        return getattr(self, f"ask_{name}")(**values)
+
+    def ask_methods(self) -> dict[str, Any]:
+        """Return the ids of the file's methods, each with whether its class warms up."""
+        return {
+            name: kind.warms_up() for name, kind in methods().items() if is_own(kind.__module__)
+        }
+
+    def ask_facts(self, name: str, options: str, part: str = "") -> dict[str, Any]:
+        """Choose a method, and return what its class and its query say of themselves."""
+        self.name = name
+        method = self.method(options, part)
+        return {
+            "options": to_plain(method),
+            "id": method.id,
+            "sees": method.sees,
+            "uses_public_gradient": method.uses_public_gradient,
+            "uses_side_information": method.uses_side_information,
+            "warms_up": method.warms_up(),
+            "private": method.query.private,
+            "adjacency": method.query.adjacency,
+            "formulas": list(method.query.formulas),
+        }
+
+    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> Any:
+        """Return what a hook returns for plain values."""
+        method = self.method(options, part)
+        if hook == "components":
+            components = method.query.components(*words)
+            return [[c.sensitivity, c.noise_factor] for c in components]
+        found = getattr(method, hook)(*words)
+        if hook == "warm_start":
+            return {"epochs": found.epochs, "batch_size": found.batch_size}
+        return asdict(found) if hook == "local_training" and found is not None else found
+
+    def ask_values(self, options: str, part: str, mean: Any, clip_norm: float) -> list[Any]:
+        """Return what the query would release without noise."""
+        return list(self.method(options, part).query.values(mean, clip_norm))
+
+    def ask_clipping(
+        self, options: str, part: str, state: Any, public: Any, available: int
+    ) -> dict[str, Any]:
+        """Return the clipping of a step, and the memory after it."""
+        memory = state_of(state)
+        clipping = self.method(options, part).clipping(memory, public_of(public), available)
+        return {"clipping": vars(clipping), "state": plain_state(memory)}
+
+    def ask_update(
+        self, options: str, part: str, released: Any, state: Any, public: Any
+    ) -> dict[str, Any]:
+        """Return the change of the parameters, and the memory after it."""
+        memory = state_of(state)
+        change = self.method(options, part).update(tuple(released), memory, public_of(public))
+        written = {name for name in memory.unwritten if memory.buffers[name]._version}
+        memory.unwritten -= written
+        return {"change": change, "state": plain_state(memory)}
+
+    def ask_train(self, options: str, cache: str, run: dict[str, Any]) -> list[Any]:
+        """Train as any run does, all in this process, and return the parameters after each step."""
+        return trajectory(Subject(self.method(options, "")), Path(cache), run)
+
+    def ask_cost(self, options: str, cache: str) -> dict[str, Any]:
+        """Return what a step costs: time relative to DP-SGD, gradients, and memory per parameter.
+
+        The two methods train in turn, and the fastest step of each counts.
+        """
+        own = Subject(self.method(options, ""))
+        seconds, buffers = {True: math.inf, False: math.inf}, 0
+        for turn in range(2 * TURNS):
+            mine = turn % 2 == 1
+            chosen = own if mine else subject("dp-sgd")
+            spec = run_spec(chosen, noise_multiplier=1.0, expected_batch_size=130, steps=TIMED)
+            run = Run.prepare(spec, Path(cache), "cpu", noise_multiplier=1.0)
+            for batch in run.batches():
+                start = time.perf_counter()
+                run.step(batch)
+                seconds[mine] = min(seconds[mine], time.perf_counter() - start)
+            size = run.theta.numel()
+            held = sum(buffer.numel() for buffer in run.state.buffers.values())
+            buffers = held // size if mine else buffers
+        return {
+            "time": seconds[True] / seconds[False],
+            "passes": own.method.passes(),
+            "buffers": buffers,
+        }
+
+    def ask_changed(self) -> list[str]:
+        """Return which functions of libraries have been replaced."""
+        return changed(self.before)
+
+
+def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the parameters after each step of a run of logistic regression on digits.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+        run: the arguments of `run_spec`.
+    """
+    spec = run_spec(subject, **run)
+    sigma = run["noise_multiplier"]
+    training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
+    found = []
+    for batch in training.batches():
+        training.step(batch)
+        found.append(training.theta)
+    return found
+
+
+def _fault(error: BaseException, file: Path) -> dict[str, Any]:
+    """Return an exception as a message, with whether the privacy boundary refused something."""
+    cause: BaseException = error.__cause__ or error
+    frames, trace = [("", 0)], cause.__traceback__
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    lines = [line for name, line in frames if name == str(file)]
+    refused = Path(frames[-1][0]).parent == CORE or REFUSED.search(str(cause)) is not None
+    return {
+        "kind": type(cause).__name__,
+        "said": str(error),
+        "line": lines[-1] if lines else None,
+        "boundary": refused and isinstance(cause, TypeError | AttributeError),
+    }
+
+
+def serve(connection: Connection, file: Path) -> None:
+    """Answer every question that comes, until the judge hangs up."""
+    torch.set_num_threads(1)
+    worker = Worker()
+    watch(file, lambda what: connection.send_bytes(pack({"event": what})))
+    while True:
+        try:
+            question = unpack(connection.recv_bytes())
+        except EOFError:
+            return
+        try:
+            reply: dict[str, Any] = {"answer": worker.answer(question)}
+            sent = pack(reply)
+        except Exception as error:
+            sent = pack({"fault": _fault(error, file)})
+        connection.send_bytes(sent)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), Path(sys.argv[2]))
