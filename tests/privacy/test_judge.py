@@ -48,8 +48,6 @@ def refuted_by(result: dict[str, Any]) -> set[str]:
 
 
 QUICK = (
-    "half the sensitivity",
-    "no noise after step 12",
     "the last run's clean mean",
     "a function of torch is replaced",
 )
@@ -172,13 +170,14 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     assert capsys.readouterr().out.endswith("mine: void: the control leaky came out wrong\n")
 
 
+LAST = "return -self.learning_rate * direction.sign()"
 MISTAKES = {
     "def f(:": "invalid syntax",
     "x = 1": "holds 0 methods",
     "from .helpers import x": "No module named",
-    judged_leaks.method("return released[0][:1]"): "update must return",
-    judged_leaks.method("return 1 / 0"): "ZeroDivisionError",
-    judged_leaks.method().replace('id = "planted"', ""): "it needs an id",
+    LION.read_text().replace(LAST, "return direction[:1]"): "update must return",
+    LION.read_text().replace(LAST, "return 1 / 0"): "ZeroDivisionError",
+    LION.read_text().replace('id = "dp-lion"', ""): "it needs an id",
 }
 
 
