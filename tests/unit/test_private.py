@@ -363,14 +363,21 @@ def test_a_torch_dataset_and_its_tensors_train_alike() -> None:
             return DATA[0][index], int(DATA[1][index])
 
     ends = []
-    for data in (DATA, TensorDataset(*DATA), Pairs()):
+    arrays = tuple(tensor.numpy() for tensor in DATA)
+    for data in (DATA, TensorDataset(*DATA), arrays, Pairs()):
         model = network()
         ends.append(parameters(start(model, data, seed=1), model))
-    assert torch.equal(ends[0], ends[1])
-    assert torch.equal(ends[0], ends[2])
+    assert all(torch.equal(end, ends[0]) for end in ends)
 
 
 # What cannot be private
+
+
+def test_a_loss_of_probabilities_is_tried_out_on_probabilities() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy(outputs[:, 0], targets.float(), reduction="none")
+
+    assert len(list(start(network(nn.Linear(4, 4)).append(nn.Sigmoid()), loss=loss))) == 6
 
 
 class Doubled(nn.Module):
@@ -450,6 +457,11 @@ def of_first(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses
 
 
+def balanced(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses: Tensor = LOSS(outputs, targets)
+    return losses * len(targets) / torch.bincount(targets, minlength=2)[targets]
+
+
 @pytest.mark.parametrize(
     ("model", "changes", "message"),
     [
@@ -462,6 +474,7 @@ def of_first(outputs: Tensor, targets: Tensor) -> Tensor:
         (nn.LSTM(6, 4), {}, "model: must return one tensor, got tuple"),
         (None, {"loss": nn.CrossEntropyLoss()}, r"loss: must return .* reduction='none'"),
         (None, {"loss": of_first}, "loss: mixes examples"),
+        (None, {"loss": balanced}, "loss: mixes examples"),
         (None, {"loss": nn.BCELoss(reduction="none")}, "loss: fails on outputs of shape"),
         (None, {"data": DataLoader(TensorDataset(*DATA))}, "data: give the DataLoader's dataset"),
         (None, {"data": Whole()}, "data: expected a pair of tensors"),

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from clipnoise.data.base import PARTS, Dataset, DenseExamples, Examples, Splits
 from clipnoise.data.signature import Kind, Signature, Task
 from clipnoise.errors import UserError
-from clipnoise.gradients.checks import made_up, normal
+from clipnoise.gradients.checks import made_up
 from clipnoise.models.base import Model
 from clipnoise.seeds import words
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Losses = Callable[[Tensor, Tensor], Tensor]
 
+EXACT = {torch.float32, torch.float64}
+ARRAYS = (torch.Tensor, np.ndarray)
 PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
 
 
@@ -108,11 +110,11 @@ def examples_of(data: object, name: str) -> Examples:
         )
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, tuple | list) and all(isinstance(one, torch.Tensor) for one in data):
+    if isinstance(data, tuple | list) and all(isinstance(one, ARRAYS) for one in data):
         if len({len(one) for one in data}) != 1 or len(data) != 2:
             shapes = ", ".join(str(tuple(one.shape)) for one in data)
             raise UserError(f"{name}: expected inputs and as many targets, got shapes {shapes}.")
-        examples: Examples = DenseExamples(*data)
+        examples: Examples = DenseExamples(*map(torch.as_tensor, data))
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         examples = DatasetExamples(data)
     else:
@@ -219,23 +221,21 @@ def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> OwnSign
     """
     first, target = examples.take(slice(1))
     device = next((p.device for p in network.parameters()), first.device)
-    inputs = made_up(first, 2).to(device)
-    targets = target.new_zeros(2, *target.shape[1:]).to(device)
+    inputs = made_up(first, 3).to(device)
+    targets = target.new_zeros(3, *target.shape[1:]).to(device)
+    targets[1:] = 1  # so that a weight that follows from the classes of a batch is noticed
     network.eval()
     with explained(f"model: fails on inputs of shape {tuple(inputs.shape)}"), torch.no_grad():
         outputs = network(inputs)
     if not isinstance(outputs, torch.Tensor):
         raise UserError(f"model: must return one tensor, got {type(outputs).__name__}.")
-    low = {p.dtype for p in network.parameters() if p.requires_grad} - {
-        torch.float32,
-        torch.float64,
-    }
+    low = {p.dtype for p in network.parameters() if p.requires_grad} - EXACT
     if low:
         raise UserError(
             f"model: {', '.join(map(str, low))} parameters would make clipping and noise inexact. "
             "Give float32 parameters; precision='bfloat16' speeds the passes up."
         )
-    _check_losses(losses, (outputs + normal(outputs)).requires_grad_(), targets)
+    _check_losses(losses, outputs.requires_grad_(), targets)
     numbers: Kind = "features" if inputs.ndim == 2 else "image"
     return OwnSignature(
         kind=numbers if inputs.is_floating_point() else "tokens",
@@ -249,16 +249,18 @@ def _check_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> None:
     """Refuse a loss that is not one number for each example, of its own output alone."""
     shapes = f"outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
     with explained(f"loss: fails on {shapes}"):
-        each, alone = losses(outputs, targets), losses(outputs[:1], targets[:1])
-    shape = tuple(getattr(each, "shape", ()))
-    if shape != (2,):
+        each = losses(outputs, targets)
+        alone = [losses(outputs[i : i + 1], targets[i : i + 1]) for i in range(len(outputs))]
+    shape, count = tuple(getattr(each, "shape", ())), len(outputs)
+    if shape != (count,):
         raise UserError(
             f"loss: must return the loss of each example, shape (b,), but returns shape {shape} "
-            "for b = 2. Most losses of torch do so with reduction='none'; average what is left "
-            "over the other dimensions."
+            f"for b = {count}. Most losses of torch do so with reduction='none'; average what is "
+            "left over the other dimensions."
         )
     (gradient,) = torch.autograd.grad(each[0], outputs, retain_graph=True, materialize_grads=True)
-    if bool((gradient[1] != 0).any()) or not torch.allclose(each[:1], alone):
+    apart = torch.allclose(each, torch.cat(alone), equal_nan=True)
+    if not apart or bool((gradient[1:] != 0).any()):
         raise UserError(
             "loss: mixes examples: the loss of one depends on the others in its batch, so clipping "
             "cannot bound what one example adds."

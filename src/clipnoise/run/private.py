@@ -342,8 +342,8 @@ def _assumptions(spec: RunSpec) -> tuple[str, ...]:
     )
     return (
         randomness,
-        "Starting values, settings and public examples depend on no private example; choosing "
-        "among several trainings costs more.",
+        "An item of the data depends on one example alone; starting values, settings and public "
+        "examples depend on none. Choosing among several trainings costs more.",
         "Only one continuation of what was saved is published.",
         "Rounding in noise and sums gives nothing away.",
     )
