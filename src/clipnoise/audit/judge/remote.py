@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from clipnoise.core.state import Public, State
 
 SECONDS = 120.0  # that one answer may take
+LARGEST = 2**28  # bytes of an answer
 WORKER = "clipnoise.audit.judge.worker"
 HOOKS = ("uses_public_data", "iterates", "passes", "clip_norm_at", "effective_noise_multiplier")
 
@@ -69,6 +71,8 @@ class Process:
         if self._started is not None:
             return self._started[1]
         here, there = socket.socketpair()
+        # A file that announces a message and does not send it cannot make the judge wait for ever.
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(SECONDS), 0))
         source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
         path = os.pathsep.join([source, *filter(os.path.isabs, sys.path)])
         folder = self._file.parent
@@ -98,7 +102,7 @@ class Process:
             while True:
                 if not connection.poll(SECONDS):
                     raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
-                reply = unpack(connection.recv_bytes())
+                reply = unpack(connection.recv_bytes(LARGEST))
                 if "event" not in reply:
                     break
                 self.events.append(str(reply["event"]))
