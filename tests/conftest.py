@@ -27,7 +27,11 @@ os.environ.setdefault("CLIPNOISE_PLUGINS", "")  # the tests are about what clipn
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files of few, long tests, so that no worker is left with one at the end."""
-    items.sort(key=lambda item: item.path.parent.name not in {"slurm", "workflow"})
+
+    def few_and_long(path: Path) -> bool:
+        return path.parent.name in {"slurm", "workflow"} or path.stem.startswith("test_judge_")
+
+    items.sort(key=lambda item: not few_and_long(item.path))
 
 
 @pytest.fixture

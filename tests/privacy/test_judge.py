@@ -1,90 +1,23 @@
-"""The judge refutes leaks in a file, and does not refute the methods of the suite."""
+"""The judge says what it found, and tells a mistake of the user's from a leak."""
 
 from __future__ import annotations
 
 import json
-import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judged_leaks
 import leaks
 import pypdf
 import pytest
 import torch
+from judging import copy_of
 
 from clipnoise.audit.judge.source import read_source
-from clipnoise.audit.judge.verdict import judge
 from clipnoise.cli import main
-from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.method import Method
-from clipnoise.data.digits import Digits, DigitsUsers
-from clipnoise.methods.registry import example, methods
 
 ROOT = Path(__file__).parents[2]
 LION = ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py"
-torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    for dataset in (Digits(), DigitsUsers()):
-        dataset.prepare(folder)
-    return folder
-
-
-def judged(
-    text: str, folder: Path, cache: Path, *, whole: bool = False, **options: Any
-) -> dict[str, Any]:
-    """Judge a text, in short if not whole: every kind of check, none in full."""
-    file = folder / "mine.py"
-    file.write_text(text)
-    return judge(file, cache, whole=whole, **options)
-
-
-def refuted_by(result: dict[str, Any]) -> set[str]:
-    return {each["name"] for each in result["refuted_by"]}
-
-
-IN_FULL = ("a tenth of the noise for some B",)  # in short, there is one B
-QUICK = (
-    "the last run's clean mean",
-    "a function of torch is replaced",
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.long)
-        for name in judged_leaks.PLANTED
-    ],
-)
-def test_a_planted_leak_is_refuted_by_what_the_file_does(
-    name: str, tmp_path: Path, cache: Path
-) -> None:
-    text, checks = judged_leaks.PLANTED[name]
-    result = judged(text, tmp_path, cache, whole=name in IN_FULL)
-    assert result["verdict"] == "refuted"
-    assert refuted_by(result) & checks, result["refuted_by"]
-
-
-MOVED = [
-    pytest.param(leak, marks=() if number == 0 else pytest.mark.long, id=leak.__name__)
-    for number, leak in enumerate(leaks.LEAKS)
-]
-
-
-@pytest.mark.parametrize("leak", MOVED)
-def test_what_the_boundary_refuses_is_refuted_in_a_file(
-    leak: Callable[[ClippedSum], object], tmp_path: Path, cache: Path
-) -> None:
-    result = judged(judged_leaks.moved(leak), tmp_path, cache)
-    assert result["verdict"] == "refuted"
-    assert refuted_by(result) & {"boundary", "discovery", "behaviour"}
 
 
 def test_a_type_checker_refutes_what_reaches_across(tmp_path: Path, cache: Path) -> None:
@@ -97,32 +30,6 @@ def test_a_type_checker_refutes_what_reaches_across(tmp_path: Path, cache: Path)
     assert _types(crossing, ROOT / ".mypy_cache" / "judge")
     (found,) = crossing.refuted_by
     assert '"ClippedSum"' in found.said
-
-
-def copy_of(name: str) -> str:
-    """Return the file of a method of the suite, each id in it another one."""
-    kind = methods()[name]
-    source = Path(str(sys.modules[kind.__module__].__file__)).read_text()
-    return re.sub(r'^    id = "', '    id = "copied-', source, flags=re.MULTILINE)
-
-
-def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:
-    for kind in methods().values():
-        source = read_source(Path(str(sys.modules[kind.__module__].__file__)).read_text())
-        assert source == type(source)((), ())
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "dp-adam-pub" else pytest.mark.long)
-        for name, kind in methods().items()
-    ],
-)
-def test_a_method_of_the_suite_is_not_refuted(name: str, tmp_path: Path, cache: Path) -> None:
-    result = judged(copy_of(name), tmp_path, cache, name=f"copied-{name}")
-    claims = example(methods()[name]).private
-    assert result["verdict"] == ("not refuted" if claims else "no claim"), result["refuted_by"]
 
 
 @pytest.fixture(scope="module")
