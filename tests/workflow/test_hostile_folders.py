@@ -102,7 +102,7 @@ def targets(folder: Path) -> list[str]:
     reports, cache = FOLDERS["reports"], FOLDERS["cache"]
     names = ["all.pdf", "audit/report.pdf", "adadps/report.pdf", "adadps/fig3.pdf"]
     names += ["reaccounting/report.pdf", "tiny/partial.pdf", "tiny/report.pdf", "adadps/tiny.pdf"]
-    names += ["tiny/audit.pdf"]
+    names += ["tiny/audit.pdf", "tiny/index.html"]
     return ["all", f"{cache}/raw/imdb/fetched", *(f"{reports}/{name}" for name in names)]
 
 

@@ -21,7 +21,7 @@ def judge(
     cache: options.Cache = options.CACHE,
     template: options.Template = options.TEMPLATES / "audit.typ",
 ) -> int:
-    """Judge the method in a Python FILE: does anything refute what it claims?
+    """Judge the method in a Python FILE: say what refutes its claim, if anything does.
 
     The file runs in processes of its own. A page of PDF and a JSON file say what was checked, what
     was found, and which ε the method may claim. The exit code is 0 if nothing refutes it, 1 if
