@@ -74,18 +74,17 @@ def wait_for(folder: Path, pattern: str) -> None:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     folder = tmp_path_factory.mktemp("shared")
-    write_study(folder, steps=4)
+    write_study(folder, steps=40_000)  # which take longer than the second needs to start
     (folder / "config.yaml").write_text("{studies: [together.yaml], tracking: 'off'}")
     found = Shared(folder)
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command(folder, TABLE), env=environment(), **quiet)
-    wait_for(folder, ".snakemake/locks/*")
+    wait_for(folder, "results/runs/**/run.log")
+    write_study(folder, steps=6)
     second = subprocess.run(
         command(folder, TABLE), env=environment(), capture_output=True, text=True, timeout=120
     )
     found.refused = second.returncode, second.stdout + second.stderr
-    wait_for(folder, "results/runs/**/run.log")
-    write_study(folder, steps=6)
     found.first = process.wait(120)
     found.between = rows(folder / TABLE)
     found.again = planned(snakemake(folder, "-n", TABLE))
