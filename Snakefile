@@ -65,7 +65,7 @@ localrules:
 # While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a second
 # later, and each job that ends adds one more: after some hundred jobs it keeps a core busy with nothing
 # else. On one machine nothing needs that limit.
-# Its handler of signals takes a lock that the same thread may hold, and would wait for itself for ever.
+# Snakemake's signal handler takes a lock that the same thread may hold already, and would wait forever.
 onstart:
     workflow.scheduler._lock = RLock()
     if workflow.local_exec:

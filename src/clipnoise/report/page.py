@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import vl_convert
 from itables import options as itables_options
@@ -27,6 +26,7 @@ from clipnoise.report.statistics import (
     interquartile_interval,
     paired_differences,
     paired_interval,
+    sample,
 )
 from clipnoise.report.tables import Cell, build_table, choose_metric
 from clipnoise.studies.file import ReportItem
@@ -104,7 +104,6 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "Audit": same["audit"].max() or (NOT_AUDITED if row.private else ""),
                     "Hyper-parameters": _hyperparameters(same),
                     "_method": row.method,
-                    "_panel": str(panel),
                 }
             )
     return pd.DataFrame(rows)
@@ -120,12 +119,12 @@ def panel_titles(study: Study) -> dict[str, str]:
 
 
 def _measured(cell: Cell, metric: Metric) -> dict[str, Any]:
-    sample = cell.sample
+    found = cell.sample
     return {
-        metric.heading: _rounded(metric.factor * sample.mean, 2),
-        "±": _rounded(metric.factor * sample.deviation, 2),
-        "Runs": f"{sample.n}/{sample.planned}",
-        "Diverged": sample.diverged,
+        metric.heading: _rounded(metric.factor * found.mean, 2),
+        "±": _rounded(metric.factor * found.deviation, 2),
+        "Runs": f"{found.n}/{found.planned}",
+        "Diverged": found.diverged,
     }
 
 
@@ -139,9 +138,8 @@ def _compared(runs: pd.DataFrame, method: str, label: str, metric: Metric) -> di
         runs[(runs["method"] == one) & (runs["label"] == name)]
         for one, name in ((method, label), base)
     )
-    differences = paired_differences(
-        _by_seed(own, metric), _by_seed(other, metric), higher_is_better=metric.higher_is_better
-    )
+    first, second = sample(own, metric).values, sample(other, metric).values
+    differences = paired_differences(first, second, higher_is_better=metric.higher_is_better)
     found = paired_interval(differences) if (method, label) != base else None
     ends = (found.mean, found.low, found.high) if found else (math.nan,) * 3
     mean, low, high = (_rounded(metric.factor * end, 2) for end in ends)
@@ -151,11 +149,6 @@ def _compared(runs: pd.DataFrame, method: str, label: str, metric: Metric) -> di
         "high": high,
         "Time": _rounded(cost_ratio(own, other), 2),
     }
-
-
-def _by_seed(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
-    done = runs[(runs["status"] == "completed") & np.isfinite(runs[metric.column])]
-    return dict(zip(done["seed"].astype(int), done[metric.column].astype(float), strict=True))
 
 
 def _hyperparameters(runs: pd.DataFrame) -> str:

@@ -337,7 +337,7 @@ def _assumptions(spec: RunSpec) -> tuple[str, ...]:
     randomness = (
         "Noise and batches came from a cryptographic source of the operating system."
         if spec.secure_noise
-        else "Nobody who sees the model knows the seed, from which noise and batches follow; a "
+        else "Whoever sees the model does not know the seed, which determines noise and batches; a "
         "seed is for experiments."
     )
     return (
