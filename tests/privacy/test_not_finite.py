@@ -16,6 +16,7 @@ from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, VmapEngine, logical_sum
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.factored.uses import ParameterGradient
 from clipnoise.gradients.users import UserEngine
 
 ENGINES: tuple[type[GradientEngine], ...] = (OneByOne, VmapEngine, FactoredEngine)
@@ -137,6 +138,28 @@ def test_given_gradients_that_are_not_finite_count_as_zero(bad: float) -> None:
     spoilt[2, 7:] = bad
     expected = clipped_sum([rows[[0, 1, 3, 4]]], Clipping(C))
     torch.testing.assert_close(clipped_sum([spoilt], Clipping(C)), expected)
+
+
+def test_where_one_product_is_too_large_no_other_vector_is_formed_in_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The norm of one of the others fits in 32 bits by its factors, but not by its entries."""
+    inputs, targets = with_bad("orthogonal rows of 2e18")
+    targets[BAD] = 1.5e18
+    engine = FactoredEngine(linear(), weighted)
+    clipping = Clipping(C).at(engine.flat.theta.clone())
+    expected = engine.clipped_sum(inputs, targets, clipping)
+    one_by_one = OneByOne(linear(), weighted).clipped_sum(inputs, targets, clipping)
+    assert float((expected - one_by_one).norm()) > C / 2
+    add_weighted = ParameterGradient.add_weighted
+
+    def too_large(self: ParameterGradient, *arguments: Any) -> None:
+        add_weighted(self, *arguments)
+        if self.groups.count > 1:
+            arguments[-1].fill_(math.inf)
+
+    monkeypatch.setattr(ParameterGradient, "add_weighted", too_large)
+    torch.testing.assert_close(engine.clipped_sum(inputs, targets, clipping), expected)
 
 
 def test_all_vectors_may_be_bad() -> None:

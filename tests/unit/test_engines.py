@@ -196,6 +196,21 @@ def test_vmap_cuts_large_batches_without_changing_the_sum() -> None:
 
 
 @every_engine
+def test_losses_of_a_batch_are_taken_in_one_pass(
+    kind: type[GradientEngine],
+) -> None:
+    engine = kind(build("convolution"), losses)
+    inputs, targets = examples("convolution", 20)
+    passes: list[int] = []
+    engine.network.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
+    theta = engine.flat.theta.clone()
+    clipping = Clipping(100.0, of="losses").at(theta)
+    total = engine.clipped_sum(inputs, targets, clipping)
+    assert passes == [20]
+    torch.testing.assert_close(total, losses(engine.network(inputs), targets).sum().view(1))
+
+
+@every_engine
 @every_network
 def test_mean_gradient_is_that_of_the_mean_loss(kind: type[GradientEngine], name: str) -> None:
     engine = kind(build(name), losses)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clipnoise.core.clipping import Clipping
+from clipnoise.core.clipping import Clipping, zeros
 from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.clipping import clip_factors, is_finite, with_count
 from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.engine import GradientEngine, part_of
+from clipnoise.gradients.engine import GradientEngine, part_of, parts
 from clipnoise.gradients.factored import elementwise
 from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
@@ -62,7 +62,6 @@ class FactoredEngine(GradientEngine):
     """
 
     name: ClassVar[str] = "factored"
-    piece = 1  # only where a product of finite factors is too large
 
     def __init__(self, network: nn.Module, losses: Losses) -> None:
         super().__init__(network, losses)
@@ -98,17 +97,17 @@ class FactoredEngine(GradientEngine):
             [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
         )
         layers = [range(len(gradients))] if clipping.rule.per == "example" else self.flat.layers
-        parts, into = list(zip(gradients, scales, strict=True)), self.flat.split(total)
+        pairs, into = list(zip(gradients, scales, strict=True)), self.flat.split(total)
         norms = torch.stack(
             [
-                _norms([parts[p] for p in layer], total.new_zeros(2, groups.count))
+                _norms([pairs[p] for p in layer], total.new_zeros(2, groups.count))
                 for layer in layers
             ]
         )
         factors = clip_factors(norms, clipping).to(total.dtype)
         for layer, weights in zip(layers, factors, strict=True):
             for place in layer:
-                gradient, scale = parts[place]
+                gradient, scale = pairs[place]
                 gradient.add_weighted(weights, scale, into[place])
         if is_finite(total):
             return with_count([total], norms, clipping)
@@ -116,10 +115,17 @@ class FactoredEngine(GradientEngine):
         # weighted by zero, because zero times infinity is nan.
         rows = groups.to_examples(norms.isfinite().all(dim=0)).nonzero().squeeze(1).cpu()
         clipping = replace(clipping, examples=masks.examples)  # those left keep their masks
-        if len(rows) == len(inputs):  # a product of finite factors is too large
+        if len(rows) < len(inputs):
+            rows = rows if order is None else order[rows].sort().values
+            return self.clipped_sum(inputs[rows], targets[rows], part_of(clipping, rows))
+        # A product of finite factors is too large. Its vector is formed explicitly, and no other
+        # is: near the largest numbers the two ways differ in which norms they can represent.
+        if groups.count == 1:
             return super().clipped_sum(inputs, targets, clipping)
-        rows = rows if order is None else order[rows].sort().values
-        return self.clipped_sum(inputs[rows], targets[rows], part_of(clipping, rows))
+        total = zeros(clipping.of, total, counts=clipping.counts)
+        for chosen, part in parts(clipping, len(inputs), 1):
+            total += self.clipped_sum(inputs[chosen], targets[chosen], part)
+        return total
 
     def _gradients(
         self,
