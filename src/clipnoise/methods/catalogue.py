@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import yaml
+
 from clipnoise.core.method import Method, OracleMethod
 from clipnoise.fields import to_plain
 from clipnoise.methods.registry import example, methods
@@ -160,13 +162,20 @@ def _section(entry: Entry) -> str:
     settings = ", ".join(_setting(*item) for item in entry.hyperparameters.items())
     lines = [
         f"### {entry.id}",
-        f"{entry.summary} {entry.text}".strip(),
+        f"{entry.summary} {entry.text}".strip() + "\n",
         f"- Hyper-parameters: {settings}.",
         f"- Source: {entry.source}",
     ]
     return "\n".join(lines) + "\n"
 
 
+def one_line(value: Any) -> str:
+    """Return a value as a study writes it on one line: `{kind: hard, per: example}`."""
+    text = yaml.safe_dump(to_plain(value), default_flow_style=True, sort_keys=False, width=10_000)
+    return text.removesuffix("...\n").strip()
+
+
 def _setting(name: str, default: Any) -> str:
-    shown = list(default) if isinstance(default, tuple) else default
-    return f"`{name}`" if default is None else f"`{name}` = {shown}"
+    if default is None:
+        return f"`{name}`"
+    return f"`{name}` = {one_line(default)}"
