@@ -59,6 +59,13 @@ def test_the_python_page_holds_the_docstrings(site: Path) -> None:
     text = (site / "api" / "index.html").read_text()
     assert "clipnoise.private" in text
     assert "Run a recorded stream through a method in float64" in text
+    assert text.count("&gt;&gt;&gt; </span>") > 5, "the examples are not shown as code"
+
+
+def test_no_list_of_a_page_runs_on_in_its_paragraph(site: Path) -> None:
+    """Without an empty line above it, the first item is one more sentence."""
+    for page in PAGES:
+        assert re.findall(r"<p>[^<]*\n[-*] .*", _built(site, page).read_text()) == [], page
 
 
 def test_the_page_of_commands_explains_every_command(site: Path) -> None:

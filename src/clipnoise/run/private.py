@@ -88,7 +88,7 @@ def private(
         UserError: a setting is wrong, or the model or the loss cannot be trained privately; the
             message names it, and says what is allowed or why.
 
-    Example:
+    Examples:
         >>> import torch
         >>> import clipnoise
         >>> inputs = torch.randn(1000, 8)

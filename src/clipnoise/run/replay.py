@@ -74,7 +74,7 @@ def replay(
     Raises:
         UserError: an unknown method or hyper-parameter, or arrays that do not fit together.
 
-    Example:
+    Examples:
         One step of DP-SGD, checked by hand. At C = 1 the gradients (3, 4) and (0, 0.5) become
         (0.6, 0.8) and (0, 0.5); their sum over B = 2 is (0.3, 0.65). The noise on the mean is
         σC/B·z = 0.25·(2, −1). So g̃ = (0.8, 0.4), and θ_1 = −η g̃ at η = 0.5.
