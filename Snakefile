@@ -49,6 +49,7 @@ localrules:
     select,
     collect,
     table,
+    overview,
     figure,
     compare,
     report,

@@ -391,6 +391,20 @@ def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path)
         )
 
 
+def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
+    shown = "kind: overview, together: true, changes: {exact: {accounting: corrected}}"
+    shown = f"{{{shown}, panels: [main], only: {{accounting: published}}}}"
+    old = "{kind: ablation, panels: [main], only: {accounting: corrected}}"
+    (item,) = load_study(multiplied(tmp_path, old, shown)).report[-1:]
+    assert (item.panels, item.changes) == (("main",), (("exact", ("main-corrected",)),))
+    with pytest.raises(UserError, match=r"report.2.changes.exact: main has no panel with"):
+        load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
+    with pytest.raises(UserError, match="`changes` is allowed for an overview only"):
+        load_study(multiplied(tmp_path / "c", old, shown.replace("overview", "table")))
+    with pytest.raises(UserError, match="more than one overview"):
+        load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
+
+
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
     study = load_study(path)

@@ -27,6 +27,7 @@ STUDY = {
             "together": True,
             "title": "The closed gap",
         },
+        {"kind": "overview", "title": "All methods", "together": True},
         {"kind": "table", "title": "{panel}"},
     ],
 }
@@ -102,6 +103,23 @@ def test_charts_show_the_closed_gap_and_values_under_the_pointer(page: Any) -> N
         ".map(mark => mark.getAttribute('aria-label'))"
     )
     assert any("dp-sgdm" in text and "34.7" in text for text in said)
+
+
+def test_the_overview_names_every_private_method_and_fits_its_columns(page: Any) -> None:
+    rows = page.execute_script(
+        "return [...document.querySelectorAll('.overview tbody tr')]"
+        ".map(row => [...row.cells].map(cell => cell.innerText))"
+    )
+    heads = page.execute_script(
+        "return [...document.querySelectorAll('.overview thead tr:last-child th')]"
+        ".map(cell => cell.innerText)"
+    )
+    assert heads == ["method", "ε = 1", "worst", "best", "time"]
+    assert rows == [
+        ["dp-sgd", "0.0", "0.0", "0.0", "1.00"],
+        ["dp-sgdm", "+5.2", "+5.2", "+5.2", "1.00"],
+        ["dp-adam", "−10.0", "−10.0", "−10.0", "1.00"],
+    ]
 
 
 def test_nothing_is_fetched_and_nothing_fails(page: Any) -> None:

@@ -12,7 +12,7 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies.collect import collect
-from clipnoise.studies.file import RESULTS
+from clipnoise.studies.file import OVERVIEW, RESULTS
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, comparisons, load_study
 
@@ -27,35 +27,43 @@ Experiment = Annotated[str, options.ARGUMENT]
 @options.command()
 def table(
     study: StudyFile,
-    panel: Annotated[str, "Panel of the study to show."],
     runs: RunsTable,
     out: Annotated[Path, "File name without ending; .csv, .md and .tex are added."],
+    panel: Annotated[str, "Panel of the study to show; the report's overview if not given."] = "",
     scale: options.Scale = None,
 ) -> None:
-    """Make the table of one panel of a study, as CSV, Markdown and LaTeX.
+    """Make the table of one panel of a study, or its overview, as CSV, Markdown and LaTeX.
 
-    It shows mean ± standard deviation over seeds, from whatever runs there are. Failed and missing
-    runs are counted in it.
+    A panel's table shows mean ± standard deviation over seeds, from whatever runs there are. Failed
+    and missing runs are counted in it. The overview shows what methods gain over tasks.
     """
-    from clipnoise.report.export import to_csv, to_latex, to_markdown
+    from clipnoise.report.export import overview_to_csv, to_csv, to_latex, to_markdown
+    from clipnoise.report.overview import build_overview
     from clipnoise.report.records import read_runs
     from clipnoise.report.tables import build_table
 
-    plan = load_study(study, scale)
-    if panel not in plan.panels:
+    plan, kinds = load_study(study, scale), RESULTS if panel else (OVERVIEW,)
+    if panel and panel not in plan.panels:
         raise unknown("panel", panel, plan.panels, file=str(study))
-    shown = [item for item in plan.report if item.kind in RESULTS and item.panel == panel]
-    title, caption = (shown[0].title, shown[0].caption) if shown else ("", "")
-    made = build_table(
-        read_runs(runs),
-        panel,
-        title=title,
-        caption=caption,
-        costs=any(item.costs for item in shown),
-        watermark=plan.scale.watermark,
-    )
-    for ending, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
-        write_atomically(out.with_name(out.name + ending), text(made))
+    shown = [item for item in plan.report if item.kind in kinds and panel in ("", item.panel)]
+    rows, watermark = read_runs(runs), plan.scale.watermark
+    if panel:
+        made = build_table(
+            rows,
+            panel,
+            title=shown[0].title if shown else "",
+            caption=shown[0].caption if shown else "",
+            costs=any(item.costs for item in shown),
+            watermark=watermark,
+        )
+        texts = {".csv": to_csv(made), ".md": to_markdown(made), ".tex": to_latex(made)}
+    elif shown:
+        over = build_overview(shown[0], rows, watermark)
+        texts = {".csv": overview_to_csv(over), ".md": to_markdown(over), ".tex": to_latex(over)}
+    else:
+        raise UserError(f"{study}: report: has no overview. Give a --panel to make its table.")
+    for ending, text in texts.items():
+        write_atomically(out.with_name(out.name + ending), text)
     print(f"{out}: .csv, .md and .tex")
 
 

@@ -14,13 +14,14 @@ from clipnoise.report.compact import compact
 from clipnoise.report.configurations import SPREAD, candidates, configurations
 from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, count, ranges, significant
+from clipnoise.report.overview import build_overview
 from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import compare, comparison_data, side_by_side
 from clipnoise.report.records import STATUSES, of_panels
-from clipnoise.report.tables import TEST, build_table, table_notes
+from clipnoise.report.tables import TEST, build_table
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
-from clipnoise.studies.file import RESULTS, ReportItem
+from clipnoise.studies.file import OVERVIEW, RESULTS, ReportItem
 from clipnoise.studies.status import span
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
@@ -168,13 +169,17 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":
         return moments_data(item, runs)
-    table = build_table(of_panels(runs, item), item.panel, costs=item.costs)
+    table = (
+        build_overview(item, runs)
+        if item.kind == OVERVIEW
+        else build_table(of_panels(runs, item), item.panel, costs=item.costs)
+    )
     return {
         "kind": "table",
         "title": title,
         "caption": item.caption,
         "blocks": [*table.blocks(), *table.costs],
-        "notes": table_notes(table),
+        "notes": table.notes,
     }
 
 

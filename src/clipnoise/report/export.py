@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.formats import exact
-from clipnoise.report.tables import Block, Table, laid_out, table_notes, title_of
+from clipnoise.report.overview import Overview
+from clipnoise.report.tables import Block, Table, laid_out, title_of
 
 COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
+OVERVIEW_COLUMNS = (
+    "method",
+    "label",
+    "claim",
+    "metric",
+    "group",
+    "column",
+    *("value", "tasks", "diverged"),
+)
 CSV_COLUMNS = (
     *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
     *("mean", "std", *COUNTS, "bold", "p_value"),
@@ -70,13 +81,39 @@ def to_csv(table: Table) -> str:
     return csv_text([*CSV_COLUMNS, *mark], map(without_formulas, lines))
 
 
+def overview_to_csv(overview: Overview) -> str:
+    """Return one line per method and column, with all digits.
+
+    A value is empty where a run diverged or nothing is known.
+    """
+    mark = {"warning": overview.watermark} if overview.watermark else {}
+    lines = [
+        {
+            "method": line.method,
+            "label": line.label,
+            "claim": line.cell.claim,
+            "metric": overview.metric.column,
+            "group": group,
+            "column": heading,
+            "value": exact(entry.value) if math.isfinite(entry.value) else "",
+            "tasks": entry.tasks,
+            "diverged": entry.diverged,
+            **mark,
+        }
+        for line in overview.lines
+        for (group, heading), entry in line.entries.items()
+        if entry
+    ]
+    return csv_text([*OVERVIEW_COLUMNS, *mark], map(without_formulas, lines))
+
+
 def _heads(block: Block) -> list[str]:
     """Return the headings of a block in one line."""
     pairs = [(g["title"], head) for g in block["groups"] for head in g["headings"]]
     return ["method", *(f"{title}: {head}" if title else head for title, head in pairs)]
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: Table | Overview) -> str:
     """Return the table in Markdown: heading, caption, a pipe table per block of columns, notes."""
     mark, caption = _markdown(table.watermark), _markdown(table.caption)
     parts = [f"### {_markdown(table.title)}", f"**{mark}**" if mark else "", caption]
@@ -85,7 +122,7 @@ def to_markdown(table: Table) -> str:
         heads = ["non-private reference", *map(title_of, table.groups)]
         parts.append(_pipes(heads, laid_out(table.references, table.groups)))
     parts += [_pipes(_heads(block), block["rows"]) for block in table.costs]
-    parts += map(_markdown, table_notes(table))
+    parts += map(_markdown, table.notes)
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -105,7 +142,7 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", " ".join(text.split()))
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: Table | Overview) -> str:
     """Return a LaTeX table environment; it needs the packages booktabs and textcomp."""
     caption = ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}"]
@@ -113,7 +150,7 @@ def to_latex(table: Table) -> str:
         lines += _tabular(block, _spanning_heads(block["groups"]))
     for block in table.costs:
         lines += _tabular(block, [_line(map(latex, _heads(block)))])
-    notes = " ".join(map(latex, table_notes(table)))
+    notes = " ".join(map(latex, table.notes))
     lines += [rf"\par\raggedright\footnotesize {notes}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 

@@ -13,6 +13,7 @@ from clipnoise.report.costs import baseline_of
 from clipnoise.report.formats import Metric
 from clipnoise.report.records import is_private
 from clipnoise.report.statistics import Scores, closed_gap, paired_differences, sample
+from clipnoise.report.tables import Place
 
 FLOOR = 0.02  # of the metric: where privacy costs less, a share of it says nothing
 
@@ -62,10 +63,10 @@ def _shares(
     private: pd.DataFrame, without: pd.DataFrame, metric: Metric
 ) -> dict[Key, dict[int, float]]:
     """Return the closed share on one task by seed; nothing where the gap is small or unknown."""
-    scores = {key: scored(rows, metric) for key, rows in _by_key(private)}
+    scores = {key: scored(rows, metric) for key, rows in by_key(private)}
     base = baseline_of(scores)
     sign = 1.0 if metric.higher_is_better else -1.0
-    ceilings = [sign * sample(rows, metric).mean for _, rows in _by_key(without)]
+    ceilings = [sign * sample(rows, metric).mean for _, rows in by_key(without)]
     ceiling = max((one for one in ceilings if math.isfinite(one)), default=math.nan)
     level = float(np.mean(list(scores[base].values()))) if base and scores[base] else math.nan
     if base is None or not FLOOR <= ceiling - level < math.inf:
@@ -73,7 +74,8 @@ def _shares(
     return {key: closed_gap(values, scores[base], ceiling) for key, values in scores.items()}
 
 
-def _by_key(runs: pd.DataFrame) -> list[tuple[Key, pd.DataFrame]]:
+def by_key(runs: pd.DataFrame) -> list[tuple[Key, pd.DataFrame]]:
+    """Return the rows of each method and label, in order."""
     groups = runs.groupby(["method", "label"], sort=False)
     return [((str(method), str(label)), rows) for (method, label), rows in groups]
 
@@ -89,7 +91,7 @@ def scored(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
 
 def changes(
     runs: pd.DataFrame, reference: pd.DataFrame, metric: Metric
-) -> dict[Key, dict[tuple[str, str, str], float]]:
+) -> dict[Key, dict[Place, float]]:
     """Return by how much methods are better in some panels than in others.
 
     Args:
@@ -99,15 +101,25 @@ def changes(
 
     Returns:
         By method and label, then by dataset, model and budget: the mean difference over the seeds
-        that both have; −∞ where a run diverged in the first alone.
+        that both have; NaN while planned runs of one have no result, or where there is nothing to
+        compare with; −∞ where a run of the first diverged, else ∞ where one of the second did.
     """
-    place = ["dataset", "model", "budget"]
-    found: dict[Key, dict[tuple[str, str, str], float]] = {}
-    for names, rows in runs.groupby(["method", "label", *place], sort=False):
+    configuration = ["method", "label", "dataset", "model", "budget"]
+    others = dict(list(reference.groupby(configuration, sort=False)))
+    found: dict[Key, dict[Place, float]] = {}
+    for names, rows in runs.groupby(configuration, sort=False):
         method, label, *at = map(str, names)
-        same = (reference[["method", "label", *place]] == [method, label, *at]).all(axis=1)
-        pairs = paired_differences(scored(rows, metric), scored(reference[same], metric))
-        values = [value for value in pairs.values() if not math.isnan(value)]
-        if values:
-            found.setdefault((method, label), {})[at[0], at[1], at[2]] = float(np.mean(values))
+        value = _change(rows, others.get(names, reference[:0]), metric)
+        found.setdefault((method, label), {})[at[0], at[1], at[2]] = value
     return found
+
+
+def _change(rows: pd.DataFrame, other: pd.DataFrame, metric: Metric) -> float:
+    """Return the mean difference between two configurations, as `changes` does."""
+    scores, levels = scored(rows, metric), scored(other, metric)
+    if len(scores) < len(rows) or len(levels) < len(other):
+        return math.nan
+    if -math.inf in scores.values():
+        return -math.inf
+    differences = list(paired_differences(scores, levels).values())
+    return float(np.mean(differences)) if differences else math.nan

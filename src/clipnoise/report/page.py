@@ -20,6 +20,7 @@ from clipnoise.report.figures.canvas import series
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import Metric, budget
 from clipnoise.report.gaps import changes, gaps
+from clipnoise.report.overview import build_overview
 from clipnoise.report.records import is_private, of_panels
 from clipnoise.report.statistics import (
     Scores,
@@ -29,7 +30,7 @@ from clipnoise.report.statistics import (
     sample,
 )
 from clipnoise.report.tables import Cell, build_table, choose_metric
-from clipnoise.studies.file import ReportItem
+from clipnoise.studies.file import OVERVIEW, ReportItem
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
 
@@ -59,6 +60,15 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         watermark=study.scale.watermark,
         description=[block for block in study.description.split("\n\n") if block.strip()],
         charts=charts,
+        overviews=[
+            {
+                "title": one.title,
+                "caption": one.caption,
+                "block": one.blocks()[0],
+                "notes": one.notes,
+            }
+            for one in (build_overview(i, runs) for i in study.report if i.kind == OVERVIEW)
+        ],
         table=_table(rows),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
         chart_code=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # a default is left out

@@ -122,8 +122,8 @@ class Row:
         A non-private reference has no ε: its one cell spans the columns of all budgets.
         """
         if self.private:
-            return [_plain(self.cells.get(place)) for place in group]
-        return [_plain(self.cells.get((*group[0][:2], NON_PRIVATE)), span=len(group))]
+            return [plain(self.cells.get(place)) for place in group]
+        return [plain(self.cells.get((*group[0][:2], NON_PRIVATE)), span=len(group))]
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,11 @@ class Table:
         for row in (*self.rows, *self.references):
             for place, cell in row.cells.items():
                 yield row, place, cell
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes below the table, one sentence or two each."""
+        return table_notes(self)
 
     def competing(self, place: Place) -> dict[tuple[str, str], Sample]:
         """Return the samples of a column whose ε are guarantees under one adjacency.
@@ -204,7 +209,7 @@ def across(method: str, table: Table) -> list[dict[str, Any]]:
 
 def spanning(row: Row, width: int) -> list[dict[str, Any]]:
     """Return the first cell of a row as one that spans so many columns."""
-    return [_plain(next(iter(row.cells.values()), None), span=width)]
+    return [plain(next(iter(row.cells.values()), None), span=width)]
 
 
 def title_of(group: Group) -> str:
@@ -221,14 +226,14 @@ def laid_out(rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any
     ]
 
 
-def _plain(cell: Cell | None, text: str = "", span: int = 1) -> dict[str, Any]:
+def plain(cell: Cell | None, text: str = "", mark: str = "", span: int = 1) -> dict[str, Any]:
     """Return a cell as plain data, or a plain text where there is none."""
-    plain = {"text": text, "mark": "", "runs": "", "bold": False, "span": span}
-    plain |= {"published": "", "difference": ""}
+    data = {"text": text, "mark": mark, "runs": "", "bold": False, "span": span}
+    data |= {"published": "", "difference": ""}
     if cell is None:
-        return plain
+        return data
     shown = {"text": cell.text, "mark": cell.mark, "runs": cell.sample.runs, "bold": cell.leads}
-    return plain | shown | {"published": cell.published, "difference": cell.difference}
+    return data | shown | {"published": cell.published, "difference": cell.difference}
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
@@ -355,15 +360,18 @@ def _costs(runs: pd.DataFrame) -> Block:
             here = subset[(subset["dataset"] == dataset) & (subset["model"] == model)]
             done = here[here["status"] == "completed"]
             cells += [
-                _plain(None, significant(device_seconds(done).median(), 3)),
-                _plain(None, decimal(cost_ratio(here, base_runs), 2)),
-                _plain(None, significant(done["peak_memory_mb"].median(), 3)),
-                _plain(None, significant(here["passes_per_step"].median())),
+                plain(
+                    None,
+                    significant(device_seconds(done).median(), 3),
+                    HELD_UP if contended(done) else "",
+                ),
+                plain(None, decimal(cost_ratio(here, base_runs), 2)),
+                plain(None, significant(done["peak_memory_mb"].median(), 3)),
+                plain(None, significant(here["passes_per_step"].median())),
             ]
-            cells[-4]["mark"] = HELD_UP if contended(done) else ""
         claims = bool(is_private(subset).any())
         found = subset["audit"].max() or (NOT_AUDITED if claims else "no claim")
-        cells.append(_plain(None, str(found)))
+        cells.append(plain(None, str(found)))
         rows.append({"label": str(label), "cells": cells})
     return {
         "groups": [*groups, {"title": "", "headings": ["audit"]}],

@@ -42,10 +42,12 @@ Kind = Literal[
     "closed-gap",
     "best-of",
     "changes",
+    "overview",
 ]
 SWEEPS = ("sweep", "momentum-sweep")
 RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
-TABLES = (*RESULTS, "moments-table")
+OVERVIEW = "overview"
+TABLES = (*RESULTS, "moments-table", OVERVIEW)
 CURVES = ("curves", "accuracy-along-epsilon")
 CHANGES = "changes"
 ACROSS = (
@@ -55,7 +57,7 @@ ACROSS = (
     "closed-gap",
     "best-of",
 )
-TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES)  # may show several panels
+TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES, OVERVIEW)  # of panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
     CurveMetric
@@ -107,6 +109,8 @@ class ReportItem(Shown):
         panel: the panel of the study that it shows.
         beside: further panels that the same table or figure shows.
         against: the panel that each of its panels is compared with, in their order.
+        changes: the columns of an overview that compare other panels with these: heading and
+            panels, in their order.
         titles: what titles call its panels, the first one's first.
     """
 
@@ -114,6 +118,7 @@ class ReportItem(Shown):
     panel: str
     beside: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
+    changes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     titles: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -123,6 +128,8 @@ class ReportItem(Shown):
             raise ValueError("`metric` is allowed for curves only")
         if bool(self.against) != (self.kind == CHANGES):
             raise ValueError("`against` is required for changes and not allowed otherwise")
+        if self.changes and self.kind != OVERVIEW:
+            raise ValueError("`changes` is allowed for an overview only")
         if self.beside and self.kind not in TOGETHER:
             raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
         if self.costs and self.kind not in RESULTS:
@@ -155,6 +162,8 @@ class ReportEntry(Shown):
         together: whether these panels share one table or figure.
         only: axis → the label of the option that is shown; of other axes all are.
         against: axis → the label of the option whose panel each panel is compared with.
+        changes: heading → axis → the label of the option whose panels a column of an overview
+            compares with these.
         each: entries that are repeated for every panel in turn, instead of a kind.
     """
 
@@ -164,6 +173,7 @@ class ReportEntry(Shown):
     together: bool = False
     only: dict[str, str] = field(default_factory=dict)
     against: dict[str, str] = field(default_factory=dict)
+    changes: dict[str, dict[str, str]] = field(default_factory=dict)
     each: tuple[ReportEntry, ...] = ()
 
     def __post_init__(self) -> None:
@@ -488,13 +498,17 @@ def expand_report(
         path: the file of the study, for error messages.
 
     Raises:
-        UserError: an entry names a panel, an axis or an option that does not exist.
+        UserError: an entry names a panel, an axis or an option that does not exist, or there is
+            more than one overview.
     """
-    return tuple(
+    items = tuple(
         item
         for number, entry in enumerate(entries)
         for item in _items(entry, panels, path, f"report.{number}")
     )
+    if sum(item.kind == OVERVIEW for item in items) > 1:  # its files have one name
+        raise UserError(f"{path}: report: more than one overview. Is `together` missing?")
+    return items
 
 
 def _items(
@@ -521,23 +535,38 @@ def _items(
             )
         shown += members if entry.kind else []
     for members in [shown] if entry.together and shown else [[member] for member in shown]:
-        others = [_other(one, entry, panels, path, key) for one in members if entry.against]
-        yield _item(entry, members, others, path, key)
+        against = _others(members, entry.against, panels, path, f"{key}.against")
+        changes = tuple(
+            (heading, _others(members, options, panels, path, f"{key}.changes.{heading}"))
+            for heading, options in entry.changes.items()
+        )
+        yield _item(entry, members, {"against": against, "changes": changes}, path, key)
 
 
-def _other(
-    one: NamedPanel, entry: ReportEntry, panels: list[NamedPanel], path: Path, key: str
-) -> str:
-    """Return the name of the panel that a panel is compared with: it differs in some axes."""
-    options = {**one.options, **entry.against}
-    for other in panels:
-        if (other.family, other.options) == (one.family, options):
-            return other.name
-    raise UserError(f"{path}: {key}.against: {one.family} has no panel with {dict(entry.against)}.")
+def _others(
+    members: list[NamedPanel],
+    options: Mapping[str, str],
+    panels: list[NamedPanel],
+    path: Path,
+    key: str,
+) -> tuple[str, ...]:
+    """Return the names of the panels that differ from some in these options; none without any."""
+    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in panels}
+    found = []
+    for one in members if options else ():
+        place = (one.family, tuple(sorted({**one.options, **options}.items())))
+        if place not in names:
+            raise UserError(f"{path}: {key}: {one.family} has no panel with {dict(options)}.")
+        found.append(names[place])
+    return tuple(found)
 
 
 def _item(
-    entry: ReportEntry, shown: list[NamedPanel], against: list[str], path: Path, key: str
+    entry: ReportEntry,
+    shown: list[NamedPanel],
+    compared: Mapping[str, Any],
+    path: Path,
+    key: str,
 ) -> ReportItem:
     panel, *others = shown
 
@@ -550,9 +579,8 @@ def _item(
         return panel.titles[match[1]]
 
     values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
-    values |= {"kind": entry.kind, "panel": panel.name}
+    values |= {"kind": entry.kind, "panel": panel.name, **compared}
     values |= {"title": filled(entry.title), "caption": filled(entry.caption)}
-    values["against"] = tuple(against)
     if entry.together:
         values["beside"] = tuple(one.name for one in others)
         values["titles"] = tuple(one.titles["panel"] for one in shown)

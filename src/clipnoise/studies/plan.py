@@ -30,7 +30,7 @@ from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import RESULTS
+from clipnoise.studies.file import OVERVIEW, RESULTS
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
@@ -309,9 +309,13 @@ class Plan:
 
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
-        shown = [item.panel for item in self.study(study).report if item.kind in RESULTS]
-        folder = f"{self.config.reports}/{study}/tables"
-        return [f"{folder}/{panel}.csv" for panel in dict.fromkeys(shown)]
+        folder = f"{self.config.reports}/{study}"
+        shown = [
+            OVERVIEW if item.kind == OVERVIEW else f"tables/{item.panel}"
+            for item in self.study(study).report
+            if item.kind in (*RESULTS, OVERVIEW)
+        ]
+        return [f"{folder}/{name}.csv" for name in dict.fromkeys(shown)]
 
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study's report; the name of a file is the number of its item."""

@@ -135,7 +135,8 @@ def draw_changes(data: canvas.FigureData) -> Figure:
     ax = axes[0, 0]
     ax.axvline(0, color=canvas.PALE, linewidth=0.8)
     for height, series in enumerate(every):
-        values = list(found.get((series.method, series.label), {}).values())
+        every_value = found.get((series.method, series.label), {}).values()
+        values = [value for value in every_value if not np.isnan(value)]
         finite = [data.metric.factor * value for value in values if np.isfinite(value)]
         ax.plot(finite, [height] * len(finite), "|", color=canvas.PALE, markersize=7)
         if finite and len(finite) == len(values):
