@@ -3,6 +3,7 @@ from pathlib import Path
 from threading import RLock
 
 from snakemake.logging import logger
+from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
@@ -32,7 +33,13 @@ if workflow.is_main_process:
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
 JOB = plan.config.resources
-LOCK = f"{workflow.basedir}/envs/environment.yaml"
+
+# Snakemake notes the whole file, half a megabyte, for each output, also where it makes no environment.
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    LOCK = f"{workflow.basedir}/envs/environment.yaml"
+else:
+    LOCK = lambda wildcards: None
+
 
 # Commands of jobs are forked from a process that has imported what they need, and that ends with this
 # one: clipnoise.cli.warm. The first words are Snakemake's own for bash.

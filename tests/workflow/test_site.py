@@ -64,8 +64,10 @@ def test_the_python_page_holds_the_docstrings(site: Path) -> None:
 
 def test_no_list_of_a_page_runs_on_in_its_paragraph(site: Path) -> None:
     """Without an empty line above it, the first item is one more sentence."""
+    runs_on = re.compile(r"<p>(?:(?!</p>).)*\n[-*] .*", re.DOTALL)
+    assert runs_on.match("<p>A <em>text</em>\n- and a list</p>")
     for page in PAGES:
-        assert re.findall(r"<p>[^<]*\n[-*] .*", _built(site, page).read_text()) == [], page
+        assert not runs_on.search(_built(site, page).read_text()), page
 
 
 def test_the_page_of_commands_explains_every_command(site: Path) -> None:

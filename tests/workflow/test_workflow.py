@@ -73,6 +73,14 @@ def test_a_job_that_is_repeated_leaves_finished_runs_as_they_are(miniature: Path
     assert [summary.read_bytes() for summary in summaries][1:] == before[1:]
 
 
+def test_what_snakemake_notes_of_an_output_is_small(miniature: Path) -> None:
+    """Each run has three outputs, and a league has tens of thousands of runs."""
+    noted = (miniature / ".snakemake" / "metadata").rglob("*")
+    records = [path for path in noted if path.is_file()]
+    assert len(records) > 10
+    assert max(path.stat().st_size for path in records) < 20_000
+
+
 def test_deleting_the_report_rebuilds_the_report_only(miniature: Path) -> None:
     (miniature / "reports/miniature/report.pdf").unlink()
     assert "train" not in planned(snakemake(miniature, "-n"))
