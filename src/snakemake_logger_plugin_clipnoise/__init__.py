@@ -45,7 +45,9 @@ INTERRUPTED = "Terminating processes on user request"
 WHAT_NEXT = (
     "Stopping: runs save a checkpoint, other jobs end where they are. The same command continues."
 )
-RECENT = 20  # finished jobs of a kind whose mean time is expected of the next ones
+# Finished jobs of a kind whose mean time is expected of the next ones. A kind has fast and slow
+# methods, and the jobs of one method follow each other: fewer would be those of one method.
+RECENT = 100
 
 
 Kind = tuple[str, int]  # a rule and a priority: the more work a job takes, the earlier it starts

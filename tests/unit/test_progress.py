@@ -78,12 +78,28 @@ def test_jobs_of_unseen_kinds_are_expected_to_be_shorter_or_longer_by_their_work
 
 def test_the_estimate_follows_a_machine_that_becomes_slower() -> None:
     progress, now = Progress(), 0.0
-    progress.plan({"train": 100})
-    for number, seconds in enumerate([1.0] * 50 + [4.0] * 25):
+    progress.plan({"train": 200})
+    for number, seconds in enumerate([1.0] * 50 + [4.0] * 100):
         progress.start(number, "train", "", now)
         now += seconds
         progress.finish(number, now)
-    assert progress.remaining(now) == pytest.approx(25 * 4)
+    assert progress.remaining(now) == pytest.approx(50 * 4)
+
+
+def test_the_estimate_does_not_follow_one_method_after_the_other() -> None:
+    """Methods of 1 s and of 3 s take turns, 20 jobs each, and all are of one size."""
+    progress, now, errors = Progress(), 0.0, []
+    times = ([1.0] * 20 + [3.0] * 20) * 10
+    progress.plan({"train": len(times)})
+    for number, seconds in enumerate(times[:-40]):
+        progress.start(number, "train", "", now)
+        now += seconds
+        progress.finish(number, now)
+        if number >= 80:
+            left = progress.remaining(now)
+            assert left is not None
+            errors.append(left / sum(times[number + 1 :]))
+    assert 0.75 < min(errors) <= max(errors) < 1.33
 
 
 def test_a_failed_job_counts_as_failed_and_runs_no_longer(progress: Progress) -> None:
