@@ -41,6 +41,7 @@ SAID = {
     "count-without-noise": "times the declared variance of the count",
     "realised-batch-size": "the denominator changes",
     "private-preconditioner": "as far as declared",
+    "scaled-after-clipping": "as far as declared",
     "node-at-c": "one node of a graph",
     "shuffled-as-poisson": "batches are not Poisson",
     "clean-mean-in-update": "depends on private data",

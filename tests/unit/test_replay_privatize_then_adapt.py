@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pseudocode
 import pytest
 from pseudocode import (
@@ -155,6 +156,64 @@ def dp_adamw(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def dp_adamw_bc(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Chooi et al. 2025, DP-AdamW-BC: Φ is taken off v̂, and the weights themselves decay."""
+    b1, b2 = h["betas"]
+    phi = (h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]) ** 2
+    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    for t in range(1, s.steps + 1):
+        g, new = private_gradient(h, s, t - 1), []
+        for j in range(s.d):
+            m[j], v[j] = b1 * m[j] + (1 - b1) * g[j], b2 * v[j] + (1 - b2) * g[j] ** 2
+            corrected = max(v[j] / (1 - b2**t) - phi, h["gamma_prime"])
+            step = m[j] / (1 - b1**t) / math.sqrt(corrected)
+            new.append(w[-1][j] - h["learning_rate"] * (step + h["weight_decay"] * w[-1][j]))
+        w.append(new)
+    return w
+
+
+def dp_microadam(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Hudişteanu et al. 2025, steps 6 to 14 of the authors' code: a ring buffer of (I, V)."""
+    (b1, b2), size, k = h["betas"], h["window"], math.ceil(h["density"] * s.d)
+    w, error = [list(s.initial)], [0.0] * s.d
+    ring: list[list[tuple[int, float]]] = [[] for _ in range(size)]
+    for t in range(1, s.steps + 1):
+        a = [x + y for x, y in zip(private_gradient(h, s, t - 1), error, strict=True)]
+        indices = sorted(range(s.d), key=lambda j: -abs(a[j]))[:k]
+        ring[(t - 1) % size] = [(j, a[j]) for j in indices]
+        error = [0.0 if j in indices else a[j] for j in range(s.d)]
+        m, v = [0.0] * s.d, [0.0] * s.d
+        for i in range(min(t, size)):
+            age = (t - i - 1) % size
+            for j, value in ring[i]:
+                m[j] += b1**age * value
+                v[j] += b2**age * value**2
+        first, second = (1 - b1) / (1 - b1**t), (1 - b2) / (1 - b2**t)
+        steps = [first * m[j] / (h["gamma"] + math.sqrt(second * v[j])) for j in range(s.d)]
+        w.append([w[-1][j] - h["learning_rate"] * steps[j] for j in range(s.d)])
+    return w
+
+
+def dp_lssgd(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Wang et al. 2020: the system (I − sL)x = g̃ is solved as it stands, without a transform."""
+    system = np.eye(s.d)
+    for i in range(s.d):
+        system[i, i] += 2 * h["smoothing"]
+        for neighbour in (i - 1, i + 1):
+            system[i, neighbour % s.d] -= h["smoothing"]
+    return pseudocode.sgd(h, s, lambda t: np.linalg.solve(system, private_gradient(h, s, t)))
+
+
+def dp_ftrlm(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Kairouz et al. 2021, DP-FTRLM: m ← βm + Σ_{i≤t} g̃_i; w = w_0 − ηm."""
+    w, total, m = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    for t in range(s.steps):
+        total = [x + y for x, y in zip(total, private_gradient(h, s, t), strict=True)]
+        m = [h["momentum"] * x + y for x, y in zip(m, total, strict=True)]
+        w.append([x - h["learning_rate"] * y for x, y in zip(s.initial, m, strict=True)])
+    return w
+
+
 def sign(x: float) -> float:
     return math.copysign(1.0, x) if x else 0.0
 
@@ -210,6 +269,7 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("dp-sgd-warm", dp_sgd, {}),
     ("dp-sgdm", dp_sgdm, {"momentum": 0.85}),
     ("dp-sgdm", dp_sgdm, {"momentum": 0.85, "schedule": "adam-equivalent"}),
+    ("dp-sgdm", dp_ftrlm, {"momentum": 0.85}),  # the same without restarts
     ("dp-adam", dp_adam, ADAM),
     ("dp-adamw", dp_adamw, ADAM | {"weight_decay": 0.3}),
     ("dp-signsgd", dp_signsgd, {}),
@@ -229,6 +289,16 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
             "gamma_probability": 0.1,
         },
     ),
+    (
+        "dp-adamw-bc",
+        dp_adamw_bc,
+        {"betas": [0.8, 0.95], "gamma_prime": 1e-4, "weight_decay": 0.3},
+    ),
+    ("dp-microadam", dp_microadam, ADAM | {"density": 0.3, "window": 3}),
+    ("dp-microadam", dp_microadam, ADAM | {"density": 1.0, "window": 1}),
+    ("dp-microadam", dp_adam, ADAM | {"density": 1.0, "window": 20}),  # nothing is left out
+    ("dp-lssgd", dp_lssgd, {"smoothing": 1.7}),
+    ("dp-lssgd", dp_sgd, {"smoothing": 0.0}),
     ("clipped-adam-biased", clipped_adam_biased, ADAM | {"phi": 0.3}),
     ("dp-adam-noiseless", dp_adam_noiseless, ADAM),
     ("dp-rmsprop", dp_rmsprop, {"beta": 0.9, "gamma": 1e-3}),

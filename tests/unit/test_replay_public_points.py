@@ -17,6 +17,7 @@ from pseudocode import (
     adam,
     assert_same,
     mean_of_clipped,
+    momentum,
     noisy,
     private_gradient,
     record,
@@ -68,6 +69,14 @@ def test_dp_sat_steps_as_dp_sgd_does_from_other_gradients(case: str) -> None:
     assert_same("dp-sat", h | {"rho": 0.1}, stream, expected)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("beta", [0.0, 0.8])
+def test_dp_sat_with_momentum_steps_as_dp_sgdm_does(beta: float, case: str) -> None:
+    h, stream = RUN | {"learning_rate": 0.3, "momentum": beta}, record(2, case)
+    expected = momentum(h, stream, lambda t: private_gradient(h, stream, t))
+    assert_same("dp-sat-momentum", h | {"rho": 0.1}, stream, expected)
+
+
 def points_of(name: str, iterates: list[Tensor], state: State, **options: Any) -> Any:
     optimizer = build(name, **options)
     return optimizer.clipping(iterates, state, public(optimizer, 2))
@@ -91,7 +100,20 @@ def test_dp_sat_climbs_a_fixed_length_along_the_last_release() -> None:
     torch.testing.assert_close(point, HERE + torch.tensor([0.3, -0.4], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["disk", "disk-adam", "dp-sat"])
+def test_dp_sat_with_momentum_climbs_a_fixed_length_towards_the_last_iterate() -> None:
+    """As in the authors' code, which keeps that iterate: eps = ρ(prev − p)/‖prev − p‖."""
+    method, state, draw = build("dp-sat-momentum", rho=0.5), State(HERE), torch.Generator()
+    theta = HERE
+    for t in range(1, 4):
+        state.step = t
+        change = method.update((torch.randn(2, generator=draw).double(),), state, public(method, 2))
+        last, theta = theta, theta + change
+    state.step = 4
+    (point,) = method.clipping([theta], state, public(method, 2)).points
+    torch.testing.assert_close(point, theta + 0.5 * (last - theta) / (last - theta).norm())
+
+
+@pytest.mark.parametrize("name", ["disk", "disk-adam", "dp-sat", "dp-sat-momentum"])
 def test_the_first_step_is_taken_where_it_starts(name: str) -> None:
     found = points_of(name, [HERE], State(HERE, step=1))
     assert found.weights == (1.0,)

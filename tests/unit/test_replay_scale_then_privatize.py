@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from every_method import build
 from pseudocode import (
     CASES,
     RUN,
@@ -23,6 +25,7 @@ from pseudocode import (
 )
 
 from clipnoise import replay
+from clipnoise.core.state import State
 from clipnoise.errors import UserError
 
 
@@ -149,11 +152,33 @@ def dp2_rmsprop(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def adaclip(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Pichapati et al. 2019: clip (g − m)/b, and undo it on the release; then m and s² follow."""
+    c, b, (beta1, beta2) = h["clip_norm"], h["expected_batch_size"], h["betas"]
+    low, high, sigma = h["lowest_variance"], h["highest_variance"], h["noise_multiplier"]
+    w, m, squared = [list(s.initial)], [0.0] * s.d, [math.sqrt(low * high)] * s.d
+    for t in range(s.steps):
+        total = sum(math.sqrt(x) for x in squared)
+        unit = [math.sqrt(math.sqrt(x) * total) for x in squared]
+        moved = [[(g[j] - m[j]) / unit[j] for j in range(s.d)] for g in s.gradients[t][0]]
+        release = noisy(mean_of_clipped(moved, c, b, s.d), sigma * c / b, s.noise[t][0])
+        g = [unit[j] * release[j] + m[j] for j in range(s.d)]
+        for j in range(s.d):
+            of_noise = (unit[j] * sigma * c / b) ** 2
+            v = min(max((g[j] - m[j]) ** 2 - of_noise, low), high)
+            squared[j] = beta2 * squared[j] + (1 - beta2) * v
+            m[j] = beta1 * m[j] + (1 - beta1) * g[j]
+        w.append([w[-1][j] - h["learning_rate"] * g[j] for j in range(s.d)])
+    return w
+
+
+ADACLIP = {"betas": [0.8, 0.6], "lowest_variance": 1e-4, "highest_variance": 0.5}
 STP = {"betas": [0.8, 0.95], "gamma": 1e-3, "gamma_scale": 1e-2}
 RMSPROP = {"beta": 0.8, "gamma": 1e-2}
 TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("stp-adam", stp_adam, STP),
     ("stp-noiseless", stp_noiseless, STP),
+    ("adaclip", adaclip, ADACLIP),
     ("adadps-rmsprop", adadps_rmsprop, RMSPROP),
     ("adadps-ideal", adadps_ideal, RMSPROP),
     ("adadps-adagrad", adadps_adagrad, {"gamma": 1e-2}),
@@ -211,3 +236,20 @@ def test_warm_start_moves_the_first_iterate_by_rmsprop_on_public_gradients() -> 
             s.noise,
             warm_gradients=s.public,
         )
+
+
+def test_the_units_of_adaclip_add_the_least_noise() -> None:
+    """Among all b with the same Σ s²/b², which bounds how much is clipped, Σ b² is smallest."""
+    draw = torch.Generator().manual_seed(0)
+    variance = torch.rand(20, generator=draw, dtype=torch.float64) / 100
+    found = build("adaclip").unit(State(variance, step=2, buffers={"s squared": variance}))
+    assert float((variance / found.square()).sum()) == pytest.approx(1.0)
+    for _ in range(20):
+        other = found * (1 + 0.3 * torch.rand(20, generator=draw, dtype=torch.float64))
+        other = other * (variance / other.square()).sum().sqrt()
+        assert float(other.square().sum()) > float(found.square().sum())
+
+
+def test_adaclip_with_bounds_the_wrong_way_round_is_refused() -> None:
+    with pytest.raises(ValueError, match="lowest_variance must not be above"):
+        build("adaclip", lowest_variance=1e-3)

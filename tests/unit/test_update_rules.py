@@ -1,4 +1,4 @@
-"""Update rules that publish an average or know shapes: Schedule-Free and DP-Muon."""
+"""Update rules that publish an average or know shapes: Schedule-Free, DP-Muon and others."""
 
 from __future__ import annotations
 
@@ -115,3 +115,39 @@ def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam() -> None:
             polar = polar_by_power(momentum.flatten(1), 3.4445, -4.7750, 2.0315, 5)
             torch.testing.assert_close(part.flatten(1), -0.3 * polar, atol=1e-5, rtol=1e-4)
         theta = theta + change
+
+
+def test_microadam_keeps_the_largest_of_each_tensor_and_forgets_nothing() -> None:
+    """What was kept and what is left add up to all that was released."""
+    method, draw = build("dp-microadam", **RUN, density=0.2), torch.Generator().manual_seed(0)
+    state, total = State(torch.zeros(D).double(), shapes=SHAPES), torch.zeros(D).double()
+    kept = torch.zeros(D).double()
+    for t in range(1, 26):
+        state.step = t
+        g = torch.randn(D, generator=draw).double()
+        total, before = total + g, state["error"] + g
+        method.update((g,), state, PUBLIC)
+        now = state[method.slot(state, 0)]
+        for part, whole in zip(state.split(now), state.split(before), strict=True):
+            count = -(-whole.numel() // 5)
+            assert int((part != 0).sum()) == count
+            smallest = part[part != 0].abs().min()
+            assert int((whole.abs() >= smallest).sum()) == count
+        kept = kept + now
+    torch.testing.assert_close(kept + state["error"], total)
+    assert {name for name in state.buffers if name.startswith("u ")} == {
+        f"u {i}" for i in range(10)
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 10, 11])
+def test_laplacian_smoothing_keeps_sums_and_smooths_each_tensor_by_itself(n: int) -> None:
+    method, draw = build("dp-lssgd", **RUN, smoothing=2.0), torch.Generator().manual_seed(n)
+    g = torch.randn(2 * n, generator=draw).double()
+    state = State(torch.zeros_like(g), step=1, shapes=((n,), (1, n)))
+    found = state.split(method.update((g,), state, PUBLIC) / -RUN["learning_rate"])
+    for x, part in zip(found, state.split(g), strict=True):
+        assert float(x.sum()) == pytest.approx(float(part.sum()))
+        x, part = x.flatten(), part.flatten()
+        torch.testing.assert_close(x - 2 * (x.roll(1) - 2 * x + x.roll(-1)), part)
+        assert float(x.norm()) <= float(part.norm()) * (1 + 1e-12)

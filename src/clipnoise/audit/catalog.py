@@ -33,6 +33,7 @@ MISTAKES: Mapping[str, str] = {
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
     ),
     "private-preconditioner": "The preconditioner is computed from the private examples.",
+    "scaled-after-clipping": "Gradients are clipped first and scaled then, with noise for C.",
     "shuffled-as-poisson": "Batches are shuffled, but the accountant assumes Poisson sampling.",
     "clean-mean-in-update": "The query keeps the clean mean, and the update uses it.",
     "clean-mean-in-model": (

@@ -95,6 +95,14 @@ def scale_by_private_statistics(batch: LogicalBatch) -> ClippedSum:
     return physical_batches(replace(batch, clipping=private))
 
 
+def scale_after_clipping(batch: LogicalBatch) -> ClippedSum:
+    """Clip the gradients themselves, and scale what is left."""
+    scale = batch.clipping.scale
+    assert scale is not None
+    whole = replace(batch, clipping=replace(batch.clipping, scale=None))
+    return ClippedSum(scale * logical_sum(whole))
+
+
 def mask_by_position(batch: LogicalBatch) -> ClippedSum:
     """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
     chosen = take(batch.examples.dense(), batch.indices.flip(0))

@@ -87,6 +87,9 @@ CONTROLS: Mapping[str, Control] = {
     "private-preconditioner": Control(
         build=_formed("dp-sgd", forms.scale_by_private_statistics),
     ),
+    "scaled-after-clipping": Control(
+        build=_formed("adaclip", forms.scale_after_clipping),
+    ),
     "shuffled-as-poisson": Control(
         build=lambda: subject("dp-sgd", batches="shuffled"),
         claim=shuffled_as_poisson,

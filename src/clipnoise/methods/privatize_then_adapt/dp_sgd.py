@@ -42,9 +42,11 @@ class DPSGDM(Momentum, PrivateMethod):
 
     η_t = η, or with `schedule: adam-equivalent` η_t = η(1−β)/((1−β^t)√Φ): what DP-Adam does where
     the noise dominates its second moment. (The paper prints b = (1−β)/(1−β^t)·m̂; it is
-    m̂ = (1−β)/(1−β^t)·b.)
+    m̂ = (1−β)/(1−β^t)·b.) With tree noise this is DP-FTRLM without restarts: there
+    θ_t = θ_0 − ηm_t and m_t = βm_{t−1} + Σ_{i≤t} g̃_i, and m_t − m_{t−1} is b.
 
-    Source: DP-AdamBC, section 3 and equation 3.
+    Source: DP-AdamBC, section 3 and equation 3; Kairouz et al. 2021 (DP-FTRL, arXiv 2103.00039), as
+    in the authors' code, google-research/DP-FTRL, optimizers.py.
     """
 
     id = "dp-sgdm"

@@ -35,8 +35,11 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-sgd-quantile": (GREEN, "P", DASHED),
     "dp-adam-quantile": (ORANGE, "P", SOLID),
     # other update rules
+    "dp-adamw-bc": (VERMILION, "^", DOTTED),
     "dp-adamw": (BLUE, "^", LONG),
     "dp-lion": (GREEN, "X", DASHDOT),
+    "dp-lssgd": (GREEN, "o", SOLID),
+    "dp-microadam": (BLUE, "<", SOLID),
     "dp-muon": (BLACK, "P", DASHDOT),
     "dp-schedule-free": (PINK, "s", SOLID),
     "dp-schedule-free-adamw": (ORANGE, "^", DASHDOT),
@@ -47,6 +50,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "pda-dpmd": (BLACK, "P", LONG),
     "dp-sgd-warm": (WINE, "o", DOTTED),
     # scale, then privatize
+    "adaclip": (ORANGE, "D", DASHDOT),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
@@ -72,6 +76,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "disk": (BLUE, "D", SOLID),
     "disk-adam": (VERMILION, "D", DASHED),
     "dp-sat": (WINE, "h", SOLID),
+    "dp-sat-momentum": (WINE, "h", DOTTED),
     "dpzero": (BLACK, "X", SOLID),
     # federated
     "dp-fedavg": (BLUE, "p", SOLID),
