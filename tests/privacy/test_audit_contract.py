@@ -40,7 +40,19 @@ def test_an_example_can_have_any_gradient() -> None:
         torch.testing.assert_close(taken, wanted, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["stp-adam", "dp-pmlf", "jme-adam", "dp-fedavg", "disk", "dpzero"])
+SOUND = [
+    "stp-adam",
+    "dp-pmlf",
+    "jme-adam",
+    "dp-fedavg",
+    "disk",
+    "dpzero",
+    "adaclip",
+    "dp-microadam",
+]
+
+
+@pytest.mark.parametrize("name", SOUND)
 def test_methods_keep_their_contract_on_real_and_hostile_data(name: str, cache: Path) -> None:
     result = check_contract(subject(name), cache, attacked=(2,))
     assert result["verdict"] == "kept", result["broken"]
