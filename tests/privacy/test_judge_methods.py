@@ -26,6 +26,7 @@ def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:
     ],
 )
 def test_a_method_of_the_suite_is_not_refuted(name: str, tmp_path: Path, cache: Path) -> None:
-    result = judged(copy_of(name), tmp_path, cache, name=f"copied-{name}")
+    whole = name == "dp-microadam"  # of its parameters a short run moves only some
+    result = judged(copy_of(name), tmp_path, cache, whole=whole, name=f"copied-{name}")
     claims = example(methods()[name]).private
     assert result["verdict"] == ("not refuted" if claims else "no claim"), result["refuted_by"]
