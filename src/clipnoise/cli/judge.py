@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TYPES = Path(".mypy_cache/judge")
 CONFIG = Path("config.yaml")
 LEAGUES = {"lite": "league-lite", "full": "league"}
-PUBLISHED = Path("docs/league/v1/league.csv.gz")  # results of version 1 of the whole league
+PUBLISHED = Path("docs/league/v2/league.csv.gz")  # the newest results of the whole league
 
 
 @options.command()
