@@ -91,7 +91,7 @@ def test_a_task_with_unfinished_runs_is_counted_out(tmp_path: Path, lost: list[A
     overview = build_overview(ITEM, runs_of(tmp_path, {**PLAIN, ("first", "dp-adam"): lost}))
     assert texts(overview)["dp-adam"]["ε = 1"] == "−3.0 (1/2)"
     assert any(note.startswith("(n/N)") for note in overview.notes)
-    waiting = {**PLAIN, ("first", "dp-sgd"): [0.6, "missing"]}  # nobody has a gain there
+    waiting = {**PLAIN, ("first", "dp-sgd"): [0.6, "missing"]}  # so no method has a gain there
     shown = texts(build_overview(ITEM, runs_of(tmp_path, waiting)))
     assert [shown[name]["ε = 1"] for name in ("dp-sgd", "dp-adam")] == ["0.0 (1/2)", "−3.0 (1/2)"]
 

@@ -118,8 +118,8 @@ class FactoredEngine(GradientEngine):
         if len(rows) < len(inputs):
             rows = rows if order is None else order[rows].sort().values
             return self.clipped_sum(inputs[rows], targets[rows], part_of(clipping, rows))
-        # A product of finite factors is too large. Its vector is formed explicitly, and no other
-        # is: near the largest numbers the two ways differ in which norms they can represent.
+        # Some product of finite factors is too large. Only vectors with such a product are formed
+        # explicitly: near the largest numbers, a norm that the factors give may overflow there.
         if groups.count == 1:
             return super().clipped_sum(inputs, targets, clipping)
         total = zeros(clipping.of, total, counts=clipping.counts)
