@@ -235,15 +235,20 @@ def _models(kind: type[Dataset]) -> str:
     return ", ".join(fitting) or "none"
 
 
+def _documented(kind: type) -> tuple[str, str]:
+    """Return a class's docstring on one line, and its list of attributes as it stands."""
+    text, _, attributes = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:")
+    return " ".join(text.split()), attributes
+
+
 def _section(kind: type[Dataset]) -> str:
     dataset = kind()
-    text = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:")[0].strip()
     options = ", ".join(
         f"`{name}` = {one_line(value)}" for name, value in to_plain(dataset).items()
     )
     lines = [
         f"### {kind.id}",
-        " ".join(text.split()) + "\n",
+        _documented(kind)[0] + "\n",
         f"- Source: {kind.source}.",
         f"- Split: {kind.split}.",
         f"- Preprocessing: {kind.preprocessing}.",
@@ -390,8 +395,7 @@ def model_page() -> str:
     """Return the page as Markdown: what each model takes, its options and its weights."""
     parts = [MODELS]
     for identifier, kind in plugins("clipnoise.models", Model).items():
-        text = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:")[0]
-        lines = [f"### {identifier}", " ".join(text.split()) + "\n", f"- Takes {kind.accepts}."]
+        lines = [f"### {identifier}", _documented(kind)[0] + "\n", f"- Takes {kind.accepts}."]
         meanings = _meanings(kind)
         if _options(kind):
             lines.append("- Options:")
@@ -408,8 +412,8 @@ def _meanings(kind: type[Model]) -> dict[str, str]:
     """Return what the docstrings of a model and of its bases say of each option, after a colon."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        attributes = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:")[2]
-        found |= {name: ": " + " ".join(text.split()) for name, text in MEANING.findall(attributes)}
+        attributes = MEANING.findall(_documented(base)[1])
+        found |= {name: ": " + " ".join(text.split()) for name, text in attributes}
     return found
 
 
