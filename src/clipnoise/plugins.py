@@ -19,15 +19,18 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
-from clipnoise.errors import UserError, unknown
+from pydantic_core import core_schema
+
+from clipnoise.errors import UserError, nearest, unknown
+from clipnoise.fields import adapter
 from clipnoise.files import read_yaml
 
 P = TypeVar("P")
@@ -85,11 +88,12 @@ def is_own(module: str) -> bool:
     return any(f"{module}.".startswith(f"{package}.") for package in own_packages())
 
 
-def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
+def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
     """Find every concrete plug-in class of a package and of the user's places, once per process.
 
     Args:
-        package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`.
+        package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`; None to look in the
+            user's places alone.
         base: the contract class; subclasses that define an `id` are plug-ins. Its attribute `needs`
             names what each must define; without it they are not checked.
 
@@ -105,9 +109,9 @@ def plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
 
 
 @cache
-def _plugins(package: str, base: Any, own: str) -> Mapping[str, Any]:
-    root = importlib.import_module(package)
-    names = [found.name for found in pkgutil.walk_packages(root.__path__, package + ".")]
+def _plugins(package: str | None, base: Any, own: str) -> Mapping[str, Any]:
+    folder = [] if package is None else importlib.import_module(package).__path__
+    names = [found.name for found in pkgutil.walk_packages(folder, f"{package}.")]
     modules = [*map(_imported, names), *_own_modules(own)]
     classes: dict[str, Any] = {}
     for module in modules:
@@ -272,3 +276,110 @@ def lookup(
     if name not in known:
         raise unknown(kind, name, known, file=file, key=f"{kind}.id")
     return known[name]
+
+
+class OwnKind:
+    """Base of what a user brings as a further kind of an option, beside those of the package.
+
+    It is a frozen dataclass with an `id`, by which an option of its `contract` names it as `kind`.
+
+    Attributes:
+        sealed: what no such class may define, because privacy rests on it.
+        what: it is, for error messages.
+    """
+
+    id: ClassVar[str]
+    sealed: ClassVar[tuple[str, ...]] = ()
+    what: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that defines what privacy rests on.
+
+        Raises:
+            TypeError: the class defines one of `sealed`.
+        """
+        contract: Any = next(kind for kind in reversed(cls.__mro__) if hasattr(kind, "what"))
+        if cls is not contract:
+            for name in sorted({"sealed", *contract.sealed} & set(vars(cls))):
+                raise TypeError(f"{cls.__name__}.{name}: only the suite decides this")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", self.id)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Turn whatever the user's code raises into an error that names its file and class."""
+        try:
+            yield
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UserError(f"{_place(type(self))}: {reason}") from error
+
+
+class WithOwnKinds:
+    """Base of a dataclass with a `kind`, of which the user's places may hold further ones.
+
+    The plain form of one is its options, among them its kind, as for the kinds of the package.
+    """
+
+    own: ClassVar[type[OwnKind]]
+    builtin: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def own_kinds(cls) -> Mapping[str, type[OwnKind]]:
+        """Return the user's classes by kind.
+
+        Raises:
+            UserError: one has the name of a kind of the package.
+        """
+        found = plugins(None, cls.own)
+        for name in set(found) & set(cls.builtin):
+            raise UserError(f"{_place(found[name])}: {name!r} is a {cls.own.what} of the package.")
+        return found
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic build, check and write the user's kinds, too."""
+        if issubclass(cls, OwnKind):
+            return handler(source)
+
+        def read(values: Any, as_builtin: Any) -> Any:
+            kind = values.get("kind") if isinstance(values, Mapping) else None
+            if kind is None or kind in cls.builtin:
+                return as_builtin(values)
+            known = cls.own_kinds()
+            if kind not in known:
+                names = [*cls.builtin, *known]
+                raise ValueError(
+                    f"kind: unknown {cls.own.what} {kind!r}.{nearest(str(kind), names)} "
+                    f"Allowed: {', '.join(names)}"
+                )
+            allowed = [field.name for field in fields(cast("Any", known[kind]))]
+            for name in values:
+                if name not in allowed:
+                    raise ValueError(f"{name}: unknown key.{nearest(str(name), allowed)} "
+                                     f"Allowed: {', '.join(allowed)}")  # fmt: skip
+            return adapter(known[kind]).validate_python(values)
+
+        def written(value: Any, as_builtin: Any) -> Any:
+            if isinstance(value, OwnKind):
+                return adapter(type(value)).dump_python(value, mode="json")
+            return as_builtin(value)
+
+        return core_schema.no_info_wrap_validator_function(
+            read,
+            handler(source),
+            serialization=core_schema.wrap_serializer_function_ser_schema(written),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+        """Add the user's kinds to what editors allow."""
+        plain = handler(schema)
+        handler.resolve_ref_schema(plain)["properties"]["kind"]["enum"] = list(cls.builtin)
+        own = [] if issubclass(cls, OwnKind) else cls.own_kinds().items()
+        forms = [adapter(kind).json_schema() for _, kind in own]
+        for form, (name, _) in zip(forms, own, strict=True):
+            form["properties"]["kind"] = {"const": name}
+            form["required"] = sorted({*form.get("required", ()), "kind"})
+        return {"anyOf": [plain, *forms]} if forms else plain

@@ -116,7 +116,7 @@ def test_a_rule_is_one_line_in_a_study() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"kind": "soft"}, "clip_rule.kind: input should be 'hard', 'automatic' or 'psac'"),
+        ({"kind": "soft"}, "clip_rule.kind: unknown clip rule 'soft'"),
         ({"gamma": 0.1}, "gamma belongs to the kinds automatic and psac, not to hard"),
         ({"kind": "automatic", "gamma": 0}, "clip_rule.gamma: input should be greater than"),
     ],

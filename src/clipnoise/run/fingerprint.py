@@ -26,9 +26,9 @@ def fingerprint(spec: RunSpec) -> str:
     """Return the fingerprint of a run: 12 hex digits over every module that can change it.
 
     Args:
-        spec: the run; the plug-ins of its datasets, model and method count.
+        spec: the run; the plug-ins of its datasets, model, method, clip rule and noise count.
     """
-    parts = (*spec.datasets, spec.model, spec.method)
+    parts = (*spec.datasets, spec.model, *spec.choices)
     return _fingerprint((ROOT, *(type(part).__module__ for part in parts)))
 
 

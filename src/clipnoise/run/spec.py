@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal
 
 import yaml
 
-from clipnoise.core.method import Method
+from clipnoise.core.clipping import ClipRule
+from clipnoise.core.method import Method, WithClipRule
 from clipnoise.core.query import Adjacency
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
@@ -26,6 +27,7 @@ from clipnoise.models.base import Model, model_class
 from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.participation import Participation, participation_under
 from clipnoise.run.averages import Average
 
@@ -217,6 +219,12 @@ class RunSpec:
     def datasets(self) -> tuple[Dataset, ...]:
         """Every dataset that the run reads, the private one first."""
         return (self.dataset,) if self.public is None else (self.dataset, self.public)
+
+    @property
+    def choices(self) -> tuple[Method | ClipRule | NoiseCorrelation, ...]:
+        """The method, its clip rule and the kind of noise: each may be a plug-in of the user's."""
+        rule = (self.method.clip_rule,) if isinstance(self.method, WithClipRule) else ()
+        return (self.method, *rule, *(() if self.privacy is None else (self.privacy.noise,)))
 
     @property
     def unit(self) -> Literal["example", "user", "node"]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.core.method import WithClipRule
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
@@ -205,6 +206,8 @@ class Run:
         task = spec.dataset.signature.task
         network = build_network(spec, weights).to(device)
         check_model(network, splits.train.take(slice(2))[0])
+        if isinstance(spec.method, WithClipRule):
+            spec.method.clip_rule.check(spec.method.clip_norm_at(1) or 1.0)
         choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)

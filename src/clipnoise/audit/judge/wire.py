@@ -16,6 +16,7 @@ from torch import Tensor
 from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.core.query import Component
 from clipnoise.core.state import Public, State
+from clipnoise.fields import parse
 
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.bool)}
@@ -97,7 +98,7 @@ def public_of(values: dict[str, Any]) -> Public:
 def clipping_of(values: dict[str, Any]) -> Clipping:
     """Return the clipping that a message holds, from `vars` of it and of its rule."""
     tuples = {name: tuple(values[name]) for name in ("weights", "points")}
-    return Clipping(**{**values, **tuples, "rule": ClipRule(**values["rule"])})
+    return Clipping(**{**values, **tuples, "rule": parse(ClipRule, values["rule"])})
 
 
 def components_of(values: Sequence[Sequence[float]]) -> tuple[Component, ...]:
