@@ -278,6 +278,9 @@ def lookup(
     return known[name]
 
 
+SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")
+
+
 class OwnKind:
     """Base of what a user brings as a further kind of an option, beside those of the package.
 
@@ -300,7 +303,7 @@ class OwnKind:
         """
         contract: Any = next(kind for kind in reversed(cls.__mro__) if hasattr(kind, "what"))
         if cls is not contract:
-            for name in sorted({"sealed", *contract.sealed} & set(vars(cls))):
+            for name in sorted({*SEALED, *contract.sealed} & set(vars(cls))):
                 raise TypeError(f"{cls.__name__}.{name}: only the suite decides this")
 
     def __post_init__(self) -> None:
@@ -354,11 +357,14 @@ class WithOwnKinds:
                     f"kind: unknown {cls.own.what} {kind!r}.{nearest(str(kind), names)} "
                     f"Allowed: {', '.join(names)}"
                 )
-            allowed = [field.name for field in fields(cast("Any", known[kind]))]
-            for name in values:
-                if name not in allowed:
-                    raise ValueError(f"{name}: unknown key.{nearest(str(name), allowed)} "
-                                     f"Allowed: {', '.join(allowed)}")  # fmt: skip
+            options = {field.name: field.type for field in fields(cast("Any", known[kind]))}
+            # An option of type None is one that only kinds of the package have.
+            allowed = [name for name, kind in options.items() if kind != "None"]
+            for name in set(values) - set(options):
+                raise ValueError(
+                    f"{name}: unknown key.{nearest(str(name), allowed)} "
+                    f"Allowed: {', '.join(allowed)}"
+                )
             return adapter(known[kind]).validate_python(values)
 
         def written(value: Any, as_builtin: Any) -> Any:
@@ -369,6 +375,7 @@ class WithOwnKinds:
         return core_schema.no_info_wrap_validator_function(
             read,
             handler(source),
+            ref=f"Any{cls.__name__}",
             serialization=core_schema.wrap_serializer_function_ser_schema(written),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,8 @@ def test_a_rule_without_a_factor_is_refused(folder: Path) -> None:
         parse(ClipRule, {"kind": "planted"})
 
 
-def test_the_example_is_smooth_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(ROOT / "examples" / "folder"))
+def test_the_example_is_smooth_and_bounded(folder: Path) -> None:
+    shutil.copy(ROOT / "examples" / "folder" / "sqrt_clip.py", folder)
     rule = parse(ClipRule, {"kind": "sqrt-clip", "softness": 2})
     rule.check(C)
     assert to_plain(rule) == {"kind": "sqrt-clip", "gamma": None, "per": "example", "softness": 2}

@@ -81,7 +81,7 @@ class OwnClipRule(OwnKind, ClipRule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("factor",)
-    sealed: ClassVar[tuple[str, ...]] = ("factors", "check", "builtin", "own", "kind")
+    sealed: ClassVar[tuple[str, ...]] = ("factors", "check")
     what: ClassVar[str] = "clip rule"
 
     gamma: None = None

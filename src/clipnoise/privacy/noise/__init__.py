@@ -6,20 +6,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, ClassVar, final
 
 from annotated_types import Le
 
+from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Decay
+from clipnoise.plugins import OwnKind, WithOwnKinds
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import ArrayLike
 
     from clipnoise.privacy.noise.independent import NoiseSource
-    from clipnoise.privacy.noise.strategies import Strategy
+    from clipnoise.privacy.noise.strategies import Array, Strategy
 
-Kind = Literal["independent", "banded", "dense", "banded-inverse", "lambda-cgd", "blt", "tree"]
-OPTIONS: dict[str, tuple[Kind, ...]] = {
+LARGEST_DEVIATION = 1e6  # of one step's noise at σ = 1; a sign that later steps amplify it
+OPTIONS = {
     "bands": ("banded", "banded-inverse"),
     "cancelled": ("lambda-cgd",),
     "buffers": ("blt",),
@@ -27,7 +31,7 @@ OPTIONS: dict[str, tuple[Kind, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseCorrelation:
+class NoiseCorrelation(WithOwnKinds):
     """How the noise of a run is correlated across its steps.
 
     Attributes:
@@ -36,7 +40,7 @@ class NoiseCorrelation:
             "banded-inverse" (BISR: each noise is a mixture of the last few independent ones);
             "lambda-cgd" (DP-λCGD: part of the last step's noise is taken back; memory for one
             vector); "blt" (buffered linear Toeplitz, optimised for prefix sums); "tree" (DP-FTRL;
-            memory for log₂ T vectors).
+            memory for log₂ T vectors). Any other is the id of an `OwnNoise`.
         bands: b of "banded": memory for b vectors, and with the sampler cyclic-poisson b steps
             between participations. p of "banded-inverse": memory for p vectors.
         cancelled: λ of "lambda-cgd".
@@ -44,13 +48,24 @@ class NoiseCorrelation:
     """
 
     __pydantic_config__: ClassVar = STRICT
+    builtin: ClassVar[tuple[str, ...]] = (
+        "independent",
+        "banded",
+        "dense",
+        "banded-inverse",
+        "lambda-cgd",
+        "blt",
+        "tree",
+    )
 
-    kind: Kind = "independent"
+    kind: str = "independent"
     bands: Count | None = None
     cancelled: Decay | None = None
     buffers: Annotated[Count, Le(8)] | None = None
 
     def __post_init__(self) -> None:
+        if self.kind not in self.builtin:
+            raise ValueError(f"kind: {self.kind!r} is not one of {', '.join(self.builtin)}")
         for name, kinds in OPTIONS.items():
             if (self.kind in kinds) != (getattr(self, name) is not None):
                 raise ValueError(
@@ -113,3 +128,120 @@ class NoiseCorrelation:
         from clipnoise.privacy.noise.correlated import CorrelatedNoise
 
         return CorrelatedNoise(generator, like, strategy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNoise(OwnKind, NoiseCorrelation):
+    """Base of the kinds of noise that users bring: the entries of a strategy matrix.
+
+    The suite draws the noise, computes the sensitivity of the strategy under the participation of
+    the run, and scales the strategy accordingly, so that σ keeps its meaning whatever the entries.
+
+    Attributes:
+        inverse: the column that `entries` returns is that of C⁻¹, not of C.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("entries",)
+    sealed: ClassVar[tuple[str, ...]] = (
+        "bands_over",
+        "builtin",
+        "kind",
+        "own",
+        "source",
+        "strategy",
+    )
+    what: ClassVar[str] = "kind of noise"
+    inverse: ClassVar[bool] = False
+
+    bands: None = None
+    cancelled: None = None
+    buffers: None = None
+
+    def entries(self, steps: int) -> ArrayLike:
+        """Return the strategy matrix C of a run, of any scale.
+
+        Args:
+            steps: T ≥ 2.
+
+        Returns:
+            Either a column of b ≥ 1 numbers, the first above 0: C is Toeplitz, and these are its
+            entries on the diagonal and below it. Memory is then needed for min(b, T) vectors, and
+            noise of at most as many bands as the sampler cyclic-poisson has groups keeps the
+            amplification. Or all of C, shape (T, T), lower triangular with a diagonal above 0;
+            then memory is needed for T vectors, and there is no amplification.
+        """
+        raise NotImplementedError
+
+    @final
+    def bands_over(self, steps: int) -> int:
+        if steps < 2:
+            return 1
+        entries = _entries(self, steps)
+        toeplitz = entries.ndim == 1 and not self.inverse
+        return len(entries) if toeplitz or len(entries) == 1 else steps
+
+    @final
+    def strategy(self, steps: int, groups: int) -> Strategy | None:
+        if self.bands_over(steps) == 1:
+            return None
+        from clipnoise.privacy.noise.strategies import fitted
+
+        return fitted(_strategy_of(self, steps), min(groups, steps))
+
+
+NoiseCorrelation.own = OwnNoise
+
+
+@cache
+def _entries(noise: OwnNoise, steps: int) -> Array:
+    """Return the entries that describe the strategy of a run.
+
+    Raises:
+        UserError: they describe none.
+    """
+    import numpy as np
+
+    with noise.explained():
+        entries, again = (np.array(noise.entries(steps), dtype=np.float64) for _ in range(2))
+        if not np.array_equal(entries, again, equal_nan=True):
+            raise UserError("entries must be the same whenever they are asked for.")
+        if entries.ndim == 1 and entries.size:
+            entries = entries[:steps]
+        elif noise.inverse or entries.shape != (steps, steps):
+            whole = "" if noise.inverse else f", or all of C: ({steps}, {steps})"
+            raise UserError(f"entries must have shape (b,){whole}; they have {entries.shape}.")
+        square = np.atleast_2d(entries)
+        if not (np.isfinite(entries).all() and (np.diag(square) > 0).all()):
+            raise UserError("entries must be finite, and above 0 on the diagonal.")
+        if entries.ndim == 2 and np.triu(entries, 1).any():
+            raise UserError("entries above the diagonal must be 0: no step knows later noise.")
+        return entries
+
+
+@cache
+def _strategy_of(noise: OwnNoise, steps: int) -> Strategy:
+    """Return the strategy that the entries describe, of any scale.
+
+    Raises:
+        UserError: its noise grows from step to step without bound.
+    """
+    import numpy as np
+
+    from clipnoise.privacy.noise.inverses import BandedInverse
+    from clipnoise.privacy.noise.strategies import Dense, Toeplitz
+
+    entries = _entries(noise, steps)
+    strategy: Strategy
+    if entries.ndim == 2:
+        strategy = Dense(entries)
+    else:
+        strategy = (BandedInverse if noise.inverse else Toeplitz)(entries, steps)
+    with noise.explained(), np.errstate(over="ignore", invalid="ignore"):
+        # Of the largest step, for an example that takes part once.
+        variance = strategy.squared_row_norms.max() * strategy.squared_distances(steps).max()
+        if not variance < LARGEST_DEVIATION**2:
+            raise UserError(
+                f"with these entries the noise of some step of {steps} has a standard deviation of "
+                f"{variance**0.5:.2g}σ; at most {LARGEST_DEVIATION:g}σ is allowed."
+            )
+    return strategy
