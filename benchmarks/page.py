@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib
 from networks import CASES
-from ways import DROPOUT, WHOLE_STEP, WITH_DROPOUT
+from ways import DROPOUT, MECHANISMS, NOISE, STEPS, WHOLE_STEP, WITH_DROPOUT
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -25,6 +25,12 @@ does not support the network; speed.csv gives the reason, and the difference of 
 from that of vmap. Two iterates take two forward and two backward passes. Bold marks a missed goal.
 """
 
+MECHANISM_NOTE = f"""\
+Of the factored engine. A clipped sum, or the sum of clipped losses, is relative to the plain sum; a
+whole step with correlated noise ({STEPS} steps) is relative to one with independent noise.
+Gradients at a released point cost what they do at the iterate, and K views of an example what
+micro-batches of K examples do.
+"""
 
 GOALS = {
     "convolutions and transformers": {"plain": 1.1, "scaled": 1.3, "two iterates": 2.2},
@@ -49,6 +55,8 @@ def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine:
         parts += ["![Time relative to the non-private gradient](speed.svg)", ""]
         parts += ["## Goals and results", "", goals(table), ""]
         parts += ["## Cost of dropout", "", dropout(table), ""]
+        parts += ["## Cost of each mechanism", "", MECHANISM_NOTE, mechanisms(table), ""]
+        table = table[~table["query"].isin([*MECHANISMS, *NOISE])]
         for column, title in (("time_ratio", "Time"), ("memory_ratio", "Peak memory")):
             parts += [f"## {title}, relative to non-private", "", as_markdown(table, column), ""]
     if len(curves):
@@ -62,7 +70,7 @@ def goals(table: pd.DataFrame) -> str:
     lines = ["| network | query | goal | result | fastest mode of Opacus | memory (goal 1.3) |"]
     lines += ["|---|---|---:|---:|---:|---:|"]
     for network, rows in table.groupby("network", sort=False):
-        ours = rows[rows["engine"] == "factored"].set_index("query")
+        ours = rows[rows["engine"] == "factored"].set_index("query").drop([*MECHANISMS, *NOISE])
         opacus = rows[rows["engine"].str.startswith("Opacus")].groupby("query")["time_ratio"].min()
         for query, row in ours.iterrows():
             goal = GOALS.get(CASES[str(network)].goal, {}).get(str(query))
@@ -83,6 +91,18 @@ def dropout(table: pd.DataFrame) -> str:
         if seconds.get(WITH_DROPOUT, math.nan) > 0:
             ratio = seconds[WITH_DROPOUT] / seconds[WHOLE_STEP]
             lines.append(f"| {network} | {_ratio(ratio, DROPOUT_GOAL)} |")
+    return "\n".join(lines)
+
+
+def mechanisms(table: pd.DataFrame) -> str:
+    """Return a table of the factored engine's time, relative to hard clipping or plain noise."""
+    short = {query: query.removeprefix(f"{WHOLE_STEP}, ") for query in (*MECHANISMS, *NOISE)}
+    lines = [f"| network | {' | '.join(short.values())} |", f"|---|{'---:|' * len(short)}"]
+    for network, rows in table[table["engine"] == "factored"].groupby("network", sort=False):
+        seconds = rows.set_index("query")["seconds"]
+        base = {query: "plain" if query in MECHANISMS else WHOLE_STEP for query in short}
+        cells = [_ratio(seconds[query] / seconds[base[query]], None) for query in short]
+        lines.append(f"| {network} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

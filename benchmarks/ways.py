@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.clipping import ClippedSum, Clipping, ClipRule
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.privacy.noise.independent import IndependentNoise
+from clipnoise.privacy.noise import NoiseCorrelation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,26 @@ if TYPE_CHECKING:
 
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
+MECHANISMS = {
+    "automatic clipping": Clipping(CLIP_NORM, rule=ClipRule(kind="automatic")),
+    "clipped per layer": Clipping(CLIP_NORM, rule=ClipRule(per="layer")),
+    "with a count": Clipping(CLIP_NORM, counts=True),
+    "losses": Clipping(CLIP_NORM, of="losses"),
+}
 WHOLE_STEP = "whole step"
+STEPS = 256  # of correlated noise; a measurement takes fewer
+INDEPENDENT = NoiseCorrelation()
+NOISE = {
+    f"{WHOLE_STEP}, {noise.kind} noise": noise
+    for noise in (
+        NoiseCorrelation(kind="banded", bands=8),
+        NoiseCorrelation(kind="banded-inverse", bands=8),
+        NoiseCorrelation(kind="lambda-cgd", cancelled=0.5),
+        NoiseCorrelation(kind="blt", buffers=4),
+        NoiseCorrelation(kind="tree"),
+        NoiseCorrelation(kind="dense"),
+    )
+}
 DROPOUT = 0.1
 WITH_DROPOUT = f"{WHOLE_STEP}, dropout {DROPOUT:g}"
 NON_PRIVATE = "non-private"
@@ -65,6 +84,8 @@ class SummedLoss(nn.Module):
 
 def clipping_of(query: str, theta: Tensor, count: int) -> Clipping:
     """Return the clipping of a query."""
+    if query in MECHANISMS:
+        return MECHANISMS[query]
     if query == "scaled":
         return Clipping(CLIP_NORM, scale=torch.linspace(0.5, 2, len(theta), device=theta.device))
     if query == "two iterates":
@@ -87,8 +108,8 @@ def by_engine(
     engine = kind(network, losses)
     theta = engine.flat.theta.clone()
     clipping = clipping_of(query, theta, len(inputs))
-    iterates = [theta] * len(clipping.weights)
-    return lambda: engine.clipped_sum(inputs, targets, iterates, clipping)
+    clipping = clipping.at(*[theta] * len(clipping.weights))
+    return lambda: engine.clipped_sum(inputs, targets, clipping)
 
 
 def non_private(
@@ -105,13 +126,19 @@ def non_private(
 
 
 def whole_step(
-    network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+    network: nn.Module,
+    losses: Losses,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    correlation: NoiseCorrelation = INDEPENDENT,
 ) -> Callable[[], Tensor]:
     """Take a step of dp-sgd: clipped sum, noise and update."""
     engine = FactoredEngine(network, losses)
     theta = engine.flat.theta.clone()
     method, state = DPSGD(learning_rate=LEARNING_RATE, clip_norm=CLIP_NORM), State(like=theta)
-    noise = IndependentNoise(torch.Generator(theta.device).manual_seed(0), like=theta)
+    stream = torch.Generator(theta.device).manual_seed(0)
+    noise = correlation.source(STEPS, STEPS, stream, theta)
     public = Public(
         noise_multiplier=NOISE_MULTIPLIER, expected_batch_size=len(inputs), total_steps=1
     )
@@ -122,9 +149,7 @@ def whole_step(
             method,
             state,
             public,
-            clipped_sum=lambda clipping: ClippedSum(
-                engine.clipped_sum(inputs, targets, [theta], clipping)
-            ),
+            clipped_sum=lambda clipping: ClippedSum(engine.clipped_sum(inputs, targets, clipping)),
             noise=noise.next(),
         )
 
@@ -220,6 +245,7 @@ def _optimizer(module: nn.Module, name: str) -> Any:
 WAYS = (
     Way(NON_PRIVATE, "plain", non_private),
     *(Way("factored", query, partial(by_engine, FactoredEngine, query)) for query in QUERIES),
+    *(Way("factored", query, partial(by_engine, FactoredEngine, query)) for query in MECHANISMS),
     *(Way("vmap", query, partial(by_engine, VmapEngine, query)) for query in QUERIES[:2]),
     Way("Opacus hooks", "plain", partial(opacus_instantiating, functorch=False)),
     Way("Opacus ghost", "plain", opacus_ghost),
@@ -227,6 +253,10 @@ WAYS = (
     Way(NON_PRIVATE, WHOLE_STEP, non_private_step),
     Way("factored", WHOLE_STEP, whole_step),
     Way("factored", WITH_DROPOUT, whole_step, dropout=DROPOUT),
+    *(
+        Way("factored", query, partial(whole_step, correlation=noise))
+        for query, noise in NOISE.items()
+    ),
     Way("Opacus hooks", WHOLE_STEP, partial(opacus_instantiating, functorch=False, whole=True)),
     Way("Opacus ghost", WHOLE_STEP, partial(opacus_ghost, whole=True)),
 )
