@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, final
 
 from clipnoise.core.clipping import Taken
@@ -100,7 +101,7 @@ class Query:
         @final
         def privatize(self, *_: Never) -> Never: ...
 
-    @property
+    @cached_property
     def draws(self) -> int:
         """How many standard normal tensors a release uses: one per noisy component."""
         return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))

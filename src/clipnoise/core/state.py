@@ -207,9 +207,7 @@ class State:
 
 def split(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Return views of a vector of shape (d,) in some shapes, which have d numbers together."""
-    import torch
-
-    pieces = torch.split(vector, [math.prod(shape) for shape in shapes])
+    pieces = vector.split_with_sizes([math.prod(shape) for shape in shapes])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 

@@ -30,12 +30,12 @@ def row_norms(rows: Tensor) -> Tensor:
     """
     count, length = rows.shape
     pieces = length // BLOCK
-    whole = pieces * BLOCK
-    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
-    if pieces == 0:
-        return rest.squeeze(1)
-    blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
-    norms: Tensor = torch.linalg.vector_norm(torch.cat([blocks, rest], dim=1), dim=1)
+    if pieces:
+        whole = pieces * BLOCK
+        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+        blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
+        rows = torch.cat([blocks, rest], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms
 
 

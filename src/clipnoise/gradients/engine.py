@@ -353,10 +353,11 @@ def logical_sum(batch: LogicalBatch) -> Tensor:
     Returns:
         Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
-    total, clipping = None, replace(batch.clipping, examples=batch.indices)
-    indices = batch.indices.repeat_interleave(batch.views)
+    total, indices = None, batch.indices
+    clipping = replace(batch.clipping, examples=indices)
     if batch.views > 1:
-        clipping = _in_views(clipping, batch.indices, batch.views)
+        clipping = _in_views(clipping, indices, batch.views)
+        indices = indices.repeat_interleave(batch.views)
     for chosen, part in parts(clipping, len(indices), batch.size):
         inputs, targets = _seen(batch, indices[chosen])
         summed = batch.engine.clipped_sum(inputs, targets, part)

@@ -65,7 +65,7 @@ def record_conv2d(
     kernel, dilations = (weight.shape[2], weight.shape[3]), _pair(dilation)
     around = _padding(padding, kernel, dilations)
     g = Geometry(kernel, _pair(stride), around, dilations, groups)
-    constants = recording.plain(weight), recording.plain(bias)
+    constants = recording.plain(weight, input), recording.plain(bias, input)
     output = conv2d(input, *constants, g.stride, g.padding, g.dilation, groups)
     return _record(recording, input, output, (weight, bias), g)
 
@@ -84,7 +84,7 @@ def record_conv1d(
     kernel, dilations = (1, weight.shape[2]), (1, _pair(dilation)[1])
     around = (0, _padding(padding, kernel, dilations)[1])
     g = Geometry(kernel, (1, _pair(stride)[1]), around, dilations, groups)
-    constants = recording.plain(weight), recording.plain(bias)
+    constants = recording.plain(weight, input), recording.plain(bias, input)
     output = conv1d(input, *constants, g.stride[1], g.padding[1], g.dilation[1], groups)
     return _record(recording, input, output, (weight, bias), g)
 
@@ -98,7 +98,7 @@ def _record(
 ) -> Tensor:
     weight, bias = parameters
     recording.examples_of(input, rows=1)
-    output, tap = recording.tap(output)
+    tap = recording.tap(output)
     if recording.trains(weight):
         inputs = recording.hold(input)
         recording.use(weight, tap, lambda grad: Patches(inputs, grad, weight.shape, geometry))

@@ -52,19 +52,21 @@ def _copies(recording: Recording, value: Any, ndim: int) -> Any:
         return value
     if value.ndim == ndim and value.shape[0] != 1:
         raise UnsupportedError("a parameter with an axis for the examples of a batch")
-    aligned = value.detach().reshape(*[1] * (ndim - value.ndim), *value.shape)
-    copies, tap = recording.tap(aligned.expand(recording.count, *aligned.shape[1:]).clone())
+    aligned = value.reshape(*[1] * (ndim - value.ndim), *value.shape)
+    copies = aligned.expand(recording.count, *aligned.shape[1:]).clone()
+    tap = recording.tap(copies)
     recording.use(value, tap, lambda grad: ExplicitGradients(grad.reshape(-1, *value.shape)))
     return copies
 
 
 def record_expand(recording: Recording, parameter: Tensor, *sizes: Any) -> Tensor:
     """Give each example a copy of a parameter whose first axis has size one, as a class token."""
-    output = parameter.detach().expand(*sizes)
+    output = parameter.expand(*sizes)
     recording.examples_of(output, rows=1)
     if output.ndim > parameter.ndim or parameter.shape[0] != 1:
         raise UnsupportedError("a parameter with an axis for the examples of a batch")
-    output, tap = recording.tap(output.clone())
+    output = output.clone()
+    tap = recording.tap(output)
     shape = parameter.shape
     recording.use(
         parameter,

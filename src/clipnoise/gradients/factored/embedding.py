@@ -37,7 +37,8 @@ def record_embedding(
         if input.ndim > 1 and len(input) != 1:
             raise UnsupportedError("an embedding whose ids have no leading axis of examples")
         input = input.expand(recording.count, *input.shape[input.ndim > 1 :])
-    output, tap = recording.tap(embedding(input, recording.plain(weight)))
+    output = embedding(input, recording.plain(weight, input))
+    tap = recording.tap(output)
     inputs = recording.hold(input)
 
     def build(grad: Tensor) -> Use:

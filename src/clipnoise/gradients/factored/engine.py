@@ -84,9 +84,9 @@ class FactoredEngine(GradientEngine):
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
         if clipping.clip_norm is None or clipping.of == "losses":
             return super().clipped_sum(inputs, targets, clipping)
-        total = torch.zeros_like(self.flat.theta)
         if len(inputs) == 0:
             return super().clipped_sum(inputs, targets, clipping)
+        total = torch.zeros_like(self.flat.theta)
         masks = Masks.of(clipping, len(inputs))
         groups, order = Groups.of(clipping, len(inputs))
         x, y, ordered = inputs, targets, masks
@@ -105,7 +105,7 @@ class FactoredEngine(GradientEngine):
             ]
         )
         factors = clip_factors(norms, clipping).to(total.dtype)
-        for layer, weights in zip(layers, factors, strict=True):
+        for layer, weights in zip(layers, factors.unbind(), strict=True):
             for place in layer:
                 gradient, scale = pairs[place]
                 gradient.add_weighted(weights, scale, into[place])
@@ -198,7 +198,7 @@ def _norms(pairs: Sequence[tuple[ParameterGradient, Tensor | None]], zeros: Tens
     total = zeros.double()
     for gradient, scale in pairs:
         total += gradient.squared_norms(scale)
-    squares, slack = total
+    squares, slack = total.unbind()
     norms: Tensor = (squares + slack).sqrt()
     for group in (slack > 2 * LOOSE * squares).nonzero().flatten().tolist():
         exact = (gradient.squared_norm_of(group, scale) for gradient, scale in pairs)

@@ -27,7 +27,8 @@ def record_linear(
 ) -> Tensor:
     """Run a linear layer and record its factors."""
     recording.examples_of(input)
-    output, tap = recording.tap(linear(input, recording.plain(weight), recording.plain(bias)))
+    output = linear(input, recording.plain(weight, input), recording.plain(bias, input))
+    tap = recording.tap(output)
     inputs = recording.hold(input) if recording.trains(weight) else None
 
     def by_example(rows: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class Outer(InProducts):
             terms = (left @ direction) * right
             return exact(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
         assert isinstance(other, Outer)
-        left_, right_ = other.grouped(piece)
+        left_, right_ = (left, right) if other is self else other.grouped(piece)
         if square is None:
             return add_pairs(gram(left, left_), gram(right, right_), same=other is self)
         lefts = left.unsqueeze(2) * left_.unsqueeze(1)

@@ -84,8 +84,9 @@ def _record(
     by_example: Map,
     add_up: Map,
 ) -> Tensor:
-    constants = {name: recording.plain(parameter) for name, parameter in parameters.items()}
-    output, tap = recording.tap(normalise(input, **constants))
+    constants = {name: recording.plain(value, input) for name, value in parameters.items()}
+    output = normalise(input, **constants)
+    tap = recording.tap(output)
     weight = parameters["weight"]
     if recording.trains(weight):
         inputs = by_example(recording.hold(input))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
 
 from clipnoise.gradients.factored.uses import Use
@@ -19,37 +20,12 @@ class UnsupportedError(Exception):
     """A network uses a trained parameter in a way that no rule covers; the message names it."""
 
 
-class Tap:
-    """Receives the gradient of a layer's output in the backward pass."""
-
-    def __init__(self) -> None:
-        self.gradient: Tensor | None = None
-
-    def receive(self, gradients: Sequence[Tensor | None]) -> None:
-        """Keep the gradient of an autograd node's first output."""
-        self.gradient = gradients[0]
-
-
-class _Source(torch.autograd.Function):
-    """Captures an output's gradient even when its inputs do not require grad."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor, tap: Tap) -> Tensor:
-        ctx.mark_dirty(output)
-        ctx.tap = tap
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.tap.receive((gradient,))
-        return None, None, None
-
-
 class Recording(TorchFunctionMode):
     """Runs a network and records each use of a trained parameter by the rule of its function.
 
-    Rules run layers on detached parameters, so that the backward pass computes no summed gradients
-    of parameters and stops at the lowest trained layer.
+    The backward pass goes from the losses to the outputs of the layers: it computes no summed
+    gradients of parameters, and stops at the lowest trained layer. Above it, rules run layers on
+    detached parameters.
 
     It stands in for the dropout of the pass as well: with that as a second mode around it, each
     access to a tensor in a rule would go through a handler. A rule that drops values by functions
@@ -80,10 +56,11 @@ class Recording(TorchFunctionMode):
         self._drop: Callable[..., Any] = dropout.__torch_function__
         self._index = {id(parameter): i for i, parameter in enumerate(parameters)}
         self.count, self.layout = count, layout
+        self._dtype = parameters[0].dtype
         self.leading: list[int] = []
         self._held: list[tuple[Tensor, int]] = []
-        self._builds: list[tuple[int, Tap, Callable[[Tensor], Use]]] = []
-        self._anchor = parameters[0].new_zeros((), requires_grad=True)
+        self._builds: list[tuple[int, int, Callable[[Tensor], Use]]] = []
+        self._taps: list[GradientEdge] = []
 
     def __torch_function__(
         self,
@@ -116,11 +93,16 @@ class Recording(TorchFunctionMode):
         return id(parameter) in self._index
 
     @overload
-    def plain(self, parameter: Tensor) -> Tensor: ...
+    def plain(self, parameter: Tensor, above: Tensor | None = None) -> Tensor: ...
     @overload
-    def plain(self, parameter: Tensor | None) -> Tensor | None: ...
-    def plain(self, parameter: Tensor | None) -> Tensor | None:
-        """Return a parameter as a constant.
+    def plain(self, parameter: Tensor | None, above: Tensor | None = None) -> Tensor | None: ...
+    def plain(self, parameter: Tensor | None, above: Tensor | None = None) -> Tensor | None:
+        """Return a parameter as a constant; in a layer with nothing trained below it, as it is.
+
+        Args:
+            parameter: what a layer is run on.
+            above: the layer's input. Where it needs no gradient, the parameter is what makes the
+                output part of the graph, so that its gradient can be asked for.
 
         Raises:
             UnsupportedError: the weight is computed from a trained parameter.
@@ -129,7 +111,8 @@ class Recording(TorchFunctionMode):
             return parameter
         if not self.trains(parameter):
             raise UnsupportedError("a weight that is computed from a trained parameter")
-        return parameter.detach()
+        lowest = above is not None and not above.requires_grad
+        return parameter if lowest else parameter.detach()
 
     def of_batch(self, tensor: Tensor) -> bool:
         """Return whether the leading rows of a use belong to the examples, in order.
@@ -160,31 +143,37 @@ class Recording(TorchFunctionMode):
         if rows is not None and self.layout and len(tensor) != rows * self.count:
             raise UnsupportedError("a layer whose leading axis is not that of the examples")
 
-    def tap(self, output: Tensor) -> tuple[Tensor, Tap]:
-        """Capture the gradient of a layer's output; the returned output replaces the given one."""
-        tap = Tap()
-        if self.layout is None:
-            return output, tap
-        if output.grad_fn is None:
-            return cast("Tensor", _Source.apply(output, self._anchor, tap)), tap
-        output.grad_fn.register_prehook(tap.receive)
-        return output, tap
+    def tap(self, output: Tensor) -> int | None:
+        """Ask for the gradient of a layer's output as it now is, whatever follows in place.
+
+        Args:
+            output: needs a gradient, because of the layer's input or of its parameters.
+
+        Returns:
+            The number of the tap; None where nothing is recorded.
+        """
+        if self.layout is None or output.grad_fn is None:
+            return None
+        self._taps.append(GradientEdge(output.grad_fn, output.output_nr))
+        return len(self._taps) - 1
 
     def hold(self, tensor: Tensor) -> Tensor:
         """Keep a layer's input, in the dtype of the parameters, until the backward pass."""
         tensor = tensor.detach()
         self._held.append((tensor, tensor._version))
-        return tensor.to(self._anchor.dtype) if tensor.is_floating_point() else tensor
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
-    def use(self, parameter: Tensor | None, tap: Tap, build: Callable[[Tensor], Use]) -> None:
+    def use(
+        self, parameter: Tensor | None, tap: int | None, build: Callable[[Tensor], Use]
+    ) -> None:
         """Note a use of a parameter, if it is trained.
 
         Args:
             parameter: the parameter that the layer used.
-            tap: receives the gradient of the layer's output.
+            tap: of the layer's output.
             build: makes the factors of the parameter's gradient from that gradient.
         """
-        if self.layout is not None and self.trains(parameter):
+        if tap is not None and self.trains(parameter):
             self._builds.append((self._index[id(parameter)], tap, build))
 
     def uses(self, losses: Tensor, weight: float) -> list[list[Use]]:
@@ -197,15 +186,17 @@ class Recording(TorchFunctionMode):
         Raises:
             UnsupportedError: a layer's input was changed in place after the layer had read it.
         """
-        if losses.requires_grad:
-            total = losses.sum() if weight == 1 else weight * losses.sum()
-            torch.autograd.grad(total, self._anchor, allow_unused=True)
+        gradients: Sequence[Tensor | None] = [None] * len(self._taps)
+        if losses.requires_grad and self._taps:
+            of_each = torch.full_like(losses, weight)
+            gradients = torch.autograd.grad(losses, self._taps, of_each, allow_unused=True)
         if any(tensor._version != version for tensor, version in self._held):
             raise UnsupportedError("a layer's input that is changed in place afterwards")
         uses: list[list[Use]] = [[] for _ in self._parameters]
         for index, tap, build in self._builds:
-            if tap.gradient is not None:
-                uses[index].append(build(tap.gradient.to(self._anchor.dtype)))
+            gradient = gradients[tap]
+            if gradient is not None:
+                uses[index].append(build(gradient.to(self._dtype)))
         self._builds.clear()
         return uses
 

@@ -84,8 +84,8 @@ def _layer(
     """
     inward, across, *biases = parameters
     recording.examples_of(rows, rows=1)
-    constants = [recording.plain(parameter) for parameter in (inward, *biases[:1])]
-    gates, tap = recording.tap(linear(rows, *constants))
+    gates = linear(rows, *(recording.plain(one, rows) for one in (inward, *biases[:1])))
+    tap = recording.tap(gates)
     flat = [torch.eye(len(inward)).to(inward.detach()), recording.plain(across)]
     if biases:
         flat += [torch.zeros_like(biases[0]), recording.plain(biases[1])]

@@ -44,7 +44,7 @@ class Piece:
 
     def cut(self, tensor: Tensor) -> Tensor:
         """Cut the piece out of a batch: (b, …) → (examples, …)."""
-        whole = len(tensor) == self.count * self.size
+        whole = tensor.shape[0] == self.count * self.size
         return tensor if whole else tensor[self.examples]
 
     def rows(self, tensor: Tensor) -> Tensor:
@@ -54,6 +54,8 @@ class Piece:
     def joined(self, tensor: Tensor) -> Tensor:
         """Cut out the piece and join the rows of each group: (b, T, …) → (groups, T′, …)."""
         part = self.cut(tensor)
+        if self.size == 1:
+            return part
         return part.reshape(self.count, self.size * part.shape[1], *part.shape[2:])
 
     def grouped(self, part: Tensor) -> Tensor:
@@ -278,7 +280,7 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
         Shape (n, T, T′).
     """
     if left.shape[2] <= LONG:
-        return left @ right.mT
+        return torch.bmm(left, right.mT)
     parts = zip(torch.split(left, LONG, dim=2), torch.split(right, LONG, dim=2), strict=True)
     return torch.stack([(a @ b.mT).double() for a, b in parts]).sum(dim=0)
 
