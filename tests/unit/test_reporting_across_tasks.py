@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +202,52 @@ def test_profiles_over_several_tasks_are_relative_to_the_baseline_of_each(tmp_pa
     assert "over dp-sgd" not in draw_figure(item, without, without).decode()
 
 
+CROWD = [f"method-{number}" for number in range(12)]
+
+
+def crowd(folder: Path) -> pd.DataFrame:
+    """Return runs of DP-SGD, of one method far below, and of twelve in rising order."""
+    levels = {"dp-sgd": 0.7, "last": 0.2} | {
+        name: 0.6 + 0.02 * rank for rank, name in enumerate(CROWD)
+    }
+    rows = [
+        run_row(
+            method=method,
+            dataset=f"set-{number}",
+            seed=seed,
+            test_accuracy=level,
+            choice=json.dumps({"best_of": [level - 0.01, level]}),
+        )
+        for method, level in levels.items()
+        for number in range(2)
+        for seed in (1, 2)
+    ]
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+
+
+@pytest.mark.parametrize("kind", ["best-of", "performance-profiles"])
+def test_among_many_methods_the_baseline_and_the_best_are_named(kind: Any, tmp_path: Path) -> None:
+    drawn = draw_figure(ReportItem(kind=kind, panel="comparison"), crowd(tmp_path), crowd(tmp_path))
+    named = {name for name in ["dp-sgd", *CROWD] if f"<!-- {name} -->" in drawn.decode()}
+    assert named == {"dp-sgd", *CROWD[-3:]}
+    assert "<!-- 10 others -->" in drawn.decode()
+    assert ("below: last" in drawn.decode()) == (kind == "best-of")
+
+
+def test_every_method_of_a_crowd_is_drawn(tmp_path: Path) -> None:
+    """Those without a name stand behind as thin lines; leaving them out would hide results."""
+    runs = crowd(tmp_path)
+    drawn = draw_figure(ReportItem(kind="performance-profiles", panel="comparison"), runs, runs)
+    assert drawn.decode().lower().count("stroke: #bbbbbb") == 10 + 1  # and one in the legend
+
+
 def test_a_method_far_below_the_baseline_is_named_at_the_edge_of_the_figure(tmp_path: Path) -> None:
     """Its gap of −300% would squeeze those that are near each other."""
     levels = {"sgd": [0.9, 0.9], "dp-sgd": [0.8, 0.8], "dp-adam": [0.5, 0.5], "dp-sgdm": [0.81] * 2}
     runs = accuracies(tmp_path, levels)
     drawn = draw_figure(ReportItem(kind="closed-gap", panel="comparison"), runs, runs).decode()
-    assert "◂ -300" in drawn
-    assert "-200" not in drawn.replace("◂ -300", "")
+    assert "◂ −300" in drawn
+    assert "−200" not in drawn
 
 
 def test_changes_are_paired_by_setting_and_seed(tmp_path: Path) -> None:

@@ -215,6 +215,20 @@ def test_the_report_of_a_table_with_many_panels_has_four_pages_at_most(tmp_path,
             assert f"learning_rate* {0.1 * number + 0.02:.6g}" in said
 
 
+def test_a_long_list_of_methods_is_printed_once(tmp_path):
+    panels = ("first", "second", "third")
+    methods = [f"method-{number}" for number in range(10)]
+    rows = [
+        run_row(panel=panel, dataset=f"data-{panel}", method=method)
+        for panel in panels
+        for method in methods[: 9 if panel == "third" else 10]
+    ]
+    study = {**STUDY, "panels": dict.fromkeys(panels, STUDY["panels"]["comparison"]), "report": []}
+    said = text(make(tmp_path, rows, study, figures=()))
+    assert said.count("as in first") == 1
+    assert said.count("method-0; method-1;") == 2
+
+
 def test_a_figure_that_was_not_drawn_is_named(tmp_path):
     assert "This figure was not drawn." in text(make(tmp_path, quickstart(), figures=()))
 

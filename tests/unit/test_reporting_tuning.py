@@ -13,6 +13,7 @@ from reporting_data import run_row, write_csv
 
 from clipnoise.report.compact import compact, merged
 from clipnoise.report.configurations import CHARGED, CHOICE, SHARED, UNCHARGED, configurations
+from clipnoise.report.formats import shown
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 
@@ -48,6 +49,26 @@ def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) 
     tried = dict.fromkeys(frame["hash"], "learning_rate [0.5, 2]")
     (group, _) = configurations(frame, tried)["groups"]
     assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in group["settings"]
+
+
+def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
+    """Values that were given tried nothing; the star marks those that were chosen."""
+    options = {"budget": "eps=8", "hyperparameters": '{"id": "dp-sgd", "learning_rate": 9}'}
+    given = read_runs(write_csv(tmp_path / "given.csv", RUN_COLUMNS, [run_row(**options)]))
+    tuned = runs(tmp_path)
+    tried = dict.fromkeys(tuned["hash"], "learning_rate [0.5, 2]")
+    (group, _) = configurations(pd.concat([tuned, given]), tried)["groups"]
+    assert group["settings"] == "tried 12 in 36 runs: learning_rate [0.5, 2]"
+    assert [row["where"] for row in group["rows"]] == [
+        ["comparison (ε = 1)"],
+        ["comparison (ε = 8)"],
+    ]
+    assert not any("tried" in row["settings"] for row in group["rows"])
+
+
+def test_an_option_with_a_kind_says_its_kind_first() -> None:
+    assert shown({"kind": "hard", "gamma": None, "per": "example"}) == "hard (per example)"
+    assert shown({"kind": "hard"}) == "hard"
 
 
 def test_an_epsilon_that_is_no_guarantee_is_marked(tmp_path: Path) -> None:

@@ -231,6 +231,8 @@ def test_the_verdict_names_doubtful_choices_of_the_methods_it_compares(tmp_path:
     both = {name: {"dp-sgd": doubt[name], "dp-adam": sure[name]} for name in doubt}
     runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **both)
     assert said(runs)["hyper-parameters"] == "unclear: dp-sgd"
+    all_unclear = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **doubt)
+    assert said(all_unclear)["hyper-parameters"] == "unclear"
     assert (
         said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **sure))["hyper-parameters"]
         == "clear"

@@ -91,6 +91,18 @@ def test_the_table_is_sorted_and_filtered(page: Any) -> None:
     assert set(_column(page, 1)) == {"dp-sgdm"}
 
 
+def test_a_filter_is_as_wide_as_the_name_in_it(page: Any) -> None:
+    """Browsers make every box equally wide, which moves most columns of numbers out of sight."""
+    boxes = page.execute_script(
+        "return [...document.querySelectorAll('.dt-scroll-head thead input')]"
+        ".map(box => [box.placeholder, box.getBoundingClientRect().width, box.scrollWidth])"
+    )
+    widths = {name: width for name, width, _ in boxes}
+    assert {"Task", "ε", "Best", "Hyper-parameters"} <= widths.keys()
+    assert widths["ε"] < 70 < 100 < widths["Hyper-parameters"]
+    assert all(needed <= width for _, width, needed in boxes)
+
+
 def test_charts_show_the_closed_gap_and_values_under_the_pointer(page: Any) -> None:
     labels = page.execute_script(
         "return [...document.querySelectorAll('.chart svg')].map(svg => svg.textContent)"
@@ -137,6 +149,7 @@ def test_it_is_dark_where_the_reader_prefers_that(page: Any) -> None:
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     _wait(page, "return document.documentElement.classList.contains('dark')")
     assert page.execute_script(colour) == "rgb(22, 24, 28)"
+    _wait(page, "return !document.querySelector('.chart .vega svg').outerHTML.includes('#222222')")
 
 
 def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:

@@ -83,16 +83,27 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, An
             (tuple(map(str, place[:4])), _settings(cell, tried))
             for place, cell in every.groupby(CELL, sort=False)
         ]
-        common = dict(set.intersection(*(set(values.items()) for _, values in cells)))
+        common = _common([values for _, values in cells])
         rows = list(_rows(cells, common))
         groups.append(
             {
                 "label": label if label == method else f"{label} ({method})",
-                "settings": _words({name: v for name, v in cells[0][1].items() if name in common}),
+                "settings": _words(common),
                 "rows": rows if len(rows) > 1 else [],
             }
         )
     return {"groups": groups, "notes": _notes(runs)}
+
+
+def _common(cells: list[Settings]) -> Settings:
+    """Return what holds in all places, and what was tried where all searches tried the same."""
+    same = {
+        name: value
+        for name, value in cells[0].items()
+        if all(values.get(name) == value for values in cells)
+    }
+    tried = {values["tried"] for values in cells if "tried" in values}
+    return {**same, "tried": tried.pop()} if len(tried) == 1 else same
 
 
 def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:

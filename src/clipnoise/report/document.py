@@ -30,6 +30,7 @@ TITLES = {  # of items that have none
     "accuracy-vs-epsilon": "Results against ε",
     "accuracy-along-epsilon": "Results along the ε spent",
 }
+FEW = 8  # methods that are listed again for every panel
 CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
 READING = (
@@ -154,7 +155,19 @@ def _grid(runs: pd.DataFrame) -> dict[str, Any]:
         cells += [[str(subset["seed"].nunique())], [f"{done}/{len(subset)}"]]
         rows.append(tuple(map(tuple, cells)))
     heads = ("panel", "datasets", "models", "methods", "budgets", "seeds", "completed")
-    return compact(heads, rows, (0,), numbers=2)
+    return _listed_once(compact(heads, rows, (0,), numbers=2))
+
+
+def _listed_once(table: dict[str, Any]) -> dict[str, Any]:
+    """Name the panel that lists the same methods where a long list would come again."""
+    if "methods" not in table["heads"]:
+        return table
+    column, first = table["heads"].index("methods"), dict[tuple[str, ...], str]()
+    for row in table["rows"]:
+        panel = first.setdefault(tuple(row[column]), row[0][0])
+        if panel != row[0][0] and len(row[column]) > FEW:
+            row[column] = [f"as in {panel}"]
+    return table
 
 
 def _named(runs: pd.DataFrame) -> list[str]:

@@ -35,6 +35,11 @@ class Metric:
         """The name with its unit, for an axis or a table."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
+    @property
+    def change(self) -> str:
+        """The name with the unit of a difference: that of two percentages is points."""
+        return f"{self.name.lower()} (points)" if self.unit else self.name.lower()
+
     def show(self, value: float) -> str:
         """Return a value in the metric's unit, with its digits."""
         scaled = value * self.factor
@@ -85,7 +90,7 @@ def power(mantissa: str, exponent: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a hyper-parameter as text: numbers short, lists in brackets, a mapping's values.
+    """Return a hyper-parameter as text: numbers short, lists in brackets, kinds with their options.
 
     One without a value of its own follows from others.
     """
@@ -94,7 +99,9 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, dict):
-        return " ".join(map(shown, value.values()))
+        options = {name: one for name, one in value.items() if name != "kind" and one is not None}
+        words = ", ".join(f"{name} {shown(one)}" for name, one in options.items())
+        return " ".join(filter(None, [value.get("kind", ""), words and f"({words})"]))
     if isinstance(value, float | int) and not isinstance(value, bool):
         return significant(float(value), 6)
     return str(value)

@@ -69,6 +69,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
             }
             for one in (build_overview(i, runs) for i in study.report if i.kind == OVERVIEW)
         ],
+        columns=_columns(rows),
         table=_table(rows),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
         chart_code=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # a default is left out
@@ -171,10 +172,13 @@ def _rounded(value: float, digits: int) -> float | None:
     return round(float(value), digits) if math.isfinite(value) else None
 
 
+def _columns(rows: pd.DataFrame) -> list[str]:
+    return [name for name in rows.columns if not name.startswith("_")]
+
+
 def _table(rows: pd.DataFrame) -> str:
-    shown = rows[[name for name in rows.columns if not name.startswith("_")]]
     return to_html_datatable(
-        shown,
+        rows[_columns(rows)],
         connected=False,
         table_id="results",
         display_logo_when_loading=False,
@@ -277,7 +281,7 @@ def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     base = alt.Chart(pd.DataFrame(points))
     order = list(dict.fromkeys(str(point["method"]) for point in points))
     y = alt.Y("method:N", sort=order, title=None)
-    x = alt.X("value:Q", title=f"Change in {metric.heading.lower()}")
+    x = alt.X("value:Q", title=f"Change in {metric.change}")
     ticks = base.mark_tick(opacity=0.6).encode(x=x, y=y, tooltip=["method:N", "task:N", "value:Q"])
     means = base.mark_point(filled=True, size=60, opacity=1).encode(
         x=alt.X("mean(value):Q"), y=y, color=_colours(points), tooltip=["method:N", "mean(value):Q"]

@@ -19,7 +19,7 @@ from clipnoise.report.costs import (
     contended,
     cost_ratio,
 )
-from clipnoise.report.formats import ACCURACY, DASH, budget, count, decimal, listing, significant
+from clipnoise.report.formats import ACCURACY, DASH, budget, count, decimal, listing
 from clipnoise.report.records import NON_PRIVATE, is_private
 from clipnoise.report.statistics import (
     ALPHA,
@@ -60,7 +60,7 @@ OVER = (
     "Over: by how much the highest mean exceeds the other, seed by seed (positive is better; "
     "points of accuracy, or loss), with the 95% t-interval over seeds, each interval by itself. It "
     "covers initial weights, batches and noise, but not which test examples were drawn: that is "
-    "the standard error √(p(1−p)/n) below, at the median private accuracy, which all runs share."
+    "the standard error √(p(1−p)/n) above, at the median private accuracy, which all runs share."
 )
 TIME = (
     "Of the processor, or of the GPU where one trained, in all steps; the median ratio over seeds "
@@ -71,8 +71,9 @@ HELD_UP = (
     "time): their ratios are rough."
 )
 CHOICES = (
-    "Given in the study file, or chosen on validation data; unclear: tied with the next best, or "
-    "at an edge of the grid, see “Choice of hyper-parameters”."
+    "Given in the study file, or chosen on validation data. Unclear: the choice is tied with the "
+    "next best, or at an edge of the grid, for the methods named or for all that the row compares; "
+    "see “Choice of hyper-parameters”."
 )
 
 
@@ -175,7 +176,7 @@ def _clarity(cells: dict[str, pd.DataFrame]) -> str:
     if any(words == (PENDING,) for words in doubts.values()):
         return PENDING
     if unclear:
-        return f"unclear: {', '.join(unclear)}"
+        return "unclear" if len(unclear) == len(doubts) else f"unclear: {', '.join(unclear)}"
     return CLEAR if any(doubts.values()) else GIVEN if doubts else DASH
 
 
@@ -215,7 +216,7 @@ def _data(runs: pd.DataFrame) -> Iterator[Cells]:
         first, done = one.iloc[0], one[one["status"] == "completed"]
         error = sampling_error(float(done[ACCURACY.column].median()), first["test_examples"])
         words = (
-            *(str(dataset), str(model), significant(done["parameters"].max(), 12)),
+            *(str(dataset), str(model), f"{done['parameters'].max():,.0f}"),
             *(f"{first[f'{part}_examples']:,.0f}" for part in ("train", "validation", "test")),
             f"{ACCURACY.show(error)} points",
         )

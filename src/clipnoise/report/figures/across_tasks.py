@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from clipnoise.report.costs import baseline_of
+from clipnoise.report.costs import BASELINE, baseline_of
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
-from clipnoise.report.formats import Metric, budget, count
+from clipnoise.report.formats import Metric, budget, count, decimal
 from clipnoise.report.gaps import changes, gaps, scored
 from clipnoise.report.records import is_private
 from clipnoise.report.statistics import (
@@ -32,6 +32,7 @@ COLUMNS = 3
 LOWEST_GAP = -100.0  # %: as far below DP-SGD as training without privacy is above it
 SHARE = Metric("", "Closed gap", "%", 100.0, 1, higher_is_better=True)
 THRESHOLDS = 101
+MANY, LEADERS = 10, 3  # of more lines than these, only the best of each subplot are named
 TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method would squeeze it
 NO_LEVELS: Mapping[Any, float] = MappingProxyType({})
 
@@ -76,7 +77,7 @@ def _mean(
     ax.plot([x], [height], look.marker, color=look.colour, markersize=5)
     if x < lowest:
         ax.annotate(
-            f"◂ {x:.0f}", (lowest, height), (3, 0), textcoords="offset points",
+            f"◂ {decimal(x, 0)}", (lowest, height), (3, 0), textcoords="offset points",
             color=look.colour, fontsize=7, va="center",
         )  # fmt: skip
 
@@ -106,16 +107,64 @@ def draw_gaps(data: canvas.FigureData) -> Figure:
 def draw_best_of(data: canvas.FigureData) -> Figure:
     """Draw what a search of k configurations finds, on average over tasks, per budget."""
     every, titled = _subplots(data.runs)
-    figure, subplots = canvas.grid(titled, COLUMNS, height=2.6, sharey=True)
-    for ax, runs in subplots:
-        for series in every:
-            found = _best_of(series.of(runs))
-            at = [k for k, value in enumerate(found, start=1) if np.isfinite(value)]
-            y = [data.metric.factor * found[k - 1] for k in at]
-            ax.plot(at, y, markersize=4, **series.style.options)
-        ax.set(xlabel="Configurations tried", ylabel=data.metric.heading)
-    canvas.legend(figure, every)
+    figure, subplots = canvas.grid(titled, COLUMNS, height=3.2)
+    factor, sign = data.metric.factor, 1 if data.metric.higher_is_better else -1
+    found = [{one: factor * _best_of(one.of(runs)) for one in every} for _, runs in subplots]
+    ranks = [{one: sign * y[-1] for one, y in lines.items() if len(y)} for lines in found]
+    named = _named(every, ranks)
+    for (ax, _), lines in zip(subplots, found, strict=True):
+        for series, y in lines.items():
+            look = {**series.style.options, "markersize": 4} if series in named else canvas.THIN
+            ax.plot(range(1, len(y) + 1), y, zorder=2 + (series in named), **look)
+        if len(named) < len(every):
+            _focus(ax, lines, named)
+        ax.set_xlabel("Configurations tried")
+    subplots[0][0].set_ylabel(data.metric.heading)
+    _legend(figure, every, named, "that are highest at the right end")
     return figure
+
+
+def _focus(
+    ax: Axes, lines: Mapping[canvas.Series, NDArray[np.float64]], named: list[canvas.Series]
+) -> None:
+    """Give the height of the axes to the named lines, and name those that lie below."""
+    values = np.concatenate([lines[one] for one in named])
+    if not np.isfinite(values).any():
+        return
+    low, high = np.nanmin(values), np.nanmax(values)
+    low -= 0.2 * (high - low)
+    below = [one.title for one, y in lines.items() if len(y) and np.nanmax(y) < low]
+    ax.set_ylim(low, high + 0.05 * (high - low))
+    canvas.remark(ax, f"below: {', '.join(below)}" if below else "")
+
+
+def _named(
+    every: list[canvas.Series], ranks: list[dict[canvas.Series, float]]
+) -> list[canvas.Series]:
+    """Return the series to draw in colour: all, or the baseline and the best of many.
+
+    Args:
+        every: the series of a figure.
+        ranks: for each subplot the value of each series; a greater one is better.
+    """
+    if len(every) <= MANY:
+        return every
+    base = baseline_of((one.method, one.label) for one in every)
+    best = [
+        sorted(values, key=lambda one: np.nan_to_num(-values[one], nan=np.inf))[:LEADERS]
+        for values in ranks
+    ]
+    chosen = {one for ones in best for one in ones}
+    return [one for one in every if one in chosen or (one.method, one.label) == base]
+
+
+def _legend(
+    figure: Figure, every: list[canvas.Series], named: list[canvas.Series], best: str
+) -> None:
+    """Put a legend below a figure that says which series are named, if not all are."""
+    behind = len(every) - len(named)
+    title = f"Named: {BASELINE}, and in each subplot the {LEADERS} {best}" if behind else ""
+    canvas.legend(figure, named, title, behind)
 
 
 def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
@@ -147,46 +196,71 @@ def draw_changes(data: canvas.FigureData) -> Figure:
             ax.text(
                 1.01, height, words, transform=ax.get_yaxis_transform(), fontsize=7, va="center"
             )
-    ax.set_xlabel(f"Change in {data.metric.heading[0].lower()}{data.metric.heading[1:]}")
+    ax.set_xlabel(f"Change in {data.metric.change}")
     canvas.label_rows(ax, [series.title for series in every])
     return figure
 
 
 def draw_profiles(data: canvas.FigureData) -> Figure:
-    """Draw the share of runs, over all tasks, that reach each score, with its interval."""
+    """Draw the share of runs, over all tasks, that reach each score τ, with its interval."""
     every, titled = _subplots(data.runs)
     metric = data.metric
-    figure, subplots = canvas.grid(titled, 2, height=2.6, sharey=True)
-    for ax, runs in subplots:
-        levels = _baseline(runs, metric)
-        scored = {series: _scores(series.of(runs), metric, levels) for series in every}
-        values = [task for scores in scored.values() for task in scores]
-        finite = [score for task in values for score in task[np.isfinite(task)]]
-        if not finite:
+    figure, subplots = canvas.grid(titled, COLUMNS, height=2.6, sharey=True)
+    levels = [_baseline(runs, metric) for _, runs in subplots]
+    found = [
+        {one: scores for one in every if (scores := _scores(one.of(runs), metric, base))}
+        for (_, runs), base in zip(subplots, levels, strict=True)
+    ]
+    at = [_thresholds(lines, base) for lines, base in zip(found, levels, strict=True)]
+    areas = [
+        {one: float(profile(places)(np.concatenate(tasks)).mean()) for one, tasks in lines.items()}
+        for lines, places in zip(found, at, strict=True)
+    ]
+    named = _named(every, areas)
+    for (ax, _), base, lines, places in zip(subplots, levels, found, at, strict=True):
+        if not len(places):
             ax.set_title("")
             canvas.say(ax, "no completed run")
             continue
-        lowest = float(np.quantile(finite, TAIL)) if levels else min(finite)
-        at = np.linspace(lowest, max(finite), THRESHOLDS)
-        for series, scores in scored.items():
-            if scores:
-                _profile(ax, series, scores, at, metric)
-        better = "at least" if metric.higher_is_better else "at most"
-        ax.set(ylim=(-0.02, 1.02))
-        over = " over dp-sgd" if levels else ""
-        ax.set(xlabel=f"{metric.heading}{over}: {better}", ylabel="Share of runs")
-    canvas.legend(figure, every)
+        for series, tasks in lines.items():
+            _profile(ax, series, tasks, places, metric, behind=series not in named)
+        unit = ("points" if metric.unit else metric.name.lower()) if base else metric.unit
+        ax.set_xlabel(f"τ ({unit} over {BASELINE})" if base else f"τ ({unit})" if unit else "τ")
+        ax.set_ylim(-0.02, 1.02)
+    sign = "≥" if metric.higher_is_better else "≤"
+    subplots[0][0].set_ylabel(f"Share of runs: {metric.name.lower()} {sign} τ")
+    _legend(figure, every, named, "with the largest area under their profiles")
     return figure
 
 
+def _thresholds(
+    found: Mapping[canvas.Series, Scores], levels: Mapping[Any, float]
+) -> NDArray[np.float64]:
+    """Return where to evaluate the profiles of a subplot; nowhere if no run completed."""
+    values = np.concatenate([np.empty(0), *(task for tasks in found.values() for task in tasks)])
+    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    if not len(finite):
+        return finite
+    lowest = float(np.quantile(finite, TAIL)) if levels else finite.min()
+    return np.linspace(lowest, finite.max(), THRESHOLDS)
+
+
 def _profile(
-    ax: Axes, series: canvas.Series, scores: Scores, at: NDArray[np.float64], metric: Metric
+    ax: Axes,
+    series: canvas.Series,
+    scores: Scores,
+    at: NDArray[np.float64],
+    metric: Metric,
+    behind: bool,
 ) -> None:
     share = profile(at)
-    low, high = bootstrap(scores, share, resamples=500)
     x = at * metric.factor * (1 if metric.higher_is_better else -1)
-    ax.fill_between(x, low, high, color=series.style.colour, alpha=0.10, linewidth=0)
     y = share(np.concatenate(scores))
+    if behind:
+        ax.plot(x, y, zorder=1, **canvas.THIN)
+        return
+    low, high = bootstrap(scores, share, resamples=500)
+    ax.fill_between(x, low, high, color=series.style.colour, alpha=0.10, linewidth=0)
     ax.plot(x, y, markevery=20, markersize=4, **series.style.options)
 
 

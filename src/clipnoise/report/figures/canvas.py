@@ -20,13 +20,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.report.figures.styles import Style, style
-from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget
+from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
 from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
 from clipnoise.report.statistics import Sample, sample
 
 BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, for words
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
+THIN: Mapping[str, Any] = {"color": "#BBBBBB", "linewidth": 0.6}  # lines that stay unnamed
 MARK = '<text id="watermark"'
 
 LOOK: dict[str, Any] = {
@@ -35,7 +36,7 @@ LOOK: dict[str, Any] = {
     "font.size": 9,
     **dict.fromkeys(("axes.titlesize", "axes.labelsize"), 9),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8),
-    "legend.fontsize": 8.5,
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), 8.5),
     "axes.linewidth": 0.6,
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK),
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), INK),
@@ -298,8 +299,9 @@ def _power(value: float) -> str:
 
 def remark(ax: Axes, text: str) -> None:
     """Write a small remark into the lower right corner of axes."""
-    place: Mapping[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
+    place: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
     if text:
+        place["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
         ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
 
 
@@ -326,13 +328,22 @@ def legend_below(ax: Axes, every: Sequence[Series]) -> None:
     ax.legend(handles=_handles(every), ncols=columns, fontsize=7, handlelength=2.4, **place)
 
 
-def legend(figure: Figure, every: Sequence[Series]) -> None:
-    """Put one legend below a figure, references last; a long legend makes the figure taller."""
+def legend(figure: Figure, every: Sequence[Series], title: str = "", behind: int = 0) -> None:
+    """Put one legend below a figure, references last; a long legend makes the figure taller.
+
+    Args:
+        figure: the figure.
+        every: the series with an entry of their own.
+        title: what they have in common; may be empty.
+        behind: how many others are drawn as `THIN` lines.
+    """
     handles = _handles(every)
+    if behind:
+        handles.append(Line2D([], [], label=count(behind, "other"), **THIN))
     if not handles:
         return
     widest = HANDLE + LETTER * max(len(line.title) for line in every)
     columns = max(1, min(4, len(handles), int(WIDTH / widest)))
-    rows = math.ceil(len(handles) / columns)
+    rows = math.ceil(len(handles) / columns) + bool(title)
     figure.set_figheight(figure.get_figheight() + ROW * max(0, rows - ROWS_WITHIN))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=title or None)
