@@ -273,7 +273,7 @@ PROGRAMS = (steps_here, steps_with_a_seed, steps_by_opacus, steps_by_ghost_clipp
 def times_page(repetitions: int) -> str:
     """Return a page with the time of a step of each program."""
     lines = [
-        "| network | parameters | batch | clipnoise | the same, seed=1 | Opacus | its mode ghost |",
+        "| network | parameters | batch | clipnoise | clipnoise, seed=1 | Opacus | Opacus, ghost |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     load = os.getloadavg()[0]

@@ -86,3 +86,8 @@ def test_pages_fit_the_width_of_a_phone_and_of_a_desktop(
         browser.get(_built(site, page).as_uri())
         assert browser.execute_script("return document.body.scrollWidth") <= width, page
         assert browser.execute_script("return document.querySelector('h1').innerText")
+        wraps = (
+            "return [...document.querySelectorAll('pre code')]"
+            ".map(code => getComputedStyle(code).whiteSpace)"
+        )
+        assert set(browser.execute_script(wraps)) <= {"pre"}, f"{page}: code without its indents"
