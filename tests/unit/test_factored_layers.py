@@ -287,5 +287,5 @@ def test_a_shared_weight_goes_by_inner_products_only_where_they_pay_for_each_use
     assert looked_up.pays(2 * length, scaled=True, keeps=False)
     assert not decoded.pays(2 * length, scaled=True, keeps=False)
     both = ParameterGradient([looked_up, decoded], Groups.single(2))
-    assert both._in_products(scaled=True) is None
-    assert both._in_products(scaled=False) is not None
+    assert both._in_products(scaled=True, keeps=True) is None
+    assert both._in_products(scaled=False, keeps=True) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from clipnoise.core.clipping import HARD, Clipping, ClipRule
@@ -94,6 +94,11 @@ class Method(Immutable):
     def query(self) -> Query:
         """What is released. Most methods set it in the class; an option may decide it instead."""
         raise NotImplementedError(f"{type(self).__name__} declares no query")
+
+    @property
+    def clip_rule(self) -> ClipRule:
+        """What bounds a vector; an option of the methods that take any rule."""
+        return HARD
 
     @final
     @property
@@ -197,6 +202,7 @@ class Method(Immutable):
             of=self.query.of,
             scale=self.scale(state, public),
             offset=self.offset(state, public),
+            rule=self.clip_rule,
             counts=self.query.counts,
         )
 
@@ -237,9 +243,6 @@ class WithClipRule(Method):
     """Base of the methods that clip: what bounds a vector is an option of each of them."""
 
     clip_rule: ClipRule = HARD
-
-    def clipping(self, iterates: Sequence[Tensor], state: State, public: Public) -> Clipping:
-        return replace(super().clipping(iterates, state, public), rule=self.clip_rule)
 
 
 @dataclass(frozen=True, kw_only=True)

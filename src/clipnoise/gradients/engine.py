@@ -353,12 +353,13 @@ def logical_sum(batch: LogicalBatch) -> Tensor:
     Returns:
         Shape (d,); the same, up to rounding, for every size. Depends on private data.
     """
-    total, indices = None, batch.indices
-    clipping = replace(batch.clipping, examples=indices)
+    total, indices, clipping = None, batch.indices, batch.clipping
+    if clipping.examples is not indices:
+        clipping = replace(clipping, examples=indices)
     if batch.views > 1:
         clipping = _in_views(clipping, indices, batch.views)
         indices = indices.repeat_interleave(batch.views)
-    for chosen, part in parts(clipping, len(indices), batch.size):
+    for chosen, part in parts(clipping, indices.shape[0], batch.size):
         inputs, targets = _seen(batch, indices[chosen])
         summed = batch.engine.clipped_sum(inputs, targets, part)
         total = summed if total is None else total.add_(summed)

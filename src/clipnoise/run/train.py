@@ -297,7 +297,8 @@ class Run:
         self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
-            clipping, self.scale = replace(clipping, key=key), clipping.scale
+            self.scale = clipping.scale
+            clipping = replace(clipping, key=key, examples=batch)
             if groups is not None:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population

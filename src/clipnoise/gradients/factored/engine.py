@@ -84,11 +84,12 @@ class FactoredEngine(GradientEngine):
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
         if clipping.clip_norm is None or clipping.of == "losses":
             return super().clipped_sum(inputs, targets, clipping)
-        if len(inputs) == 0:
+        count = inputs.shape[0]
+        if count == 0:
             return super().clipped_sum(inputs, targets, clipping)
         total = torch.zeros_like(self.flat.theta)
-        masks = Masks.of(clipping, len(inputs))
-        groups, order = Groups.of(clipping, len(inputs))
+        masks = Masks.of(clipping, count)
+        groups, order = Groups.of(clipping, count)
         x, y, ordered = inputs, targets, masks
         if order is not None:
             x, y, ordered = inputs[order], targets[order], masks.reordered(order)
@@ -115,7 +116,7 @@ class FactoredEngine(GradientEngine):
         # weighted by zero, because zero times infinity is nan.
         rows = groups.to_examples(norms.isfinite().all(dim=0)).nonzero().squeeze(1).cpu()
         clipping = replace(clipping, examples=masks.examples)  # those left keep their masks
-        if len(rows) < len(inputs):
+        if len(rows) < count:
             rows = rows if order is None else order[rows].sort().values
             return self.clipped_sum(inputs[rows], targets[rows], part_of(clipping, rows))
         # Some product of finite factors is too large. Only vectors with such a product are formed
@@ -123,7 +124,7 @@ class FactoredEngine(GradientEngine):
         if groups.count == 1:
             return super().clipped_sum(inputs, targets, clipping)
         total = zeros(clipping.of, total, counts=clipping.counts)
-        for chosen, part in parts(clipping, len(inputs), 1):
+        for chosen, part in parts(clipping, count, 1):
             total += self.clipped_sum(inputs[chosen], targets[chosen], part)
         return total
 
@@ -178,7 +179,7 @@ class FactoredEngine(GradientEngine):
         return recording.leading
 
     def _recording(self, masks: Masks, layout: Layout | None) -> Recording:
-        parameters, count = self.flat.parameters, len(masks.examples)
+        parameters, count = self.flat.parameters, masks.examples.shape[0]
         return Recording(parameters, self._rules, masks.active(), count, layout)
 
 
@@ -200,7 +201,7 @@ def _norms(pairs: Sequence[tuple[ParameterGradient, Tensor | None]], zeros: Tens
         total += gradient.squared_norms(scale)
     squares, slack = total.unbind()
     norms: Tensor = (squares + slack).sqrt()
-    for group in (slack > 2 * LOOSE * squares).nonzero().flatten().tolist():
+    for (group,) in (slack > 2 * LOOSE * squares).nonzero().tolist():
         exact = (gradient.squared_norm_of(group, scale) for gradient, scale in pairs)
         formed = sum(exact, start=total.new_zeros(()))
         rounding = SLACK * torch.finfo(zeros.dtype).eps * slack[group]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from functools import cached_property
+from itertools import combinations, combinations_with_replacement
 from typing import cast
 
 import torch
@@ -101,17 +102,17 @@ class Groups:
         distinct, counts = sizes.sort().values.unique_consecutive(return_counts=True)
         return cls(tuple(zip(distinct.tolist(), counts.tolist(), strict=True))), order
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How many groups there are, n."""
         return sum(count for _, count in self.runs)
 
-    @property
+    @cached_property
     def examples(self) -> int:
         """How many examples there are, b."""
         return sum(size * count for size, count in self.runs)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Examples in the largest group."""
         return max(size for size, _ in self.runs)
@@ -337,9 +338,10 @@ class ParameterGradient:
         """
         if not self.uses:
             return torch.zeros((), dtype=torch.float64)
-        uses = self._in_products(scaled=scale is not None)
+        keeps = self._worth_keeping()
+        uses = self._in_products(scaled=scale is not None, keeps=keeps)
         if uses is None:
-            return self._by_instantiating(scale)
+            return self._by_instantiating(scale, keeps=keeps)
         return self._by_products(uses, None if scale is None else scale.square())
 
     def squared_norm_of(self, group: int, scale: Tensor | None) -> Tensor:
@@ -380,17 +382,21 @@ class ParameterGradient:
         first, *others = (use.instantiate(piece) for use in self.uses)
         return sum(others, start=first)
 
-    def _in_products(self, *, scaled: bool) -> list[InProducts] | None:
+    def _worth_keeping(self) -> bool:
+        """Return whether instantiated gradients take no more memory than their factors."""
+        gradients = self.uses[0].gradient_elements * self.groups.count
+        return gradients <= self.groups.examples * sum(use.elements for use in self.uses)
+
+    def _in_products(self, *, scaled: bool, keeps: bool) -> list[InProducts] | None:
         """Return the uses, each accepting all later ones, if inner products cost less."""
         if not all(isinstance(use, InProducts) for use in self.uses):
             return None
         uses = cast("list[InProducts]", self.uses)
         if len(uses) > 1:
             uses = sorted(uses, key=lambda use: sum(not use.takes(other) for other in uses))
-        if not all(use.takes(other) for use, other in combinations_with_replacement(uses, 2)):
+        if not all(use.takes(other) for use, other in combinations(uses, 2)):
             return None
         total = sum(use.rows for use in uses) * self.groups.largest
-        keeps = _worth_keeping(uses, self.groups)
         pays = all(use.pays(total, scaled=scaled, keeps=keeps) for use in uses)
         return uses if pays else None
 
@@ -406,8 +412,7 @@ class ParameterGradient:
             parts.append(sum(others, start=first))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def _by_instantiating(self, scale: Tensor | None) -> Tensor:
-        keeps = _worth_keeping(self.uses, self.groups)
+    def _by_instantiating(self, scale: Tensor | None, *, keeps: bool) -> Tensor:
         elements = sum(use.gradient_elements + use.workspace for use in self.uses)
         done, parts = 0, []
         for piece in self.groups.pieces(elements):
@@ -425,9 +430,3 @@ class ParameterGradient:
         if keeps:
             self.uses = []
         return exact(parts[0] if len(parts) == 1 else torch.cat(parts))
-
-
-def _worth_keeping(uses: Sequence[Use], groups: Groups) -> bool:
-    """Return whether instantiated gradients take no more memory than the factors they replace."""
-    gradients = uses[0].gradient_elements * groups.count
-    return gradients <= groups.examples * sum(use.elements for use in uses)
