@@ -88,6 +88,8 @@ MISTAKES = {
     LION.read_text().replace(LAST, "return direction[:1]"): "update must return",
     LION.read_text().replace(LAST, "return 1 / 0"): "ZeroDivisionError",
     LION.read_text().replace('id = "my-dp-lion"', ""): "it needs an id",
+    LION.read_text() + "from clipnoise.core.clipping import OwnClipRule": "mine.py:35: clip rules",
+    "from clipnoise.privacy.noise import OwnNoise\n": "mine.py:1: clip rules and kinds of noise",
 }
 
 

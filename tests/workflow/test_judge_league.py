@@ -88,8 +88,9 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     assert at["time"] > 0
     assert 0.001 < json.loads(at["hyperparameters"])["learning_rate"] < 0.1
     assert (checkout / league["report"]).is_file()
-    page = pypdf.PdfReader(checkout / "judgement" / "judgement.pdf").pages[0].extract_text()
-    assert "The league, lite" in page
+    (page,) = pypdf.PdfReader(checkout / "judgement" / "judgement.pdf").pages
+    assert "The league, lite" in page.extract_text()
+    assert "clip_rule hard (per example)" in page.extract_text()
     summaries = {path: path.stat().st_mtime_ns for path in checkout.rglob("summary.json")}
     assert len(summaries) == 2 * (2 + 2)  # methods × (seeds + trials)
 

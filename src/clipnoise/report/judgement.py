@@ -36,7 +36,7 @@ def build_judgement(result: dict[str, Any], template: Path) -> bytes:
     Raises:
         UserError: the template does not compile.
     """
-    hyperparameters = ", ".join(f"{k} {v}" for k, v in result["hyperparameters"].items())
+    hyperparameters = ", ".join(f"{k} {shown(v)}" for k, v in result["hyperparameters"].items())
     file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; {hyperparameters or 'no options'}"
     checks = (
         [each["name"], "" if each["holds"] else "refuted", each["said"]]

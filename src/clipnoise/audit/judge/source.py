@@ -56,6 +56,7 @@ CHANGES = """
     add append appendleft clear discard extend insert pop popitem popleft remove reverse rotate
     setdefault sort update __setitem__
 """
+BOUNDED = ("OwnClipRule", "OwnNoise")
 CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Call)
 
 
@@ -66,10 +67,12 @@ class Source:
     Attributes:
         problems: what refutes it, each with its line.
         followed: modules that it imports and that are not followed.
+        bounded: lines that import the base of a clip rule or of a kind of noise.
     """
 
     problems: tuple[str, ...]
     followed: tuple[str, ...]
+    bounded: tuple[int, ...]
 
 
 def read_source(text: str) -> Source:
@@ -85,12 +88,14 @@ def read_source(text: str) -> Source:
     """
     tree = ast.parse(text)
     imported: dict[str, str] = {}
-    problems, followed = [], set()
+    problems, followed, bounded = [], set(), []
     for node in ast.walk(tree):
         for module, name in _imports(node):
             top = module.split(".")[0]
             if _allowed(module) and not name.startswith("_"):
                 continue
+            if name in BOUNDED:
+                bounded.append(node.lineno)  # type: ignore[attr-defined]
             if top in f"{FORBIDDEN} {LEADING}".split() or name.startswith("_"):
                 problems.append((node.lineno, f"imports {module}{name and f', {name}'}"))  # type: ignore[attr-defined]
             else:
@@ -109,7 +114,7 @@ def read_source(text: str) -> Source:
     ]
     problems += list(_kept(tree))
     said = dict.fromkeys(f"line {line}: it {what}" for line, what in sorted(problems))
-    return Source(tuple(said), tuple(sorted(followed)))
+    return Source(tuple(said), tuple(sorted(followed)), tuple(bounded))
 
 
 def _allowed(module: str) -> bool:

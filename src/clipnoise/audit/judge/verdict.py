@@ -160,13 +160,18 @@ def judge(
 def _text(file: Path) -> str:
     try:
         text = file.read_text()
-        read_source(text)
+        source = read_source(text)
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
     except SyntaxError as error:
         raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
     except ValueError:
         raise UserError(f"{file}: is not a text file.") from None
+    for line in source.bounded:
+        raise UserError(
+            f"{file}:{line}: clip rules and kinds of noise are not judged, because the suite "
+            "bounds what they do. Put them into a file of their own, and judge the method."
+        )
     return text
 
 
