@@ -91,6 +91,11 @@ def test_the_table_is_sorted_and_filtered(page: Any) -> None:
     assert set(_column(page, 1)) == {"dp-sgdm"}
 
 
+def test_differences_have_minus_signs_and_dp_sgd_has_none_to_itself(page: Any) -> None:
+    shown = dict(zip(_column(page, 1), _column(page, 7), strict=True))
+    assert shown == {"sgd": "", "dp-sgd": "", "dp-sgdm": "5.2", "dp-adam": "−10.0"}
+
+
 def test_a_filter_is_as_wide_as_the_name_in_it(page: Any) -> None:
     """Browsers make every box equally wide, which moves most columns of numbers out of sight."""
     boxes = page.execute_script(

@@ -177,7 +177,8 @@ def _columns(rows: pd.DataFrame) -> list[str]:
 
 
 def _table(rows: pd.DataFrame) -> str:
-    return to_html_datatable(
+    """Return the table; of a number it holds what is shown and, behind it, what is sorted by."""
+    table = to_html_datatable(
         rows[_columns(rows)],
         connected=False,
         table_id="results",
@@ -191,6 +192,7 @@ def _table(rows: pd.DataFrame) -> str:
         classes="display compact nowrap",
         style="width:100%",
     )
+    return table.replace(r"[\"NaN\", ", r"[\"\", ").replace(r"[\"-", r"[\"−")
 
 
 def _origin(runs: pd.DataFrame) -> str:
