@@ -136,6 +136,14 @@ def pooled(*layers: nn.Module, channels: int) -> nn.Module:
     return nn.Sequential(*layers, *flat, nn.Linear(channels, CLASSES))
 
 
+def memory_of_its_own() -> nn.Module:
+    """Return an LSTM that is trained in what it makes of its own state alone."""
+    network = Memory(batch_first=True)
+    for name, parameter in network.memory.named_parameters():
+        parameter.requires_grad_(requires_grad="_hh_" in name)
+    return network
+
+
 def averaged(*layers: nn.Module, features: int) -> nn.Module:
     """Let layers on sequences follow an average over positions and a linear layer."""
     flat = [nn.Flatten(1, -2), nn.AdaptiveAvgPool2d((1, features)), nn.Flatten()]
@@ -183,6 +191,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "in-place activations": (InPlace, (2, 5, 5)),
     "a convolution used twice": (Twice, (2, 6, 6)),
     "lstm": (lambda: Memory(batch_first=True), (4, 4)),
+    "lstm, input weights frozen": (memory_of_its_own, (4, 4)),
     "lstm without biases, time first": (lambda: Memory(bias=False), (5, 4)),
     "lstm of two layers": (lambda: Memory(num_layers=2, batch_first=True), (4, 4)),
     "lstm in both directions": (lambda: Memory(num_layers=2, bidirectional=True), (4, 4)),

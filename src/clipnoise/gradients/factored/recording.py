@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from clipnoise.gradients.factored.uses import Use
@@ -152,9 +152,9 @@ class Recording(TorchFunctionMode):
         Returns:
             The number of the tap; None where nothing is recorded.
         """
-        if self.layout is None or output.grad_fn is None:
+        if self.layout is None or not output.requires_grad:
             return None
-        self._taps.append(GradientEdge(output.grad_fn, output.output_nr))
+        self._taps.append(get_gradient_edge(output))
         return len(self._taps) - 1
 
     def hold(self, tensor: Tensor) -> Tensor:

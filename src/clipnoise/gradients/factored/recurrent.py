@@ -85,6 +85,8 @@ def _layer(
     inward, across, *biases = parameters
     recording.examples_of(rows, rows=1)
     gates = linear(rows, *(recording.plain(one, rows) for one in (inward, *biases[:1])))
+    if not gates.requires_grad:  # only what the layer makes of its own state is trained
+        gates.requires_grad_()
     tap = recording.tap(gates)
     flat = [torch.eye(len(inward)).to(inward.detach()), recording.plain(across)]
     if biases:
