@@ -15,6 +15,7 @@ from scipy import stats
 from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.gaps import changes, gaps
+from clipnoise.report.page import closed_gap
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
@@ -190,6 +191,14 @@ def test_a_diverged_run_closes_less_of_the_gap_than_any_other(tmp_path: Path) ->
     levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
     shares = gaps(accuracies(tmp_path, levels), "eps=1", ACCURACY).shares
     assert [list(task) for task in shares["dp-adam", "dp-adam"]] == [[1.0, -np.inf]] * 2
+
+
+def test_a_page_names_the_methods_whose_closed_gap_has_no_interval(tmp_path: Path) -> None:
+    levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
+    item = ReportItem(kind="closed-gap", panel="comparison")
+    (chart,) = closed_gap(item, accuracies(tmp_path, levels))
+    said = "no finite interval, because runs diverged: dp-adam"
+    assert chart.to_dict()["title"] == ["ε = 1, 2 of 2 tasks", said]
 
 
 def test_profiles_over_several_tasks_are_relative_to_the_baseline_of_each(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def _charts(
     study: Study, runs: pd.DataFrame, rows: pd.DataFrame
 ) -> Iterator[tuple[str, str, list[Any]]]:
     """Yield title, caption and charts: those of the report across tasks, and that of all tasks."""
-    kinds = {"closed-gap": _closed_gap, "changes": _changes}
+    kinds = {"closed-gap": closed_gap, "changes": _changes}
     for item in study.report:
         drawn = kinds[item.kind](item, runs) if item.kind in kinds else []
         if drawn:
@@ -231,7 +231,7 @@ def _charts(
     )
 
 
-def _closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
+def closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     """Draw the interquartile mean of the closed share of the privacy gap, for each budget."""
     shown = of_panels(runs, item)
     metric = choose_metric(shown)
@@ -239,18 +239,19 @@ def _closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     drawn = []
     for text in shown[is_private(shown)]["budget"].drop_duplicates():
         found = gaps(shown, str(text), metric)
+        shares = {names[one]: (one, _share(scores)) for one, scores in found.shares.items()}
         points = [
-            {"method": names[method, label], "_method": method, **interval}
-            for (method, label), scores in found.shares.items()
-            if (interval := _share(scores))
+            {"method": name, "_method": method, **interval}
+            for name, ((method, _), interval) in shares.items()
+            if interval
         ]
-        if points:
-            counted = (
-                f"{budget(str(text))}, {found.tasks - len(found.left_out)} of {found.tasks} tasks"
-            )
-            drawn.append(
-                _with_intervals(points, "Closed gap (%)", least=-100).properties(title=counted)
-            )
+        if shares:
+            counted = f"{found.tasks - len(found.left_out)} of {found.tasks} tasks"
+            title = [f"{budget(str(text))}, {counted}"]
+            if lost := [name for name, (_, interval) in shares.items() if not interval]:
+                title.append(f"no finite interval, because runs diverged: {', '.join(lost)}")
+            chart = _with_intervals(points, "Closed gap (%)", least=-100)
+            drawn.append(chart.properties(title=title))
     return drawn
 
 
