@@ -50,17 +50,20 @@ HEAD = "| panel | n | η | C | σ | here | Opacus | Opacus − here, 95% interva
 
 
 class Rows(Dataset[tuple[Tensor, Tensor]]):
-    """The examples of a split, one at a time, as a DataLoader takes them."""
+    """The examples of a split, one at a time, as a DataLoader takes them.
 
-    def __init__(self, examples: Examples) -> None:
-        self.examples = examples
+    Texts are padded to the same length: the suite pads each batch to its longest text.
+    """
+
+    def __init__(self, examples: Examples, length: int) -> None:
+        self.examples, self.length = examples, length
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         inputs, targets = self.examples.take(torch.tensor([index]))
-        return inputs[0], targets[0]
+        return nn.functional.pad(inputs[0], (0, self.length - inputs.shape[-1])), targets[0]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -137,7 +140,8 @@ def trained(spec: RunSpec, sigma: float, seed: int) -> float:
     method = spec.method
     rate, clip_norm = (float(getattr(method, name)) for name in ("learning_rate", "clip_norm"))
     # Not PrivacyEngine, which rounds B and the sampling rate.
-    loader = DPDataLoader(Rows(splits.train), sample_rate=spec.sampling_rate)
+    rows = Rows(splits.train, spec.dataset.signature.shape[-1])
+    loader = DPDataLoader(rows, sample_rate=spec.sampling_rate)
     optimizer = DPOptimizer(
         torch.optim.SGD(network.parameters(), lr=rate),
         noise_multiplier=sigma,

@@ -111,7 +111,7 @@ def test_the_table_of_noise_has_the_means_of_its_runs(start: str) -> None:
 
 
 def test_the_numbers_of_the_verdict_are_those_of_the_runs() -> None:
-    news, public = means("newsgroups"), means("newsgroups-public")
+    news, public, reuters = map(means, ("newsgroups", "newsgroups-public", "reuters-r8"))
     plain = runs()[(runs()["panel"] == "newsgroups") & runs()["epsilon"].isna()]
     said = {
         "# against # for DP-SGD and # without": [
@@ -120,8 +120,13 @@ def test_the_numbers_of_the_verdict_are_those_of_the_runs() -> None:
         ],
         "mean at ε = 3 (# against #)": [news.loc[one, 3] for one in ("stp-adam", "dp-sgd")],
         "and at ε = 1 (# against #)": [news.loc[one, 1] for one in ("stp-adam", "dp-sgd")],
-        "# against # at ε = 1": [public.loc[one, 1] for one in ("adadps-adam", "dp-sgd")],
-        "# against # at ε = 8": [public.loc[one, 8] for one in ("adadps-adagrad", "dp-sgd")],
+        "# against # for DP-SGD at ε = 1, # against # at ε = 3, and # against # at ε = 8": [
+            reuters.loc[one, epsilon] for epsilon in (1, 3, 8) for one in ("stp-adam", "dp-sgd")
+        ],
+        "DP-SGD: # against # at ε = 1": [public.loc[one, 1] for one in ("adadps-adam", "dp-sgd")],
+        "`adadps-adam`), # against # at ε = 8": [
+            public.loc[one, 8] for one in ("adadps-adagrad", "dp-sgd")
+        ],
     }
     for sentence, values in said.items():
         found = re.search(re.escape(sentence).replace(r"\#", r"(\d+\.\d)%"), PAGE)
