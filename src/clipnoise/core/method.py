@@ -96,8 +96,8 @@ class Method(Immutable):
         raise NotImplementedError(f"{type(self).__name__} declares no query")
 
     @property
-    def clip_rule(self) -> ClipRule:
-        """What bounds a vector; an option of the methods that take any rule."""
+    def _rule(self) -> ClipRule:
+        """How vectors are clipped: an option of the methods that take any rule."""
         return HARD
 
     @final
@@ -202,7 +202,7 @@ class Method(Immutable):
             of=self.query.of,
             scale=self.scale(state, public),
             offset=self.offset(state, public),
-            rule=self.clip_rule,
+            rule=self._rule,
             counts=self.query.counts,
         )
 
@@ -243,6 +243,10 @@ class WithClipRule(Method):
     """Base of the methods that clip: what bounds a vector is an option of each of them."""
 
     clip_rule: ClipRule = HARD
+
+    @property
+    def _rule(self) -> ClipRule:
+        return self.clip_rule
 
 
 @dataclass(frozen=True, kw_only=True)
