@@ -72,7 +72,7 @@ class Source:
 
     problems: tuple[str, ...]
     followed: tuple[str, ...]
-    bounded: tuple[int, ...]
+    bounded: tuple[int, ...] = ()
 
 
 def read_source(text: str) -> Source:
