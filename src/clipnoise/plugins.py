@@ -278,16 +278,16 @@ def lookup(
     return known[name]
 
 
-SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")
+SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")  # of every own kind
 
 
 class OwnKind:
     """Base of what a user brings as a further kind of an option, beside those of the package.
 
-    It is a frozen dataclass with an `id`, by which an option of its `contract` names it as `kind`.
+    It is a frozen dataclass with an `id`, by which the option names it as its `kind`.
 
     Attributes:
-        sealed: what no such class may define, because privacy rests on it.
+        sealed: what no such class may define, beside `SEALED`, because privacy rests on it.
         what: it is, for error messages.
     """
 
@@ -353,10 +353,7 @@ class WithOwnKinds:
             known = cls.own_kinds()
             if kind not in known:
                 names = [*cls.builtin, *known]
-                raise ValueError(
-                    f"kind: unknown {cls.own.what} {kind!r}.{nearest(str(kind), names)} "
-                    f"Allowed: {', '.join(names)}"
-                )
+                raise ValueError(str(unknown(cls.own.what, kind, names, key="kind")))
             options = {field.name: field.type for field in fields(cast("Any", known[kind]))}
             # An option of type None is one that only kinds of the package have.
             allowed = [name for name, kind in options.items() if kind != "None"]

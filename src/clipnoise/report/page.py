@@ -239,16 +239,16 @@ def closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     drawn = []
     for text in shown[is_private(shown)]["budget"].drop_duplicates():
         found = gaps(shown, str(text), metric)
-        shares = {names[one]: (one, _share(scores)) for one, scores in found.shares.items()}
+        shares = {one: _share(scores) for one, scores in found.shares.items()}
         points = [
-            {"method": name, "_method": method, **interval}
-            for name, ((method, _), interval) in shares.items()
+            {"method": names[one], "_method": one[0], **interval}
+            for one, interval in shares.items()
             if interval
         ]
         if shares:
             counted = f"{found.tasks - len(found.left_out)} of {found.tasks} tasks"
             title = [f"{budget(str(text))}, {counted}"]
-            if lost := [name for name, (_, interval) in shares.items() if not interval]:
+            if lost := [names[one] for one, interval in shares.items() if not interval]:
                 title.append(f"no finite interval, because runs diverged: {', '.join(lost)}")
             chart = _with_intervals(points, "Closed gap (%)", least=-100)
             drawn.append(chart.properties(title=title))

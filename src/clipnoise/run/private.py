@@ -318,7 +318,7 @@ class PrivateTraining:
         """Return what must be as it was for a saved training to go on."""
         spec, flat = self._run.spec, self._run.engine.flat
         shapes = [f"{n} {tuple(shape)}" for n, shape in zip(flat.names, flat.shapes, strict=True)]
-        modules = {type(part).__module__ for part in spec.choices}
+        modules = [type(part).__module__ for part in spec.choices]
         code = [Run.__module__, __name__, *(one for one in modules if one.startswith("clipnoise."))]
         return {
             "method": f"{spec.method.id} {to_plain(spec.method)}",

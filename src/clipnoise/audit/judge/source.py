@@ -56,7 +56,7 @@ CHANGES = """
     add append appendleft clear discard extend insert pop popitem popleft remove reverse rotate
     setdefault sort update __setitem__
 """
-BOUNDED = ("OwnClipRule", "OwnNoise")
+BOUNDED = ("OwnClipRule", "OwnNoise")  # whatever derives from them, the suite bounds what it does
 CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp, ast.Call)
 
 

@@ -29,7 +29,7 @@ from clipnoise.audit.controls.registry import CONTROLS
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.judge.beside import HONEST, LEAKS, LEAKY
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
-from clipnoise.audit.judge.source import read_source
+from clipnoise.audit.judge.source import Source, read_source
 from clipnoise.audit.judge.worker import trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, digits_for, run_spec
@@ -123,8 +123,7 @@ def judge(
     for dataset in (Digits(), DigitsUsers()):
         if not (cache / dataset.prepared / "manifest.json").is_file():
             dataset.prepare(cache)
-    text = _text(file)
-    source = read_source(text)
+    text, source = _text(file)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / (re.sub(r"\W", "_", file.stem) + ".py")
         copy.write_text(text)
@@ -157,7 +156,7 @@ def judge(
     }
 
 
-def _text(file: Path) -> str:
+def _text(file: Path) -> tuple[str, Source]:
     try:
         text = file.read_text()
         source = read_source(text)
@@ -167,12 +166,13 @@ def _text(file: Path) -> str:
         raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
     except ValueError:
         raise UserError(f"{file}: is not a text file.") from None
-    for line in source.bounded:
+    if source.bounded:
         raise UserError(
-            f"{file}:{line}: clip rules and kinds of noise are not judged, because the suite "
-            "bounds what they do. Put them into a file of their own, and judge the method."
+            f"{file}:{source.bounded[0]}: clip rules and kinds of noise are not judged, because "
+            "the suite bounds what they do. Put them into a file of their own, and judge the "
+            "method."
         )
-    return text
+    return text, source
 
 
 def _verdict(judged: Judged, beside: list[dict[str, Any]], *, claims: bool) -> str:

@@ -142,14 +142,7 @@ class OwnNoise(OwnKind, NoiseCorrelation):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("entries",)
-    sealed: ClassVar[tuple[str, ...]] = (
-        "bands_over",
-        "builtin",
-        "kind",
-        "own",
-        "source",
-        "strategy",
-    )
+    sealed: ClassVar[tuple[str, ...]] = ("bands_over", "source", "strategy")
     what: ClassVar[str] = "kind of noise"
     inverse: ClassVar[bool] = False
 
