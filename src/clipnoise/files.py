@@ -19,6 +19,7 @@ import yaml
 from clipnoise.errors import UserError
 
 UNFINISHED = ".part"
+WIDTH = 160  # characters of a line of JSON
 MOST_VALUES = 100_000  # in a file that people write
 
 
@@ -81,6 +82,20 @@ def require_writable(folder: Path) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Write plain data as indented JSON, atomically; NaN and infinity become null."""
     write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")
+
+
+def json_text(value: Any, indent: int = 0) -> str:
+    """Format plain data as JSON, with every mapping and list on one line that fits there."""
+    line = json.dumps(value, ensure_ascii=False)
+    if indent + len(line) <= WIDTH or not isinstance(value, dict | list):
+        return line
+    margin = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [f"{margin}{json.dumps(k)}: {json_text(v, indent + 1)}" for k, v in value.items()]
+    else:
+        items = [margin + json_text(item, indent + 1) for item in value]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([opening, ",\n".join(items), margin[1:] + closing])
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:

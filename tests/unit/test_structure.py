@@ -258,7 +258,6 @@ LOOKED_UP = (
     "benchmarks/results/",
     "docs/methods.md",
     "docs/datasets.md",
-    "docs/league/",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
-from clipnoise.files import write_atomically, write_json
+from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies.collect import collect
@@ -179,7 +179,8 @@ def publish(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.csv", publication.to_csv(shown))
     write_atomically(out / f"{name}.parquet", table)
-    write_json(out / "croissant.json", publication.croissant(plan, name, table))
+    described = json_text(publication.croissant(plan, name, table))
+    write_atomically(out / "croissant.json", described + "\n")
     write_atomically(out / "index.html", build_page(plan, rows, template, links))
     print(f"{out}: index.html, {', '.join(links)}")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, to_plain
-from clipnoise.files import read_yaml, write_atomically, write_json
+from clipnoise.files import json_text, read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
@@ -288,8 +288,8 @@ def schema(out: Annotated[Path, "Folder for the schemas."]) -> None:
 
     An editor that supports JSON Schema completes and checks the YAML files with them.
     """
-    from clipnoise.studies.schema import schema_text, schemas
+    from clipnoise.studies.schema import schemas
 
     for name, values in schemas().items():
-        write_atomically(out / name, schema_text(values) + "\n")
+        write_atomically(out / name, json_text(values) + "\n")
         print(out / name)

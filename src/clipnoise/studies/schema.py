@@ -8,7 +8,6 @@ many editors know no `unevaluatedProperties`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +27,6 @@ from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-WIDTH = 160
 TEXT = {"type": "string"}
 STUDY_ONLY = ("label", "tune", "overrides")
 
@@ -48,20 +46,6 @@ def schemas() -> dict[str, Schema]:
         "scale.schema.json": _file("A scale file", _own(ScaleFile), _definitions(ScaleFile)),
         "run.schema.json": _run(),
     }
-
-
-def schema_text(value: Any, indent: int = 0) -> str:
-    """Format a schema as JSON, with every mapping and list on one line that fits there."""
-    line = json.dumps(value, ensure_ascii=False)
-    if indent + len(line) <= WIDTH or not isinstance(value, dict | list):
-        return line
-    margin = " " * (indent + 1)
-    if isinstance(value, dict):
-        items = [f"{margin}{json.dumps(k)}: {schema_text(v, indent + 1)}" for k, v in value.items()]
-    else:
-        items = [margin + schema_text(item, indent + 1) for item in value]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return "\n".join([opening, ",\n".join(items), margin[1:] + closing])
 
 
 def _file(title: str, root: Schema, definitions: Schema) -> Schema:
