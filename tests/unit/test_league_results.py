@@ -138,3 +138,10 @@ def test_every_reported_run_is_counted_and_none_diverged() -> None:
     reported = len(runs().drop_duplicates("hash"))
     assert f"- {reported:,} reported runs" in PAGE
     assert set(runs()["status"]) == {"completed"}, "the page says that no run diverged"
+
+
+@pytest.mark.parametrize("page", sorted(LATEST.parent.glob("*/index.html")))
+def test_files_beside_a_published_page_are_there(page: Path) -> None:
+    named = re.findall(r'<a href="(league[^"]*)"', page.read_text(encoding="utf-8"))
+    assert len(named) == 2
+    assert [name for name in named if not (page.parent / name).is_file()] == []
