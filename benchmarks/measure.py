@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 from networks import Case
-from ways import NON_PRIVATE, WAYS, Way
+from ways import NON_PRIVATE, STEPS, WAYS, Way
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MEGABYTE = 2**20
 SMALLEST_MB = 1.0  # below this a peak is a few pages, and its ratio says nothing
+SHORTEST = 0.05  # seconds that a repetition lasts at least: a short call is made several times
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,14 @@ def measure(
         else:
             running[way] = run
     peaks = {way: peak(run, device) for way, run in running.items()}
+    most = max(1, (STEPS - 3) // repetitions)  # three calls have been made by then
+    calls = {
+        way: min(most, math.ceil(SHORTEST / timed(run, device))) for way, run in running.items()
+    }
     seconds: dict[Way, list[float]] = {way: [] for way in running}
     for _ in range(repetitions):
         for way, run in running.items():
-            seconds[way].append(timed(run, device))
+            seconds[way].append(timed(run, device, calls[way]))
     medians = {way: statistics.median(times) for way, times in seconds.items()}
     rows = []
     for way in ways:
@@ -117,13 +122,14 @@ def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
     return float((sums[way] - expected).abs().max() / expected.abs().max())
 
 
-def timed(run: Callable[[], Tensor], device: str) -> float:
-    """Return the seconds of one call, including work that is queued on the device."""
+def timed(run: Callable[[], Tensor], device: str, calls: int = 1) -> float:
+    """Return the seconds of one of several calls, including work that is queued on the device."""
     _synchronise(device)
     start = time.perf_counter()
-    run()
+    for _ in range(calls):
+        run()
     _synchronise(device)
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / calls
 
 
 def peak(run: Callable[[], Tensor], device: str) -> float:

@@ -32,12 +32,15 @@ class Case:
         signature: shape and task of the data.
         options: options of the model.
         goal: the entry of `page.GOALS` that applies to its kind of layers.
+        mechanisms: whether mechanisms and correlated noise are measured, too. Dense noise takes
+            memory for every step, so only small networks have it.
     """
 
     model: str
     signature: Signature
     options: dict[str, Any] = field(default_factory=dict)
     goal: str = "convolutions and transformers"
+    mechanisms: bool = False
 
     def build(self, dropout: float = 0.0) -> nn.Module:
         """Return the network, with no in-place ReLU: hooks of Opacus do not work with those.
@@ -84,8 +87,8 @@ CASES: dict[str, Case] = {
     "logistic 10,000×500": Case(
         "logistic", Signature("features", (10_000,), 500), goal="logistic regression"
     ),
-    "logistic, digits": Case("logistic", DIGITS, goal="no goal"),
-    "cnn-small": Case("cnn-small", GREY),
+    "logistic, digits": Case("logistic", DIGITS, goal="no goal", mechanisms=True),
+    "cnn-small": Case("cnn-small", GREY, mechanisms=True),
     "cnn-small, digits": Case("cnn-small", DIGITS, goal="no goal"),
     "cnn-5": Case("cnn-5", GREY),
     "cnn-5-averaged": Case("cnn-5-averaged", COLOUR),
@@ -96,7 +99,7 @@ CASES: dict[str, Case] = {
     "lstm": Case("lstm", TEXT, {"dropout": 0.0}, goal="no goal"),
     "vit, 6 layers of 192": Case("vit", COLOUR, {"width": 192, "layers": 6, "heads": 3}),
     "bert-base, 4 of 128, all trained": Case("bert-base", TEXT, {**SMALL_BERT, "train": "all"}),
-    "bert-base, 4 of 128, last block": Case("bert-base", TEXT, SMALL_BERT),
+    "bert-base, 4 of 128, last block": Case("bert-base", TEXT, SMALL_BERT, mechanisms=True),
     "roberta-base, 4 of 128": Case("roberta-base", TEXT, SMALL_BERT),
     "tiny-bert, masked tokens": Case(
         "tiny-bert",

@@ -20,16 +20,17 @@ METHODS = """\
 Each number is the median time of one call that forms the step's sum of gradients, relative to the
 non-private gradient of the same batch: forward and backward pass, clipping and summing, but no
 noise and no update. A whole step adds both: dp-sgd relative to SGD. All ways take turns within one
-process. Memory is the peak of one call above what was allocated before it. “—” marks a way that
-does not support the network; speed.csv gives the reason, and the difference of each clipped sum
-from that of vmap. Two iterates take two forward and two backward passes. Bold marks a missed goal.
+process, and a call of a few milliseconds is timed as the mean of several in a row. Memory is the
+peak of one call above what was allocated before it. “—” marks a way that does not support the
+network; speed.csv gives the reason, and the difference of each clipped sum from that of vmap. Two
+iterates take two forward and two backward passes. Bold marks a missed goal.
 """
 
 MECHANISM_NOTE = f"""\
-Of the factored engine. A clipped sum, or the sum of clipped losses, is relative to the plain sum; a
-whole step with correlated noise ({STEPS} steps) is relative to one with independent noise.
-Gradients at a released point cost what they do at the iterate, and K views of an example what
-micro-batches of K examples do.
+Of the factored engine, on three networks. A clipped sum, or the sum of clipped losses, is relative
+to the plain sum; a whole step with correlated noise ({STEPS} steps) is relative to one with
+independent noise. Gradients at a released point cost what they do at the iterate, and K views of an
+example what micro-batches of K examples do.
 """
 
 GOALS = {
@@ -70,7 +71,8 @@ def goals(table: pd.DataFrame) -> str:
     lines = ["| network | query | goal | result | fastest mode of Opacus | memory (goal 1.3) |"]
     lines += ["|---|---|---:|---:|---:|---:|"]
     for network, rows in table.groupby("network", sort=False):
-        ours = rows[rows["engine"] == "factored"].set_index("query").drop([*MECHANISMS, *NOISE])
+        ours = rows[rows["engine"] == "factored"].set_index("query")
+        ours = ours[~ours.index.isin([*MECHANISMS, *NOISE])].dropna(subset="seconds")
         opacus = rows[rows["engine"].str.startswith("Opacus")].groupby("query")["time_ratio"].min()
         for query, row in ours.iterrows():
             goal = GOALS.get(CASES[str(network)].goal, {}).get(str(query))
@@ -98,7 +100,9 @@ def mechanisms(table: pd.DataFrame) -> str:
     """Return a table of the factored engine's time, relative to hard clipping or plain noise."""
     short = {query: query.removeprefix(f"{WHOLE_STEP}, ") for query in (*MECHANISMS, *NOISE)}
     lines = [f"| network | {' | '.join(short.values())} |", f"|---|{'---:|' * len(short)}"]
-    for network, rows in table[table["engine"] == "factored"].groupby("network", sort=False):
+    networks = table.loc[table["query"].isin(short), "network"]
+    ours = table[(table["engine"] == "factored") & table["network"].isin(networks)]
+    for network, rows in ours.groupby("network", sort=False):
         seconds = rows.set_index("query")["seconds"]
         base = {query: "plain" if query in MECHANISMS else WHOLE_STEP for query in short}
         cells = [_ratio(seconds[query] / seconds[base[query]], None) for query in short]

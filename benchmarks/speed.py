@@ -18,7 +18,7 @@ import torch
 from measure import Measurement, as_mappings, measure, quiet
 from networks import CASES, SERIES
 from page import write_page
-from ways import PLAIN
+from ways import PLAIN, WAYS, WITHOUT_MECHANISMS
 
 from clipnoise.run.memory import keep_freed_memory
 from clipnoise.run.setup import exact_arithmetic, named_device
@@ -42,7 +42,8 @@ def main() -> int:
     with quiet():
         for name in filter(chosen, CASES):
             print(name, file=sys.stderr, flush=True)
-            networks += repeat(name, CASES[name], batch=arguments.batch)
+            ways = WAYS if CASES[name].mechanisms else WITHOUT_MECHANISMS
+            networks += repeat(name, CASES[name], batch=arguments.batch, ways=ways)
         for name in filter(chosen, SERIES):
             print(f"{name}, by {SERIES[name].over}", file=sys.stderr, flush=True)
             series += [

@@ -32,7 +32,7 @@ MECHANISMS = {
     "losses": Clipping(CLIP_NORM, of="losses"),
 }
 WHOLE_STEP = "whole step"
-STEPS = 256  # of correlated noise; a measurement takes fewer
+STEPS = 256  # of correlated noise; a measurement takes no more
 INDEPENDENT = NoiseCorrelation()
 NOISE = {
     f"{WHOLE_STEP}, {noise.kind} noise": noise
@@ -261,3 +261,4 @@ WAYS = (
     Way("Opacus ghost", WHOLE_STEP, partial(opacus_ghost, whole=True)),
 )
 PLAIN = tuple(way for way in WAYS if way.query == "plain")
+WITHOUT_MECHANISMS = tuple(way for way in WAYS if way.query not in (*MECHANISMS, *NOISE))
