@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from recorded_runs import record, rows, spec
@@ -48,6 +49,23 @@ def test_sync_shows_what_the_files_say(results: Path) -> None:
         "metrics.csv",
         "run.log",
     }
+
+
+def test_a_finished_run_is_logged_in_two_calls(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking.client import MlflowClient
+
+    calls, log = [], MlflowClient.log_batch
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(sorted(name for name, value in kwargs.items() if value))
+        return log(*args, **kwargs)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    record(results, spec())
+    sync(results)
+    assert calls == [["metrics", "params", "synchronous"], ["synchronous", "tags"]]
 
 
 def test_sync_skips_what_is_shown_and_replaces_what_changed(results: Path) -> None:

@@ -6,6 +6,7 @@ rule track:
         f"{COLLECTED}/{{study}}/tracked.json",
     log:
         f"{RESULTS}/logs/track/{{study}}.log",
+    priority: 1  # tables and figures can be made beside it, by other cores
     conda:
         LOCK
     params:

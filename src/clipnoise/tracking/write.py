@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -30,8 +31,7 @@ from clipnoise.tracking.view import UNPLANNED, Membership, View, finished_view
 T = TypeVar("T")
 Change = Literal["added", "replaced", "retagged", "unchanged", "busy"]
 
-METRICS_PER_CALL = 1000
-PARAMS_PER_CALL = 100
+METRICS_PER_CALL, PARAMS_PER_CALL = 900, 100  # MLflow takes a thousand of all kinds in a call
 
 
 class RunWriter:
@@ -46,6 +46,7 @@ class RunWriter:
         self._client = client
         self._experiment_id = experiment_id
         self._run_id = self._name = ""
+        self._tags: Mapping[str, str] = {}
         self._rows = 0  # evaluations that the store shows
 
     def write(self, view: View) -> None:
@@ -56,16 +57,18 @@ class RunWriter:
         """
         # A run that resumed from a checkpoint has logged only part of what its files hold.
         rewrite = bool(view.digest) and self._rows != len(view.rows)
-        if not self._run_id or rewrite:
+        create = not self._run_id or rewrite
+        if create:
             self._create(view)
         new = [point for row in view.rows[self._rows :] for point in row]
-        self._log_points([*new, *view.finals])
+        self._log([*new, *view.finals], list(view.params.items()) if create else [])
         self._rows = len(view.rows)
         if view.status == "RUNNING":
             return
         for path in view.artefacts:
             self._client.log_artifact(self._run_id, str(path))
-        set_tags(self._client, self._run_id, view.tags)
+        if view.tags != self._tags:
+            set_tags(self._client, self._run_id, view.tags)
         if view.name != self._name:  # what a run is called may follow from its result
             self._client.update_run(self._run_id, name=view.name)
         self._client.set_terminated(self._run_id, view.status, view.finished)
@@ -73,9 +76,7 @@ class RunWriter:
             set_tags(self._client, self._run_id, {"digest": view.digest})
 
     def _create(self, view: View) -> None:
-        """Delete what the store shows of the spec, and create its run without any evaluation."""
-        from mlflow.entities import Param
-
+        """Delete what the store shows of the spec, and create its run with nothing logged."""
         client = self._client
         for run in active_runs(client, known_experiments(client), view.tags["hash"]):
             client.delete_run(run.info.run_id)
@@ -83,16 +84,15 @@ class RunWriter:
             self._experiment_id, start_time=view.started, tags=view.tags, run_name=view.name
         )
         self._run_id, self._name, self._rows = str(created.info.run_id), view.name, 0
-        for chunk in _chunks(list(view.params.items()), PARAMS_PER_CALL):
-            params = [Param(*item) for item in chunk]
-            client.log_batch(self._run_id, params=params, synchronous=True)
+        self._tags = view.tags
 
-    def _log_points(self, points: Sequence[tuple[Any, ...]]) -> None:
-        from mlflow.entities import Metric
+    def _log(self, points: Sequence[tuple[Any, ...]], params: Sequence[tuple[str, str]]) -> None:
+        from mlflow.entities import Metric, Param
 
-        for chunk in _chunks(points, METRICS_PER_CALL):
-            metrics = [Metric(*point) for point in chunk]
-            self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
+        of_calls = (_chunks(points, METRICS_PER_CALL), _chunks(params, PARAMS_PER_CALL))
+        for some, others in zip_longest(*of_calls, fillvalue=()):
+            metrics, values = [Metric(*point) for point in some], [Param(*item) for item in others]
+            self._client.log_batch(self._run_id, metrics=metrics, params=values, synchronous=True)
 
 
 def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = None) -> list[Any]:
