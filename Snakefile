@@ -7,7 +7,7 @@ from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.studies.check import outlook
+from clipnoise.studies.check import outlooks
 from clipnoise.studies.cluster import check_paths, choose_status_command
 from clipnoise.studies.plan import RUN, Plan
 
@@ -85,9 +85,8 @@ onstart:
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )
-    for study in plan.read:
-        time = outlook(study, Path(RESULTS), workflow.cores or 1)
-        logger.info(f"{study.experiment}: {time}", extra={"kinds": kinds})
+    for line in outlooks(plan.read, Path(RESULTS), workflow.cores or 1):
+        logger.info(line, extra={"kinds": kinds})
     or_exit(lambda: shell("{plan.open_store}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,20 @@ def test_the_time_that_the_author_measured_is_shared_by_the_cores(tmp_path: Path
     study = load_study(write(tmp_path, core_minutes=30))
     words = "4 of 4 runs to train, about 10 min on 3 cores, as its author measured"
     assert outlook(study, tmp_path / "results", cores=3) == words
+
+
+def test_studies_whose_time_is_unknown_share_a_line(tmp_path: Path) -> None:
+    from clipnoise.studies.check import outlooks
+    from clipnoise.studies.study import load_study
+
+    known = load_study(write(tmp_path / "known", core_minutes=30))
+    unknown = load_study(write(tmp_path / "unknown"))
+    first, second = (replace(unknown, name=name) for name in ("first", "second"))
+    time = "mine: 4 of 4 runs to train, about 30 min on one core, as its author measured"
+    one = "first: 4 of 4 runs to train, time unknown until runs have ended"
+    assert list(outlooks([known, first], tmp_path)) == [time, one]
+    several = "first and 1 more: time unknown until runs have ended"
+    assert list(outlooks([first, known, second], tmp_path)) == [time, several]
 
 
 @pytest.mark.parametrize(

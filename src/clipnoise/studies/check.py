@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from clipnoise.studies.plan import Plan
@@ -13,6 +13,7 @@ from clipnoise.studies.study import Study, published_tables
 # "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
 # above it weak or no formal protection.
 PROTECTS = 10.0
+UNKNOWN = "time unknown until runs have ended"
 
 
 def jobs(plan: Plan, study: Study) -> Counter[str]:
@@ -49,10 +50,28 @@ def outlook(study: Study, results: Path, cores: int = 1) -> str:
     if left is None and study.core_minutes is not None:
         left, source = 60 * study.core_minutes * (1 - done / total), "as its author measured"
     where = "one core" if cores == 1 else f"{cores} cores"
-    time = "time unknown until runs have ended"
+    time = UNKNOWN
     if left is not None:
         time = f"about {span(left / cores)} on {where}, {source}"
     return f"{total - done} of {total} runs to train, {time}"
+
+
+def outlooks(studies: Iterable[Study], results: Path, cores: int = 1) -> Iterator[str]:
+    """Yield the outlook of each study, in one line for all whose time is unknown.
+
+    Args:
+        studies: the studies.
+        results: the results folder.
+        cores: how many runs train at a time.
+    """
+    said = {study.experiment: outlook(study, results, cores) for study in studies}
+    unknown = [name for name, text in said.items() if text.endswith(UNKNOWN)]
+    several = len(unknown) > 1
+    for name, text in said.items():
+        if not several or name not in unknown:
+            yield f"{name}: {text}"
+    if several:
+        yield f"{unknown[0]} and {len(unknown) - 1} more: {UNKNOWN}"
 
 
 def remarks(study: Study) -> Iterator[str]:
