@@ -138,16 +138,6 @@ def test_the_longest_runs_are_started_first(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("mode", "waits"), [("live", True), ("after", True), ("sync", False)])
-def test_jobs_wait_for_the_mlflow_store_only_where_runs_log_to_it(
-    tmp_path: Path, mode: str, *, waits: bool
-) -> None:
-    values = {"studies": [str(study(tmp_path))], "tracking": mode}
-    command = Plan.from_values(values, tmp_path / "studies").open_store
-    assert command.startswith("clipnoise mlflow-init ")
-    assert command.endswith(" &") != waits
-
-
 def test_jobs_are_called_by_the_words_of_the_study(tmp_path: Path) -> None:
     tune = {"grid": {"clip_norm": [1, 2]}, "seeds": [7]}
     path = study(

@@ -353,16 +353,12 @@ class Plan:
 
     @property
     def open_store(self) -> str:
-        """The command that prepares the MLflow store for the runs of this plan, for a shell.
-
-        Runs that are logged while they train wait for it. Otherwise it ends beside the first jobs.
-        """
+        """The command that prepares the MLflow store for the runs of this plan, for a shell."""
         studies = [str(self.study(name).path) for name in self.configured]
         words = ["clipnoise", "mlflow-init", *studies, "--results", self.config.results]
         scale = [] if self.scale is None else ["--scale", str(self.scale)]
         words += [*scale, "--tracking", self.config.tracking, self.secure_option]
-        waits = self.config.tracking in ("live", "after")
-        return shlex.join(word for word in words if word) + ("" if waits else " &")
+        return shlex.join(word for word in words if word)
 
     @property
     def collected(self) -> str:
