@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MEGABYTE = 2**20
 SMALLEST_MB = 1.0  # below this a peak is a few pages, and its ratio says nothing
-SHORTEST = 0.05  # seconds that a repetition lasts at least: a short call is made several times
+SHORTEST = 0.05  # seconds; shorter calls are repeated until they take as long, or noise runs out
 
 
 @dataclass(frozen=True)
