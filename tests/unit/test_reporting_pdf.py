@@ -271,6 +271,12 @@ def test_the_same_input_gives_the_same_pdf(full, tmp_path):
     assert make(tmp_path, quickstart()).read_bytes() == full.read_bytes()
 
 
+def test_tags_for_screen_readers_are_there_and_compressed(full):
+    catalogue = PdfReader(full).root_object
+    assert catalogue["/StructTreeRoot"]["/K"], "headings and cells are tagged"
+    assert b"/StructElem" not in full.read_bytes(), "tags stand in compressed objects"
+
+
 def test_commands_refuse_what_is_not_there_by_name(tmp_path, capsys):
     path, runs, curves = map(str, write_study(tmp_path, quickstart()))
     out = str(tmp_path / "x")

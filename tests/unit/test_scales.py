@@ -220,7 +220,7 @@ def test_a_bundle_keeps_every_page_and_lists_every_artefact(marked: Path) -> Non
 
 def test_a_bundle_of_something_else_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_text("no PDF")
-    with pytest.raises(UserError, match=r"a\.pdf: not a report of this suite"):
+    with pytest.raises(UserError, match=r"a\.pdf: not a PDF"):
         pages(tmp_path / "a.pdf")
 
 
