@@ -93,7 +93,20 @@ def test_the_table_is_sorted_and_filtered(page: Any) -> None:
 
 def test_differences_have_minus_signs_and_dp_sgd_has_none_to_itself(page: Any) -> None:
     shown = dict(zip(_column(page, 1), _column(page, 7), strict=True))
-    assert shown == {"sgd": "", "dp-sgd": "", "dp-sgdm": "5.2", "dp-adam": "−10.0"}
+    assert shown == {"sgd": "", "dp-sgd": "", "dp-sgdm": "5.20", "dp-adam": "−10.00"}
+
+
+def test_a_column_without_a_value_is_left_out_and_a_missing_number_is_an_empty_cell(
+    page: Any,
+) -> None:
+    heads = page.execute_script(
+        "return [...document.querySelectorAll('.dt-scroll-head thead input')]"
+        ".map(box => box.placeholder)"
+    )
+    cells = {text for column in range(len(heads)) for text in _column(page, column)}
+    assert "σ" in heads
+    assert "ε with tuning" not in heads
+    assert not cells & {"None", "NaN", "null"}
 
 
 def test_a_filter_is_as_wide_as_the_name_in_it(page: Any) -> None:

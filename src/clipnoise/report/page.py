@@ -11,10 +11,12 @@ from typing import Any
 import altair as alt
 import pandas as pd
 import vl_convert
+from itables import JavascriptFunction
 from itables import options as itables_options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 from jinja2 import Environment
 
+from clipnoise.report import formats
 from clipnoise.report.costs import NOT_AUDITED, baseline_of, cost_ratio
 from clipnoise.report.figures.canvas import series
 from clipnoise.report.figures.styles import style
@@ -35,6 +37,7 @@ from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
 
 HEIGHT = 18  # pixels per method
+DIGITS = {"σ": 3, "δ": None}  # of a number in the table, where not two
 
 
 def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[str, str]) -> str:
@@ -50,6 +53,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         The same text for the same runs.
     """
     rows = settings(study, runs)
+    table = rows.drop(columns="_method", errors="ignore").dropna(axis=1, how="all")
     charts = [
         {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
         for title, caption, drawn in _charts(study, runs, rows)
@@ -69,8 +73,8 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
             }
             for one in (build_overview(i, runs) for i in study.report if i.kind == OVERVIEW)
         ],
-        columns=_columns(rows),
-        table=_table(rows),
+        columns=list(table),
+        table=_table(table),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
         chart_code=vl_convert.javascript_bundle(),  # type: ignore[call-arg]  # a default is left out
         links=links,
@@ -164,27 +168,29 @@ def _compared(runs: pd.DataFrame, method: str, label: str, metric: Metric) -> di
 
 def _hyperparameters(runs: pd.DataFrame) -> str:
     found = json.loads(runs["hyperparameters"].iloc[0] or "{}")
-    shown = {name: value for name, value in found.items() if name != "id" and value is not None}
-    return ", ".join(f"{name} {json.dumps(value)}" for name, value in shown.items())
+    given = {name: value for name, value in found.items() if name != "id" and value is not None}
+    return ", ".join(f"{name} {formats.shown(value)}" for name, value in given.items())
 
 
 def _rounded(value: float, digits: int) -> float | None:
     return round(float(value), digits) if math.isfinite(value) else None
 
 
-def _columns(rows: pd.DataFrame) -> list[str]:
-    return [name for name in rows.columns if not name.startswith("_")]
-
-
 def _table(rows: pd.DataFrame) -> str:
-    """Return the table; of a number it holds what is shown and, behind it, what is sorted by."""
-    table = to_html_datatable(
-        rows[_columns(rows)],
+    """Return the table; of a number it holds the value, which the browser rounds to show it."""
+    return to_html_datatable(
+        rows,
         connected=False,
         table_id="results",
         display_logo_when_loading=False,
         showIndex=False,
         column_filters="header",
+        format_floats_in_python=False,
+        columnDefs=[
+            {"targets": column, "render": _number(DIGITS.get(str(name), 2))}
+            for column, name in enumerate(rows)
+            if rows[name].dtype.kind == "f"
+        ],
         scrollX=True,
         maxBytes=0,
         lengthMenu=[25, 100, -1],
@@ -192,7 +198,15 @@ def _table(rows: pd.DataFrame) -> str:
         classes="display compact nowrap",
         style="width:100%",
     )
-    return table.replace(r"[\"NaN\", ", r"[\"\", ").replace(r"[\"-", r"[\"−")
+
+
+def _number(digits: int | None) -> JavascriptFunction:
+    """Return what shows a number, with this many decimals or with those that it has."""
+    text = "String(value)" if digits is None else f"value.toFixed({digits})"
+    return JavascriptFunction(
+        "function (value, type) { return type === 'sort' || type === 'type' ? value "
+        f": Number.isFinite(value) ? {text}.replace('-', '−') : ''; }}"
+    )
 
 
 def _origin(runs: pd.DataFrame) -> str:
@@ -281,7 +295,7 @@ def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     ]
     if not points:
         return []
-    base = alt.Chart(pd.DataFrame(points))
+    base = alt.Chart(pd.DataFrame(points).drop(columns="_method"))
     order = list(dict.fromkeys(str(point["method"]) for point in points))
     y = alt.Y("method:N", sort=order, title=None)
     x = alt.X("value:Q", title=f"Change in {metric.change}")
@@ -330,7 +344,7 @@ def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -ma
     low = max(least, min(0, *(point["low"] for point in points)))
     high = max(0, *(point["high"] for point in points))
     scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
-    base = alt.Chart(pd.DataFrame(points))
+    base = alt.Chart(pd.DataFrame(points).drop(columns="_method"))
     best = alt.EncodingSortField("value", op="max", order="descending")
     y = alt.Y("method:N", sort=best, title=None)
     numbers = ("value", "low", "high", "tasks")
