@@ -11,6 +11,9 @@ from reporting_data import quickstart, run_row, write_study
 
 from clipnoise.cli import main
 from clipnoise.report import publication
+from clipnoise.report.page import settings
+from clipnoise.report.records import read_runs
+from clipnoise.studies.study import load_study
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +61,25 @@ def test_a_reader_of_the_description_finds_the_same_rows(
     assert [record["runs/value"] for record in records][:50] == table["value"].tolist()[:50]
     assert len(records) == len(table)
     assert not dataset.metadata.ctx.issues.errors
+
+
+def test_a_method_has_one_row_for_each_option_of_a_task(tmp_path: Path) -> None:
+    """Two rows that read alike would be two answers to one question."""
+    options = {"tuned": {"suffix": "", "title": "tuned"}, "half": {"title": "half the rate"}}
+    panel = {"title": "Digits", "datasets": ["digits"], "models": ["logistic"]}
+    content = {
+        "title": "Two options",
+        "defaults": {"seeds": [1, 2], "methods": ["dp-sgd", "dp-adam"], "epsilons": [1]},
+        "panels": {"digits": {**panel, "axes": {"part": options}}},
+        "report": [],
+    }
+    rows = [
+        run_row(panel=name, method=method, budget="eps=1", seed=seed)
+        for name in ("digits", "digits-half")
+        for method in ("dp-sgd", "dp-adam")
+        for seed in (1, 2)
+    ]
+    study, runs, _ = write_study(tmp_path, rows, content)
+    shown = settings(load_study(study), read_runs(runs))
+    assert set(shown["Task"]) == {"Digits, tuned", "Digits, half the rate"}
+    assert not shown.duplicated(["Task", "Method", "ε"]).any()

@@ -29,6 +29,25 @@ def test_panels_that_are_shown_together_are_one_item_with_their_titles() -> None
     assert study.report[0].titles == ("SNLI", "SST-2")
 
 
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(STUDIES.rglob("*.yaml")) if path.stem != "shared"],
+    ids=lambda path: path.stem,
+)
+def test_titles_tell_the_panels_of_a_study_apart(path: Path) -> None:
+    study = load_study(path)
+    assert study.titles.keys() == study.panels.keys()
+    assert len(set(study.titles.values())) == len(study.panels)
+
+
+def test_a_title_names_the_options_and_the_panel_only_where_two_share_a_title() -> None:
+    titles = load_study(STUDIES / "league.yaml").titles
+    assert titles["digits"] == "Digits, logistic regression, tuned"
+    assert titles["digits-half-rate"] == "Digits, logistic regression, half the learning rate"
+    shared = load_study(STUDIES / "dp-adambc" / "fig1.yaml").titles
+    assert all(title == f"SNLI ({panel})" for panel, title in shared.items() if "SNLI" in title)
+
+
 def test_a_run_of_two_panels_is_shown_once() -> None:
     item = ReportItem(kind="table", panel="a", beside=("b",))
     rows = pd.DataFrame({"panel": ["a", "b", "b", "c"], "hash": ["x", "x", "y", "z"]})

@@ -95,7 +95,6 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Plain columns as the page's table shows them; numbers stay numbers, rounded.
     """
-    titles = panel_titles(study)
     rows: list[dict[str, Any]] = []
     for panel, here in runs.groupby("panel", sort=False):
         table = build_table(here, str(panel))
@@ -105,7 +104,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
             same = at[(at["method"] == row.method) & (at["label"] == row.label)]
             rows.append(
                 {
-                    "Task": titles.get(str(panel), str(panel)),
+                    "Task": study.titles.get(str(panel), str(panel)),
                     "Method": row.label,
                     "ε": budget(text).removeprefix("ε = ") if row.private else "none",
                     **_measured(cell, table.metric),
@@ -122,15 +121,6 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
-
-
-def panel_titles(study: Study) -> dict[str, str]:
-    """Return what the report calls each panel."""
-    return {
-        panel: title
-        for item in study.report
-        for panel, title in zip(item.panels, item.titles, strict=False)
-    }
 
 
 def _measured(cell: Cell, metric: Metric) -> dict[str, Any]:

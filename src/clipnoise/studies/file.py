@@ -397,6 +397,11 @@ class NamedPanel:
     titles: Mapping[str, str]
     panel: Panel
 
+    @property
+    def title(self) -> str:
+        """What tells the panel apart from all others in words: its title and those of options."""
+        return ", ".join(self.titles.values())
+
 
 def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[NamedPanel]:
     """Return every panel of a study, those of one family in the order of their axes.

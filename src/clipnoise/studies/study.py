@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from clipnoise.run.spec import RunSpec
 from clipnoise.studies.claims import PlacedClaim, place_claims
 from clipnoise.studies.file import (
     SHARED_FILE,
+    NamedPanel,
     Panel,
     ReportItem,
     SharedFile,
@@ -44,6 +46,7 @@ class Study:
         description: what it asks, with the notes of its folder; paragraphs are set apart by empty
             lines.
         panels: the grids by name.
+        titles: what tells each panel apart in words, by its name.
         report: what the report shows, in order.
         claims: what the paper says of these results, and which of them it means.
         scale: how much smaller it is made.
@@ -58,6 +61,7 @@ class Study:
     title: str
     description: str
     panels: Mapping[str, Panel]
+    titles: Mapping[str, str]
     report: tuple[ReportItem, ...]
     claims: tuple[PlacedClaim, ...]
     scale: Scale
@@ -145,6 +149,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         title=file.title,
         description="\n\n".join([file.description, *(beside.notes[name] for name in file.notes)]),
         panels={one.name: one.panel for one in panels},
+        titles=_titles(panels),
         report=expand_report(file.report, panels, path),
         claims=place_claims(file.claims, panels, path),
         scale=rules,
@@ -152,6 +157,15 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         sources=tuple(one for one in (shared, *besides) if one != path and one.is_file()),
         core_minutes=file.core_minutes if at == PAPER else None,
     )
+
+
+def _titles(panels: Sequence[NamedPanel]) -> dict[str, str]:
+    """Return the title of each panel, with its name where another has the same title."""
+    counts = Counter(one.title for one in panels)
+    return {
+        one.name: one.title if counts[one.title] == 1 else f"{one.title} ({one.name})"
+        for one in panels
+    }
 
 
 def _shared_file(path: Path) -> SharedFile:
