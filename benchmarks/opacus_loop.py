@@ -73,6 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--panels", nargs="+", help="all panels without a suffix by default")
     parser.add_argument("--epsilon", type=float, default=3)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=1000, help="seed of the plain loop")
     parser.add_argument("--times", action="store_true", help="of steps, instead of accuracies")
     parser.add_argument("--repetitions", type=int, default=20, help="turns of ten steps, for times")
     given = parser.parse_args(words)
@@ -92,7 +93,7 @@ def main(words: Sequence[str] | None = None) -> None:
             and run.spec.privacy
             and run.spec.privacy.epsilon == given.epsilon
         ]
-        lines.append(compared(panel, chosen[: given.seeds]))
+        lines.append(compared(panel, chosen[: given.seeds], given.first))
         print(lines[-1], flush=True)
     PAGE.write_text("\n".join([*introduction(given.epsilon, given.seeds), *lines, ""]))
 
@@ -109,7 +110,7 @@ def introduction(epsilon: float, seeds: int) -> list[str]:
     ]
 
 
-def compared(panel: str, specs: Sequence[RunSpec]) -> str:
+def compared(panel: str, specs: Sequence[RunSpec], first: int) -> str:
     """Return the line of a panel: accuracies of the finished runs, and of as many by Opacus."""
     summaries = [
         pd.read_json(run_folder(RESULTS, spec) / "summary.json", typ="series") for spec in specs
@@ -117,7 +118,7 @@ def compared(panel: str, specs: Sequence[RunSpec]) -> str:
     made = read_spec(run_folder(RESULTS, specs[0]) / "spec.yaml")
     sigma = summaries[0]["privacy"]["noise_multiplier"]
     here = [100 * summary["final"]["test_accuracy"] for summary in summaries]
-    theirs = [100 * trained(made, sigma, 1000 + seed) for seed in range(len(specs))]
+    theirs = [100 * trained(made, sigma, first + seed) for seed in range(len(specs))]
     interval = stats.ttest_ind(theirs, here, equal_var=False).confidence_interval(0.95)
     middle = np.mean(theirs) - np.mean(here)
     method = made.method
