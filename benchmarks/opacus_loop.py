@@ -1,6 +1,7 @@
 """Train DP-SGD by a plain loop with Opacus, on tasks of the league, and compare the accuracies.
 
     python benchmarks/opacus_loop.py [--panels digits adult …] [--epsilon 3] [--seeds 10]
+        [--first 1000]
 
 It reads the learning rate, the clip norm and σ of `dp-sgd` from the finished runs of the study
 `league-lite` or `league` in `results`, and loads the same splits. Everything else is Opacus: the
@@ -73,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--panels", nargs="+", help="all panels without a suffix by default")
     parser.add_argument("--epsilon", type=float, default=3)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=1000, help="seed of the plain loop")
+    parser.add_argument("--first", type=int, default=1000, help="first seed of the plain loop")
     parser.add_argument("--times", action="store_true", help="of steps, instead of accuracies")
     parser.add_argument("--repetitions", type=int, default=20, help="turns of ten steps, for times")
     given = parser.parse_args(words)

@@ -129,7 +129,7 @@ def bundle(
         included.
 
     Raises:
-        UserError: a PDF is missing or not a PDF.
+        UserError: a file is missing or not a PDF.
     """
     files = {name: f"{number}.pdf" for number, name in enumerate(artefacts)}
     fidelity = fidelity_files(published, artefacts)
