@@ -121,8 +121,7 @@ def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
 ) -> None:
     from clipnoise.audit.judge.worker import Worker
 
-    monkeypatch.setattr("clipnoise.audit.judge.worker.TURNS", 1)
-    monkeypatch.setattr("clipnoise.audit.judge.worker.TIMED", 5)
+    monkeypatch.setattr("clipnoise.audit.judge.worker.TIMED", 15)
     worker, local = Worker(), {"local_epochs": 2, "local_batch_size": 4}
     for name, options, than, unit in (
         ("dp-adam", {}, "dp-sgd", "example"),

@@ -62,6 +62,40 @@ def test_a_second_run_has_nothing_to_do(miniature: Path) -> None:
     assert planned(snakemake(miniature, "-n")) == {}
 
 
+SEARCH = {
+    "title": "A search",
+    "defaults": {"datasets": ["digits"], "models": ["logistic"], "seeds": [1]},
+    "panels": {
+        "tuned": {
+            "epsilons": [1],
+            "training": {"expected_batch_size": 50, "steps": 2},
+            "methods": [
+                {"id": "dp-sgd", "clip_norm": 1, "learning_rate": 1},
+                {
+                    "id": "dp-adam",
+                    "clip_norm": 1,
+                    "tune": {"grid": {"learning_rate": [0.1, 1]}, "seeds": [101]},
+                },
+            ],
+        }
+    },
+    "report": [{"kind": "table", "panel": "tuned"}],
+}
+
+
+def test_the_job_groups_that_the_slurm_profile_offers_hold_runs_with_a_search(
+    tmp_path: Path,
+) -> None:
+    """Runs that wait for a choice cannot be in one group with those that it is made from."""
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(SEARCH))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"studies": ["search.yaml"]}))
+    profile = (ROOT / "slurm/config.yaml").read_text()
+    offered = yaml.safe_load(re.findall(r"^# (group-components: .*)$", profile, re.MULTILINE)[0])
+    said = snakemake(tmp_path, "-n", "--group-components", *offered["group-components"])
+    assert planned(said)["train"] == 4
+    assert {name.split("=")[0] for name in offered["group-components"]} == {"train", "chosen"}
+
+
 def test_a_job_that_is_repeated_leaves_finished_runs_as_they_are(miniature: Path) -> None:
     """So a cluster job of several runs that failed repeats only what is missing."""
     summaries = sorted((miniature / "results/runs").rglob("summary.json"))

@@ -1,7 +1,7 @@
 # exec, because a signal must reach the run, not a shell that would end before the run is saved. The
 # outputs are updated: a sound result is left as it is, so that a job that holds several runs repeats
-# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources rather than params: they cannot change a result,
-# so changing them must not train anything again.
+# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources
+# rather than params: they cannot change a result, so changing them must not train anything again.
 rule train:
     input:
         unpack(lambda wildcards: plan.inputs(wildcards.hash)),
@@ -12,8 +12,9 @@ rule train:
     log:
         f"{RESULTS}/runs/{RUN}/run.log",
     priority: lambda wildcards: plan.priority(wildcards.hash)
+    # A run that waits for a choice is in a group of its own: a group must not depend on itself.
     group:
-        "train"
+        lambda wildcards: plan.group(wildcards.hash)
     conda:
         LOCK
     threads: JOB.threads

@@ -285,7 +285,7 @@ def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     ]
     if not points:
         return []
-    base = alt.Chart(pd.DataFrame(points).drop(columns="_method"))
+    base = _chart(points)
     order = list(dict.fromkeys(str(point["method"]) for point in points))
     y = alt.Y("method:N", sort=order, title=None)
     x = alt.X("value:Q", title=f"Change in {metric.change}")
@@ -334,7 +334,7 @@ def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -ma
     low = max(least, min(0, *(point["low"] for point in points)))
     high = max(0, *(point["high"] for point in points))
     scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
-    base = alt.Chart(pd.DataFrame(points).drop(columns="_method"))
+    base = _chart(points)
     best = alt.EncodingSortField("value", op="max", order="descending")
     y = alt.Y("method:N", sort=best, title=None)
     numbers = ("value", "low", "high", "tasks")
@@ -353,6 +353,13 @@ def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -ma
     )
     layers = alt.layer(zero, lines, marks)
     return layers.properties(width="container", height=alt.Step(HEIGHT))
+
+
+def _chart(points: list[dict[str, Any]]) -> Any:
+    """Return a chart of these points, which a page holds as CSV: that takes a third of JSON."""
+    rows = pd.DataFrame(points).drop(columns="_method")
+    csv = alt.CsvDataFormat(type="csv")
+    return alt.Chart(alt.InlineData(values=rows.to_csv(index=False), format=csv))
 
 
 def _colours(points: Iterable[Mapping[str, Any]]) -> alt.Color:

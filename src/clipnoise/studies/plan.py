@@ -201,6 +201,14 @@ class Plan:
         datasets = dict.fromkeys(f"{cache}/{one.prepared}/manifest.json" for one in run.datasets)
         return {"data": list(datasets), "calibration": calibrations, "choice": choice}
 
+    def group(self, run_hash: str) -> str:
+        """Return which job group of the workflow a run belongs to.
+
+        Returns:
+            "chosen" if it waits for the choice of a search, otherwise "train".
+        """
+        return "train" if self.run(run_hash).tuning is None else "chosen"
+
     def fingerprint(self, run_hash: str) -> str:
         """Return the fingerprint of the code, and of the weights if there are any, behind a run.
 

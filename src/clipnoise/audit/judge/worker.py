@@ -6,7 +6,6 @@ Nothing that it says is believed without a check: see `clipnoise.audit.judge.ver
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import time
@@ -15,6 +14,7 @@ from dataclasses import asdict
 from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -34,7 +34,7 @@ from clipnoise.run.train import Run
 DIRECT = ("sys._getframe", "sys._current_frames", "gc.get_", "object.__getattr__", "sys.settrace")
 OUTSIDE = ("open", "os.", "socket.", "subprocess.", "ctypes.", "shutil.", "glob.", "pty.", "mmap.")
 QUIET = (".py", ".pyc", ".so", ".pth")  # what an import or a warning opens
-TURNS, TIMED = 3, 20  # runs and steps of each method whose time is taken
+TIMED = 60  # steps whose time is taken
 CORE = Path(method_module.__file__).parent
 # What is said when a method asks for what is not there, or is not given.
 REFUSED = re.compile("'(Public|ClippedSum|Clean)' object|required positional argument")
@@ -218,8 +218,9 @@ class Worker:
         """Return what a step costs: relative time, gradients, and memory for each parameter.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
-        batches and train as long on each; any other with DP-SGD. The two train in turn, and the
-        fastest step of each counts.
+        batches and train as long on each; any other with DP-SGD. A step of each follows one of
+        the other, and the median of their ratios counts, so that a machine whose speed changes
+        changes both.
         """
         own = Subject(self.method(options, ""))
         local = own.method.local_training()
@@ -227,30 +228,38 @@ class Worker:
         if local is not None:
             names = ("learning_rate", "epochs", "batch_size")
             than = subject("dp-fedavg", {f"local_{x}": getattr(local, x) for x in names})
-        seconds, buffers = {True: math.inf, False: math.inf}, 0
-        for turn in range(2 * TURNS):
-            mine = turn % 2 == 1
-            chosen = own if mine else than
-            spec = run_spec(chosen, noise_multiplier=1.0, expected_batch_size=130, steps=TIMED)
-            run = Run.prepare(spec, Path(cache), "cpu", noise_multiplier=1.0)
-            for batch in run.batches():
-                start = time.perf_counter()
-                run.step(batch)
-                seconds[mine] = min(seconds[mine], time.perf_counter() - start)
-            size = run.theta.numel()
-            held = sum(buffer.numel() for buffer in run.state.buffers.values())
-            buffers = held // size if mine else buffers
+        training, reference = (
+            Run.prepare(
+                run_spec(chosen, noise_multiplier=1.0, expected_batch_size=130, steps=TIMED),
+                Path(cache),
+                "cpu",
+                noise_multiplier=1.0,
+            )
+            for chosen in (own, than)
+        )
+        pairs = zip(training.batches(), reference.batches(), strict=True)
+        ratios = [
+            _seconds(training.step, batch) / _seconds(reference.step, other)
+            for batch, other in pairs
+        ]
+        held = sum(buffer.numel() for buffer in training.state.buffers.values())
         return {
             "than": than.method.id,
             "unit": "example" if local is None else "user",
-            "time": seconds[True] / seconds[False],
+            "time": median(ratios),
             "passes": own.method.passes(),
-            "buffers": buffers,
+            "buffers": held // training.theta.numel(),
         }
 
     def ask_changed(self) -> list[str]:
         """Return which functions of libraries have been replaced."""
         return changed(self.before, self.modules)
+
+
+def _seconds(step: Callable[[Any], object], batch: Any) -> float:
+    start = time.perf_counter()
+    step(batch)
+    return time.perf_counter() - start
 
 
 def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch.Tensor]:
