@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from multiprocessing.connection import Connection
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from types import FunctionType, ModuleType
@@ -34,7 +35,7 @@ from clipnoise.run.train import Run
 DIRECT = ("sys._getframe", "sys._current_frames", "gc.get_", "object.__getattr__", "sys.settrace")
 OUTSIDE = ("open", "os.", "socket.", "subprocess.", "ctypes.", "shutil.", "glob.", "pty.", "mmap.")
 QUIET = (".py", ".pyc", ".so", ".pth")  # what an import or a warning opens
-TIMED = 60  # steps whose time is taken
+TIMED = 200  # steps whose time is taken
 CORE = Path(method_module.__file__).parent
 # What is said when a method asks for what is not there, or is not given.
 REFUSED = re.compile("'(Public|ClippedSum|Clean)' object|required positional argument")
@@ -218,9 +219,8 @@ class Worker:
         """Return what a step costs: relative time, gradients, and memory for each parameter.
 
         A method that protects users is compared with DP-FedAvg, so that both have users in their
-        batches and train as long on each; any other with DP-SGD. A step of each follows one of
-        the other, and the median of their ratios counts, so that a machine whose speed changes
-        changes both.
+        batches and train as long on each; any other with DP-SGD. The two take turns step by
+        step, and the median of the ratios counts, so that both feel it if the machine slows down.
         """
         own = Subject(self.method(options, ""))
         local = own.method.local_training()
@@ -228,7 +228,7 @@ class Worker:
         if local is not None:
             names = ("learning_rate", "epochs", "batch_size")
             than = subject("dp-fedavg", {f"local_{x}": getattr(local, x) for x in names})
-        training, reference = (
+        runs = [
             Run.prepare(
                 run_spec(chosen, noise_multiplier=1.0, expected_batch_size=130, steps=TIMED),
                 Path(cache),
@@ -236,30 +236,26 @@ class Worker:
                 noise_multiplier=1.0,
             )
             for chosen in (own, than)
-        )
-        pairs = zip(training.batches(), reference.batches(), strict=True)
-        ratios = [
-            _seconds(training.step, batch) / _seconds(reference.step, other)
-            for batch, other in pairs
         ]
-        held = sum(buffer.numel() for buffer in training.state.buffers.values())
+        batches = [run.batches() for run in runs]
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for turn in range(TIMED):
+            for k in (0, 1) if turn % 2 else (1, 0):
+                batch, start = next(batches[k]), time.perf_counter()
+                runs[k].step(batch)
+                seconds[k].append(time.perf_counter() - start)
+        held = sum(buffer.numel() for buffer in runs[0].state.buffers.values())
         return {
             "than": than.method.id,
             "unit": "example" if local is None else "user",
-            "time": median(ratios),
+            "time": median(map(truediv, *seconds)),
             "passes": own.method.passes(),
-            "buffers": held // training.theta.numel(),
+            "buffers": held // runs[0].theta.numel(),
         }
 
     def ask_changed(self) -> list[str]:
         """Return which functions of libraries have been replaced."""
         return changed(self.before, self.modules)
-
-
-def _seconds(step: Callable[[Any], object], batch: Any) -> float:
-    start = time.perf_counter()
-    step(batch)
-    return time.perf_counter() - start
 
 
 def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch.Tensor]:
