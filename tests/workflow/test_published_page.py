@@ -11,7 +11,7 @@ from reporting_data import run_row, write_study
 from clipnoise.cli import main
 
 pytestmark = pytest.mark.browser
-LEVELS = {"sgd": 0.95, "dp-sgd": 0.80, "dp-sgdm": 0.85, "dp-adam": 0.70}
+LEVELS = {"sgd": 0.95, "dp-sgd": 0.80, "dp-sgdm": 0.85, "dp-adam": 0.70, "dp-adamw": 0.92}
 STUDY = {
     "title": "Two tasks",
     "description": "What is compared.",
@@ -59,7 +59,7 @@ def page(tmp_path: Path, browser: Any) -> Any:
     browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
     browser.get((tmp_path / "out" / "index.html").as_uri())
     _wait(browser, "return document.body.dataset.drawn === 'yes'")
-    _wait(browser, "return document.querySelectorAll('#results tbody tr').length === 8")
+    _wait(browser, "return document.querySelectorAll('#results tbody tr').length === 10")
     return browser
 
 
@@ -93,7 +93,13 @@ def test_the_table_is_sorted_and_filtered(page: Any) -> None:
 
 def test_differences_have_minus_signs_and_dp_sgd_has_none_to_itself(page: Any) -> None:
     shown = dict(zip(_column(page, 1), _column(page, 7), strict=True))
-    assert shown == {"sgd": "", "dp-sgd": "", "dp-sgdm": "5.20", "dp-adam": "−10.00"}
+    assert shown == {
+        "sgd": "",
+        "dp-sgd": "",
+        "dp-sgdm": "5.20",
+        "dp-adam": "−10.00",
+        "dp-adamw": "12.00",
+    }
 
 
 def test_a_column_without_a_value_is_left_out_and_a_missing_number_is_an_empty_cell(
@@ -127,7 +133,8 @@ def test_charts_show_the_closed_gap_and_values_under_the_pointer(page: Any) -> N
     )
     assert len(labels) == 2
     assert "2 of 2 tasks" in labels[0]
-    assert "dp-sgdmdp-sgddp-adam" in labels[0]  # best first
+    assert "dp-adamwdp-sgdmdp-sgddp-adam" in labels[0]  # best first
+    assert "dp-adamwdp-sgdmdp-adam" in labels[1]  # 12 is more than 5.2
     said = page.execute_script(
         "return [...document.querySelectorAll('.chart svg [aria-label]')]"
         ".map(mark => mark.getAttribute('aria-label'))"
@@ -149,6 +156,7 @@ def test_the_overview_names_every_private_method_and_fits_its_columns(page: Any)
         ["dp-sgd", "0.0", "0.0", "0.0", "1.00"],
         ["dp-sgdm", "+5.2", "+5.2", "+5.2", "1.00"],
         ["dp-adam", "−10.0", "−10.0", "−10.0", "1.00"],
+        ["dp-adamw", "+12.0", "+12.0", "+12.0", "1.00"],
     ]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median
 
 import pandas as pd
 
 BASELINE = "dp-sgd"
 CONTENDED = 1.25  # wall clock over processor time, from which on a run was held up
+RAN_ON = ("seed", "dataset", "model", "cpu", "gpu")
 NOT_AUDITED = "not audited"
 FEW = 8  # methods that are named one by one
 
@@ -40,14 +43,19 @@ def cost_ratio(runs: pd.DataFrame, others: pd.DataFrame) -> float:
     Returns:
         The median over seeds, of pairs on the same kind of machine; NaN without such a pair.
     """
-    ran_on = ["seed", "dataset", "model", "cpu", "gpu"]
-    first, second = (
-        one[one["status"] == "completed"].assign(time=device_seconds).set_index(ran_on)["time"]
-        for one in (runs, others)
-    )
-    pairs = pd.concat([first.groupby(ran_on).median(), second.groupby(ran_on).median()], axis=1)
-    ratios = (pairs.iloc[:, 0] / pairs.iloc[:, 1]).dropna()
-    return float(ratios.median()) if len(ratios) else math.nan
+    first, second = _times(runs), _times(others)
+    ratios = [time / second[place] for place, time in first.items() if place in second]
+    return median(ratios) if ratios else math.nan
+
+
+def _times(runs: pd.DataFrame) -> dict[tuple[object, ...], float]:
+    """Return the median device time of completed runs, by seed, task and machine."""
+    found: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+    columns = (runs[name] for name in ("status", *RAN_ON))
+    for status, *place, time in zip(*columns, device_seconds(runs), strict=True):
+        if status == "completed" and math.isfinite(time):
+            found[tuple(place)].append(time)
+    return {place: median(times) for place, times in found.items()}
 
 
 def audit_target(runs: pd.DataFrame) -> str:

@@ -82,11 +82,13 @@ def by_key(runs: pd.DataFrame) -> list[tuple[Key, pd.DataFrame]]:
 
 def scored(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
     """Return the score of each finished run by seed: higher is better, −∞ where it diverged."""
-    ended = runs[runs["status"].isin(["completed", "diverged"])]
-    done = (ended["status"] == "completed") & np.isfinite(ended[metric.column])
     sign = 1.0 if metric.higher_is_better else -1.0
-    values = np.where(done, sign * ended[metric.column], -np.inf)
-    return dict(zip(ended["seed"].astype(int), values.tolist(), strict=True))
+    ended = zip(runs["status"], runs["seed"], runs[metric.column], strict=True)
+    return {
+        int(seed): sign * value if status == "completed" and math.isfinite(value) else -math.inf
+        for status, seed, value in ended
+        if status in ("completed", "diverged")
+    }
 
 
 def changes(

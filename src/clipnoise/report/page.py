@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import Metric, budget
 from clipnoise.report.gaps import changes, gaps
 from clipnoise.report.overview import build_overview
-from clipnoise.report.records import is_private, of_panels
+from clipnoise.report.records import PLACE, is_private, of_panels
 from clipnoise.report.statistics import (
     Scores,
     interquartile_interval,
@@ -98,17 +99,20 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for panel, here in runs.groupby("panel", sort=False):
         table = build_table(here, str(panel))
-        for row, (dataset, model, text), cell in table.cells():
-            place = (here["dataset"] == dataset) & (here["model"] == model)
-            at = here[place & (here["budget"] == text)]
-            same = at[(at["method"] == row.method) & (at["label"] == row.label)]
+        found: dict[tuple[str, ...], dict[tuple[str, str], pd.DataFrame]] = defaultdict(dict)
+        for key, same in here.groupby(PLACE, sort=False):
+            dataset, model, text, method, label = map(str, key)
+            found[dataset, model, text][method, label] = same
+        for row, place, cell in table.cells():
+            own = row.method, row.label
+            same = found[place][own]
             rows.append(
                 {
                     "Task": study.titles.get(str(panel), str(panel)),
                     "Method": row.label,
-                    "ε": budget(text).removeprefix("ε = ") if row.private else "none",
+                    "ε": budget(place[2]).removeprefix("ε = ") if row.private else "none",
                     **_measured(cell, table.metric),
-                    **_compared(at, row.method, row.label, table.metric),
+                    **_compared(found[place], own, table.metric),
                     "Best": "yes" if cell.leads else "",
                     "Claim": "oracle" if cell.oracle else cell.claim,
                     "Adjacency": str(same["adjacency"].max()),
@@ -133,20 +137,18 @@ def _measured(cell: Cell, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _compared(runs: pd.DataFrame, method: str, label: str, metric: Metric) -> dict[str, Any]:
+def _compared(
+    found: Mapping[tuple[str, str], pd.DataFrame], method: tuple[str, str], metric: Metric
+) -> dict[str, Any]:
     """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
-    keys = list(map(tuple, runs[["method", "label"]].drop_duplicates().to_numpy()))
-    base = baseline_of(keys)
+    base = baseline_of(found)
     if base is None:
         return {"Δ DP-SGD": None, "low": None, "high": None, "Time": None}
-    own, other = (
-        runs[(runs["method"] == one) & (runs["label"] == name)]
-        for one, name in ((method, label), base)
-    )
+    own, other = found[method], found[base]
     first, second = sample(own, metric).values, sample(other, metric).values
     differences = paired_differences(first, second, higher_is_better=metric.higher_is_better)
-    found = paired_interval(differences) if (method, label) != base else None
-    ends = (found.mean, found.low, found.high) if found else (math.nan,) * 3
+    interval = paired_interval(differences) if method != base else None
+    ends = (interval.mean, interval.low, interval.high) if interval else (math.nan,) * 3
     mean, low, high = (_rounded(metric.factor * end, 2) for end in ends)
     return {
         "Δ DP-SGD": mean,
@@ -358,7 +360,8 @@ def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -ma
 def _chart(points: list[dict[str, Any]]) -> Any:
     """Return a chart of these points, which a page holds as CSV: that takes a third of JSON."""
     rows = pd.DataFrame(points).drop(columns="_method")
-    csv = alt.CsvDataFormat(type="csv")
+    numbers = {str(name): "number" for name in rows.select_dtypes("number")}  # not sorted as text
+    csv = alt.CsvDataFormat(type="csv", parse=numbers)
     return alt.Chart(alt.InlineData(values=rows.to_csv(index=False), format=csv))
 
 

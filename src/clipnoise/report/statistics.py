@@ -78,11 +78,15 @@ def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
         runs: rows of runs.csv that differ only in their seed.
         metric: the column to read.
     """
-    done = runs[(runs["status"] == "completed") & np.isfinite(runs[metric.column])]
-    status = runs["status"].value_counts()
-    missing, corrupt = int(status.get("missing", 0)), int(status.get("corrupt", 0))
+    statuses = list(runs["status"])
+    done = [
+        (int(seed), float(score))
+        for status, seed, score in zip(statuses, runs["seed"], runs[metric.column], strict=True)
+        if status == "completed" and math.isfinite(score)
+    ]
+    missing, corrupt = statuses.count("missing"), statuses.count("corrupt")
     return Sample(
-        values={int(s): float(v) for s, v in zip(done["seed"], done[metric.column], strict=True)},
+        values=dict(done),
         diverged=len(runs) - len(done) - missing - corrupt,
         missing=missing,
         corrupt=corrupt,
