@@ -67,13 +67,15 @@ localrules:
     track,
 
 
-# The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at once, so it is made before the first of them. This is
-# no rule, because a rule would run again after each change of a study; with an ancient() input instead,
-# Snakemake would take everything behind it for up to date, even if runs are missing.
-# While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a second
-# later, and each job that ends adds one more: after some hundred jobs it keeps a core busy with nothing
-# else. On one machine nothing needs that limit.
-# Snakemake's signal handler takes a lock that the same thread may hold already, and would wait forever.
+# The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at
+# once, so it is made before the first of them, unless no job will open it. This is no rule, because
+# a rule would run again after each change of a study; with an ancient() input instead, Snakemake
+# would take everything behind it for up to date, even if runs are missing.
+# While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a
+# second later, and each job that ends adds one more: after some hundred jobs it keeps a core busy
+# with nothing else. On one machine nothing needs that limit.
+# Snakemake's signal handler takes a lock that the same thread may hold already, and would wait
+# forever.
 onstart:
     workflow.scheduler._lock = RLock()
     if workflow.local_exec:
@@ -87,7 +89,14 @@ onstart:
     )
     for line in outlooks(plan.read, Path(RESULTS), workflow.cores or 1):
         logger.info(line, extra={"kinds": kinds})
-    or_exit(lambda: shell("{plan.open_store}"))
+    planned = {rule for rule, _ in kinds}
+    if plan.config.tracking != "sync" or "track" in planned:
+        or_exit(lambda: shell("{plan.open_store}"))
+    elif "train" in planned:
+        logger.info(
+            "These targets do not record their runs in MLflow. `snakemake` without a target records"
+            " the configured studies, `clipnoise mlflow-sync --study FILE` any study."
+        )
 
 
 wildcard_constraints:
