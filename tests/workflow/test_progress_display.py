@@ -142,7 +142,7 @@ def test_ctrl_c_while_the_store_opens_is_one_line(tmp_path: Path) -> None:
                 "snakemake",
                 "--cores",
                 "1",
-                "results/studies/quickstart/runs.csv",
+                "results/studies/quickstart/tracked.json",
             ],
             env={**os.environ, "MLFLOW_TRACKING_URI": address},
             stdout=subprocess.PIPE,
