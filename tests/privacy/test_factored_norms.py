@@ -86,6 +86,33 @@ def test_norms_are_never_too_low_where_rows_cancel(
     assert (squares + slack >= true * (1 - 1e-6)).all()
 
 
+@pytest.mark.parametrize("width", [3, 40, 1000, 30_000])
+def test_norms_of_single_outer_products_are_never_too_low(width: int) -> None:
+    """Their slack is part of the value, because nothing cancels in them."""
+    draws = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(50, 1, d, generator=draws).exp() for d in (7, width))
+    use = Outer(left, right)
+    true = left.double().square().sum(dim=(1, 2)) * right.double().square().sum(dim=(1, 2))
+    squares, slack = ParameterGradient([use], Groups.single(50)).squared_norms(None)
+    assert slack is None
+    assert (squares >= true).all()
+    assert (squares <= true * (1 + 2e-6)).all()
+
+
+def test_slack_of_outer_products_that_others_may_cancel_is_kept() -> None:
+    draws = torch.Generator().manual_seed(0)
+    left, right = torch.randn(9, 1, 5, generator=draws), torch.randn(9, 1, 30, generator=draws)
+    opposite = Outer(-left, right + 1e-4 * torch.randn(right.shape, generator=draws))
+    squares, slack = ParameterGradient(
+        [Outer(left, right), opposite], Groups.single(9)
+    ).squared_norms(None)
+    rest = (left.double() * right.double().mT) + (
+        opposite.left.double() * opposite.right.double().mT
+    )
+    assert slack is not None
+    assert (squares + slack >= rest.square().sum(dim=(1, 2)) * (1 - 1e-6)).all()
+
+
 class Summing(nn.Module):
     """A linear layer on every row of a sequence, or a table of one token; outputs are added up."""
 

@@ -16,7 +16,7 @@ from clipnoise.data.base import Examples
 from clipnoise.errors import UserError
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import VmapEngine
-from clipnoise.gradients.factored.uses import ParameterGradient
+from clipnoise.gradients.factored.uses import ParameterGradient, Squares
 
 
 class Sorted(nn.Module):
@@ -76,8 +76,8 @@ def test_an_engine_that_takes_wrong_gradients_is_not_chosen(
 def test_an_engine_that_clips_wrongly_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = ParameterGradient.squared_norms
 
-    def half(gradient: ParameterGradient, scale: Tensor | None) -> Tensor:
-        return 0.5 * right(gradient, scale)
+    def half(gradient: ParameterGradient, scale: Tensor | None) -> Squares:
+        return Squares(0.5 * right(gradient, scale).values)
 
     monkeypatch.setattr(ParameterGradient, "squared_norms", half)
     choice = choose_engine(build("convolution"), losses, Examples(*examples("convolution", 4)))

@@ -10,10 +10,11 @@ import pytest
 import torch
 from gradient_networks import CLASSES, OneByOne, losses
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, unfold
 
 from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.gradients.factored.convolution import FEW_CHANNELS, Geometry, Patches
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.linear import Outer
@@ -298,3 +299,56 @@ def test_a_shared_weight_goes_by_inner_products_only_where_they_pay_for_each_use
     both = ParameterGradient([looked_up, decoded], Groups.single(2))
     assert both._in_products(scaled=True, keeps=True) is None
     assert both._in_products(scaled=False, keeps=True) is not None
+
+
+GEOMETRIES = {
+    "3×3, padded": Geometry((3, 3), (1, 1), (1, 1), (1, 1), 1),
+    "3×2, unpadded": Geometry((3, 2), (1, 1), (0, 0), (1, 1), 1),
+    "5×5, strided": Geometry((5, 5), (2, 3), (2, 2), (1, 1), 1),
+    "3×3, dilated": Geometry((3, 3), (1, 2), (2, 1), (2, 3), 1),
+    "1×1": Geometry((1, 1), (1, 1), (0, 0), (1, 1), 1),
+    "1×1, strided": Geometry((1, 1), (2, 2), (0, 0), (1, 1), 1),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("memory", ["contiguous", "channels last", "transposed"])
+def test_patches_are_those_of_unfold(name: str, memory: str) -> None:
+    geometry = GEOMETRIES[name]
+    images = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(0))
+    if memory == "channels last":
+        images = images.contiguous(memory_format=torch.channels_last)
+    elif memory == "transposed":
+        images = images.mT
+    expected = unfold(images, geometry.kernel, geometry.dilation, geometry.padding, geometry.stride)
+    assert torch.equal(geometry.patches(images), expected)
+    by_channel = expected.view(2, 3, -1, expected.shape[2])
+    assert torch.equal(geometry.patches_as_rows(images), by_channel.permute(0, 3, 2, 1).flatten(2))
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("channels", [2, 3 * FEW_CHANNELS])
+def test_norms_and_sums_of_a_convolution_are_those_of_its_gradients(
+    channels: int, scaled: bool
+) -> None:
+    """With few channels the patches are held; with many, their pixels are multiplied."""
+    draws = torch.Generator().manual_seed(0)
+    shape = torch.Size((5, channels, 3, 3))
+    inputs, grad = (torch.randn(6, c, 4, 4, generator=draws) for c in (channels, 5))
+    scale = torch.rand(shape, generator=draws) if scaled else None
+    factors = torch.rand(6, generator=draws)
+    patches = unfold(inputs.double(), 3, padding=1)
+    gradients = (grad.double().flatten(2) @ patches.mT).view(6, *shape)
+    if scale is not None:
+        gradients = gradients * scale
+    whole = ParameterGradient(
+        [Patches(inputs, grad, shape, GEOMETRIES["3×3, padded"])], Groups.single(6)
+    )
+    values, slack = whole.squared_norms(scale)
+    true = gradients.square().flatten(1).sum(dim=1)
+    assert torch.allclose(values, true, rtol=1e-5)
+    assert (values + (0 if slack is None else slack) >= true * (1 - 1e-6)).all()
+    total = torch.zeros(shape)
+    whole.add_weighted(factors, scale, total)
+    expected = (gradients * factors.view(-1, 1, 1, 1, 1)).sum(dim=0)
+    assert torch.allclose(total.double(), expected, rtol=1e-4, atol=1e-4)

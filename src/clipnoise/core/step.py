@@ -63,7 +63,9 @@ def privatize(
         if component.noise_factor > 0:
             sensitivity = constants.sensitivity_factor * component.sensitivity
             deviation = component.noise_factor * constants.noise_multiplier * sensitivity
-            normal = next(normals)[: value.numel()].view(value.shape)  # fewer for a count
+            normal = next(normals)
+            if normal.shape != value.shape:  # fewer for a count
+                normal = normal[: value.numel()].view(value.shape)
             value = value.add(normal, alpha=deviation)
         released.append(value)
     return cast("tuple[Released, ...]", tuple(released))

@@ -9,14 +9,14 @@ from torch.nn.functional import embedding
 from clipnoise.gradients.factored.linear import Outer
 from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 from clipnoise.gradients.factored.uses import (
-    SLACK,
     Constant,
     InProducts,
     Piece,
+    Squares,
     Use,
     add_pairs,
-    exact,
     gram,
+    slack_of,
 )
 
 
@@ -79,7 +79,7 @@ class Lookup(InProducts):
         rows = self.right * factors.view(-1, 1, 1)
         into.index_add_(0, self.ids.flatten(), rows.flatten(0, 1))
 
-    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         ids, right = self._grouped(piece)
         if other is self:
             return _squared_norms(ids, right, square)
@@ -87,7 +87,7 @@ class Lookup(InProducts):
             right = right * square[ids]
         if isinstance(other, Constant):
             terms = right * other.value[ids]
-            return exact(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
+            return Squares(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
         if isinstance(other, Lookup):
             ids_, right_ = other._grouped(piece)
             left = (ids.unsqueeze(2) == ids_.unsqueeze(1)).to(right.dtype)
@@ -101,16 +101,15 @@ class Lookup(InProducts):
         return piece.joined(self.ids), piece.joined(self.right)
 
 
-def _squared_norms(ids: Tensor, right: Tensor, square: Tensor | None) -> Tensor:
+def _squared_norms(ids: Tensor, right: Tensor, square: Tensor | None) -> Squares:
     """Return ‖s ⊙ G_i‖² by forming the rows of G_i that are not zero: those of its tokens.
+
+    It has slack, because other uses may cancel what this one adds.
 
     Args:
         ids: shape (n, T).
         right: shape (n, T, p).
         square: s², shape of the parameter, or None for ones.
-
-    Returns:
-        Shape (2, n), float64: as `add_pairs`, because other uses may cancel what this one adds.
     """
     ids, order = ids.sort(dim=1)
     right = right.gather(1, order.unsqueeze(2).expand_as(right))
@@ -121,5 +120,4 @@ def _squared_norms(ids: Tensor, right: Tensor, square: Tensor | None) -> Tensor:
     if square is not None:  # a slot without a token holds zeros, whatever they are multiplied by
         terms *= square[ids]
         rows *= square[torch.zeros_like(ids).scatter_(1, slots[:, :, 0], ids)]
-    alone = SLACK * torch.finfo(right.dtype).eps * terms.sum(dim=(1, 2))
-    return torch.stack((rows.sum(dim=(1, 2)), alone))
+    return Squares(rows.sum(dim=(1, 2)), slack_of(terms.sum(dim=(1, 2)), right.dtype))

@@ -27,7 +27,14 @@ from clipnoise.gradients.factored.normalisation import (
 )
 from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
 from clipnoise.gradients.factored.recurrent import record_lstm
-from clipnoise.gradients.factored.uses import SLACK, Constant, Groups, ParameterGradient, Use
+from clipnoise.gradients.factored.uses import (
+    Constant,
+    Groups,
+    ParameterGradient,
+    Squares,
+    Use,
+    slack_of,
+)
 
 if TYPE_CHECKING:
     from clipnoise.gradients.engine import Losses
@@ -99,12 +106,8 @@ class FactoredEngine(GradientEngine):
         )
         layers = [range(len(gradients))] if clipping.rule.per == "example" else self.flat.layers
         pairs, into = list(zip(gradients, scales, strict=True)), self.flat.split(total)
-        norms = torch.stack(
-            [
-                _norms([pairs[p] for p in layer], total.new_zeros(2, groups.count))
-                for layer in layers
-            ]
-        )
+        of_layers = [_norms([pairs[p] for p in layer], groups, total) for layer in layers]
+        norms = torch.stack(of_layers) if len(of_layers) > 1 else of_layers[0].unsqueeze(0)
         factors = clip_factors(norms, clipping).to(total.dtype)
         for layer, weights in zip(layers, factors.unbind(), strict=True):
             for place in layer:
@@ -154,10 +157,14 @@ class FactoredEngine(GradientEngine):
         """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)
         recording = self._recording(masks, self._layout(inputs))
-        with torch.enable_grad():
+
+        def recorded(inputs: Tensor) -> Tensor:
             with recording:
-                outputs = self.outputs(self.network, inputs)
-            losses = self.losses(outputs, targets)
+                outputs: Tensor = self.network(inputs)
+            return outputs
+
+        with torch.enable_grad():
+            losses = self.losses(self.outputs(recorded, inputs), targets)
         return recording.uses(losses, weight)
 
     def _layout(self, inputs: Tensor) -> Layout:
@@ -183,7 +190,9 @@ class FactoredEngine(GradientEngine):
         return Recording(parameters, self._rules, masks.active(), count, layout)
 
 
-def _norms(pairs: Sequence[tuple[ParameterGradient, Tensor | None]], zeros: Tensor) -> Tensor:
+def _norms(
+    pairs: Sequence[tuple[ParameterGradient, Tensor | None]], groups: Groups, like: Tensor
+) -> Tensor:
     """Return the norm of each group's vector, which rounding never makes too low.
 
     Where so much cancels that the slack would clip a vector further than by LOOSE, the vector is
@@ -191,19 +200,22 @@ def _norms(pairs: Sequence[tuple[ParameterGradient, Tensor | None]], zeros: Tens
 
     Args:
         pairs: the gradient of each parameter that counts, and its s, or None for ones.
-        zeros: shape (2, n), in the dtype and on the device of the parameters.
+        groups: how the examples are grouped, into n groups.
+        like: has the dtype and the device of the parameters.
 
     Returns:
         Shape (n,), float64.
     """
-    total = zeros.double()
-    for gradient, scale in pairs:
-        total += gradient.squared_norms(scale)
-    squares, slack = total.unbind()
+    used = [(gradient, scale) for gradient, scale in pairs if gradient.uses]
+    if not used:
+        return like.new_zeros(groups.count, dtype=torch.float64)
+    squares, slack = Squares.total([gradient.squared_norms(scale) for gradient, scale in used])
+    if slack is None:
+        return squares.sqrt()
     norms: Tensor = (squares + slack).sqrt()
     for (group,) in (slack > 2 * LOOSE * squares).nonzero().tolist():
-        exact = (gradient.squared_norm_of(group, scale) for gradient, scale in pairs)
-        formed = sum(exact, start=total.new_zeros(()))
-        rounding = SLACK * torch.finfo(zeros.dtype).eps * slack[group]
+        exact = (gradient.squared_norm_of(group, scale) for gradient, scale in used)
+        formed = sum(exact, start=squares.new_zeros(()))
+        rounding = slack_of(slack[group], like.dtype)
         norms[group] = torch.minimum(norms[group], formed.sqrt() + rounding.sqrt())
     return norms

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from clipnoise.gradients.clipping import row_norms
 from clipnoise.gradients.factored.recording import Recording
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
@@ -14,11 +15,11 @@ from clipnoise.gradients.factored.uses import (
     ExplicitGradients,
     InProducts,
     Piece,
+    Squares,
     Use,
     add_pairs,
-    add_up,
-    exact,
     gram,
+    slack_of,
 )
 
 
@@ -34,9 +35,13 @@ def record_linear(
     def by_example(rows: Tensor) -> Tensor:
         return rows.reshape(recording.count, -1, rows.shape[-1])
 
+    def added_up(rows: Tensor) -> Tensor:
+        one = rows.ndim == 2 and len(rows) == recording.count
+        return rows if one else by_example(rows).sum(dim=1)
+
     if inputs is not None:
         recording.use(weight, tap, lambda grad: Outer(by_example(grad), by_example(inputs)))
-    recording.use(bias, tap, lambda grad: ExplicitGradients(add_up(by_example(grad))))
+    recording.use(bias, tap, lambda grad: ExplicitGradients(added_up(grad)))
     return output
 
 
@@ -90,12 +95,16 @@ class Outer(InProducts):
             right = right * factors.view(-1, 1, 1)
         into.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
 
-    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         left, right = self.grouped(piece)
+        if other is self and left.shape[1] == 1 and square is None:
+            norms = row_norms(left.squeeze(1)) * row_norms(right.squeeze(1))
+            values = norms.double().square()
+            return Squares(values, slack_of(values, left.dtype))
         if isinstance(other, Constant):
             direction = other.value if square is None else other.value * square
             terms = (left @ direction) * right
-            return exact(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
+            return Squares(piece.size * terms.sum(dim=(1, 2), dtype=torch.float64))
         assert isinstance(other, Outer)
         left_, right_ = (left, right) if other is self else other.grouped(piece)
         if square is None:

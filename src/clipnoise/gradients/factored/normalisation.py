@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import group_norm, layer_norm, rms_norm
 
 from clipnoise.gradients.factored.recording import Recording
-from clipnoise.gradients.factored.uses import ExplicitGradients, Piece, Use, add_up
+from clipnoise.gradients.factored.uses import ExplicitGradients, Piece, Use
 
 Map = Callable[[Tensor], Tensor]
 
@@ -106,7 +106,7 @@ class Gain(Use):
 
     def instantiate(self, piece: Piece) -> Tensor:
         products = self.normalise(self.inputs[piece.examples]).mul_(self.grad[piece.examples])
-        return add_up(piece.grouped(self.add_up(products)))
+        return piece.added_up(self.add_up(products))
 
     def add(self, factors: Tensor, into: Tensor) -> None:
         normalised = self.normalise(self.inputs).mul_(self.grad)

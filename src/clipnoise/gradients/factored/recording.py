@@ -159,8 +159,9 @@ class Recording(TorchFunctionMode):
 
     def hold(self, tensor: Tensor) -> Tensor:
         """Keep a layer's input, in the dtype of the parameters, until the backward pass."""
-        tensor = tensor.detach()
         self._held.append((tensor, tensor._version))
+        if tensor.requires_grad:
+            tensor = tensor.detach()
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def use(
@@ -192,11 +193,12 @@ class Recording(TorchFunctionMode):
             gradients = torch.autograd.grad(losses, self._taps, of_each, allow_unused=True)
         if any(tensor._version != version for tensor, version in self._held):
             raise UnsupportedError("a layer's input that is changed in place afterwards")
+        gradients = [None if one is None else one.to(self._dtype) for one in gradients]
         uses: list[list[Use]] = [[] for _ in self._parameters]
         for index, tap, build in self._builds:
             gradient = gradients[tap]
             if gradient is not None:
-                uses[index].append(build(gradient.to(self._dtype)))
+                uses[index].append(build(gradient))
         self._builds.clear()
         return uses
 

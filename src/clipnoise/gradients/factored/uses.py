@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement
-from typing import cast
+from itertools import combinations
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -62,6 +62,10 @@ class Piece:
     def grouped(self, part: Tensor) -> Tensor:
         """Divide the piece's own rows: (examples, …) → (groups, examples per group, …)."""
         return part.reshape(self.count, self.size, *part.shape[1:])
+
+    def added_up(self, part: Tensor) -> Tensor:
+        """Add up the piece's own rows within each group: (examples, …) → (groups, …)."""
+        return part if self.size == 1 else self.grouped(part).sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,37 @@ class Groups:
         return values.repeat_interleave(sizes.to(values.device))
 
 
+class Squares(NamedTuple):
+    """Squared norms, or parts of them, one for each group.
+
+    Attributes:
+        values: shape (n,), float64.
+        slack: how far too low rounding may have made each, shape (n,), float64; None where nothing
+            cancels, so that rounding is small beside the value.
+    """
+
+    values: Tensor
+    slack: Tensor | None = None
+
+    @classmethod
+    def total(cls, terms: Sequence[Squares]) -> Squares:
+        """Add up at least one term."""
+        first, *others = (values for values, _ in terms)
+        slacks = [slack for _, slack in terms if slack is not None]
+        slack = sum(slacks[1:], start=slacks[0]) if slacks else None
+        return cls(sum(others, start=first), slack)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Squares]) -> Squares:
+        """Join those of successive groups, of which either all or none have slack."""
+        if len(parts) == 1:
+            return parts[0]
+        slacks = [slack for _, slack in parts if slack is not None]
+        return cls(
+            torch.cat([values for values, _ in parts]), torch.cat(slacks) if slacks else None
+        )
+
+
 class Use(ABC):
     """One use of one parameter in one pass: each example's gradient G_i, as factors.
 
@@ -208,16 +243,13 @@ class InProducts(Use):
         """Return whether `products` accepts another use of the same parameter."""
 
     @abstractmethod
-    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
-        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece, and the slack of its rounding.
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
+        """Return ⟨s ⊙ G, s ⊙ G′⟩ for the groups of a piece; slack only of a use with itself.
 
         Args:
             other: the use that G′ belongs to; one that `takes` accepts.
             piece: the groups.
             square: s², shape of the parameter; None for ones.
-
-        Returns:
-            Shape (2, groups), float64: as `add_pairs`.
         """
 
 
@@ -231,7 +263,7 @@ class ExplicitGradients(Use):
         self.elements = self.gradient_elements
 
     def instantiate(self, piece: Piece) -> Tensor:
-        return add_up(piece.rows(self.gradients))
+        return piece.added_up(piece.cut(self.gradients))
 
     def add(self, factors: Tensor, into: Tensor) -> None:
         into.view(-1).addmv_(self.gradients.reshape(len(self.gradients), -1).T, factors)
@@ -259,15 +291,10 @@ class Constant(InProducts):
     def takes(self, other: InProducts) -> bool:
         return isinstance(other, Constant)
 
-    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Tensor:
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         value = self.value.double()
         terms = value.square() if square is None else value.square() * square
-        return exact((piece.size**2 * terms.sum()).expand(piece.count))
-
-
-def add_up(grouped: Tensor) -> Tensor:
-    """Add up over the second axis, without a copy where it has a single entry."""
-    return grouped.squeeze(1) if grouped.shape[1] == 1 else grouped.sum(dim=1)
+        return Squares((piece.size**2 * terms.sum()).expand(piece.count))
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
@@ -286,7 +313,7 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([(a @ b.mT).double() for a, b in parts]).sum(dim=0)
 
 
-def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Tensor:
+def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Squares:
     """Add up the products of all pairs of rows.
 
     Pairs may cancel, and what rounding changed is then large beside the sum. For a use with itself,
@@ -295,22 +322,24 @@ def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Tensor:
     Args:
         lefts, rights: inner products of the left and of the right factors, shape (n, T, T′).
         same: whether both factors are those of one use.
-
-    Returns:
-        Shape (2, n), float64: the sums, and how far too low they may be.
     """
     total = (lefts.double() * rights).sum(dim=(1, 2))
     if not same:
-        return exact(total)
+        return Squares(total)
     alone = total
     if lefts.shape[1] > 1:
         alone = (lefts.diagonal(dim1=1, dim2=2).double() * rights.diagonal(dim1=1, dim2=2)).sum(1)
-    return torch.stack((total, SLACK * torch.finfo(lefts.dtype).eps * alone))
+    return Squares(total, slack_of(alone, lefts.dtype))
 
 
-def exact(total: Tensor) -> Tensor:
-    """Return sums in which nothing cancels, shape (n,), with a slack of zero: shape (2, n)."""
-    return torch.stack((total, torch.zeros_like(total)))
+def slack_of(terms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far too low rounding may make a sum whose terms would, without signs, add to this.
+
+    Args:
+        terms: shape (n,), float64.
+        dtype: in which the factors are.
+    """
+    return SLACK * torch.finfo(dtype).eps * terms
 
 
 @dataclass
@@ -327,17 +356,12 @@ class ParameterGradient:
     groups: Groups
     kept: Tensor | None = None
 
-    def squared_norms(self, scale: Tensor | None) -> Tensor:
-        """Return ‖s ⊙ v‖² for each group, and how far too low rounding may have made it.
+    def squared_norms(self, scale: Tensor | None) -> Squares:
+        """Return ‖s ⊙ v‖² for each group. The parameter has at least one use.
 
         Args:
             scale: s, shape of the parameter, or None for ones.
-
-        Returns:
-            Shape (2, n), float64: squared norms, and their slack; a zero if nothing uses it.
         """
-        if not self.uses:
-            return torch.zeros((), dtype=torch.float64)
         keeps = self._worth_keeping()
         uses = self._in_products(scaled=scale is not None, keeps=keeps)
         if uses is None:
@@ -400,19 +424,21 @@ class ParameterGradient:
         pays = all(use.pays(total, scaled=scaled, keeps=keeps) for use in uses)
         return uses if pays else None
 
-    def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Tensor:
+    def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Squares:
         rows = sum(use.rows for use in uses)
+        alone = len(uses) == 1 and rows * self.groups.largest == 1
         parts = []
         for piece in self.groups.pieces(rows * rows * self.groups.largest):
-            first, *others = (
-                product if use is other else 2 * product
-                for use, other in combinations_with_replacement(uses, 2)
-                for product in [use.products(other, piece, square)]
-            )
-            parts.append(sum(others, start=first))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            terms = [use.products(use, piece, square) for use in uses]
+            for use, other in combinations(uses, 2):
+                terms.append(Squares(2 * use.products(other, piece, square).values))
+            values, slack = Squares.total(terms)
+            if alone and slack is not None:  # nothing cancels in a single outer product
+                values, slack = values + slack, None
+            parts.append(Squares(values, slack))
+        return Squares.joined(parts)
 
-    def _by_instantiating(self, scale: Tensor | None, *, keeps: bool) -> Tensor:
+    def _by_instantiating(self, scale: Tensor | None, *, keeps: bool) -> Squares:
         elements = sum(use.gradient_elements + use.workspace for use in self.uses)
         done, parts = 0, []
         for piece in self.groups.pieces(elements):
@@ -425,8 +451,9 @@ class ParameterGradient:
                 gradients = self.kept[done : done + piece.count].copy_(gradients)
             if scale is not None:
                 gradients.mul_(scale)
-            parts.append(row_norms(gradients.view(piece.count, -1)).double().square())
+            norms = row_norms(gradients.view(piece.count, -1))
+            parts.append(Squares(norms.double().square()))
             done += piece.count
         if keeps:
             self.uses = []
-        return exact(parts[0] if len(parts) == 1 else torch.cat(parts))
+        return Squares.joined(parts)
