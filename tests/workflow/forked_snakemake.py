@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,9 @@ def run(
         folder: the current folder of the process.
         environment: its environment.
         timeout: seconds after which it is killed.
+
+    Raises:
+        TimeoutError: It was killed; what it wrote until then is in the message.
     """
     server = _server()
     assert server.stdin is not None
@@ -44,13 +48,17 @@ def run(
     with TemporaryDirectory() as place:
         out, err = Path(place) / "out", Path(place) / "err"
         request = [list(words), str(folder), dict(environment), str(out), str(err)]
-        timer = Timer(timeout, server.kill)
+        timer = Timer(timeout, os.killpg, (server.pid, signal.SIGKILL))
         timer.start()
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         answer = server.stdout.readline()
         timer.cancel()
-        assert answer, f"no end after {timeout} s: {words}\n{out.read_text()}{err.read_text()}"
+        if not answer:
+            server.wait()  # it was killed
+            _server.cache_clear()  # the next command needs another
+            written = [file.read_text() for file in (out, err) if file.exists()]
+            raise TimeoutError(f"no end after {timeout} s: {words}\n{''.join(written)}")
         return Ended(int(answer), out.read_text(), err.read_text())
 
 
@@ -62,6 +70,7 @@ def _server() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # so that what it forks can be killed with it
     )
 
 
