@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 from networks import Case
-from ways import NON_PRIVATE, STEPS, WAYS, Way
+from ways import NON_PRIVATE, STEPS, WAYS, WITHOUT_NORMS, Way
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +116,7 @@ def non_private(ways: Iterable[Way], query: str) -> Way:
 def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
     """Return the largest difference from vmap's sum of the same query, relative to its maximum."""
     reference = next((w for w in sums if w.engine == "vmap" and w.query == way.query), None)
-    if reference is None or way.engine in (NON_PRIVATE, "vmap"):
+    if reference is None or way.engine in (NON_PRIVATE, WITHOUT_NORMS, "vmap"):
         return None
     expected = sums[reference]
     return float((sums[way] - expected).abs().max() / expected.abs().max())

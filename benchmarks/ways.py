@@ -13,8 +13,10 @@ from torch import nn
 from clipnoise.core.clipping import ClippedSum, Clipping, ClipRule
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
+from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.gradients.factored.uses import Groups
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.noise import NoiseCorrelation
 
@@ -48,6 +50,7 @@ NOISE = {
 DROPOUT = 0.1
 WITH_DROPOUT = f"{WHOLE_STEP}, dropout {DROPOUT:g}"
 NON_PRIVATE = "non-private"
+WITHOUT_NORMS = "factored, without norms"
 NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1e-6  # so small that the network hardly changes
 
 
@@ -110,6 +113,30 @@ def by_engine(
     clipping = clipping_of(query, theta, len(inputs))
     clipping = clipping.at(*[theta] * len(clipping.weights))
     return lambda: engine.clipped_sum(inputs, targets, clipping)
+
+
+def without_norms(
+    query: str, network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
+) -> Callable[[], Tensor]:
+    """Take a query's passes and sum by the factored engine, with 1 for every clipping factor."""
+    engine = FactoredEngine(network, losses)
+    theta, count = engine.flat.theta.clone(), len(inputs)
+    clipping = clipping_of(query, theta, count)
+    clipping = clipping.at(*[theta] * len(clipping.weights))
+    ones, groups, masks = theta.new_ones(count), Groups.single(count), Masks.first(count)
+
+    def run() -> Tensor:
+        total = torch.zeros_like(theta)
+        places = engine.flat.split(total)
+        scales: list[Tensor | None] = [None] * len(places)
+        if clipping.scale is not None:
+            scales = [*engine.flat.split(clipping.scale)]
+        gradients = engine.gradients(inputs, targets, clipping, groups, masks)
+        for gradient, scale, place in zip(gradients, scales, places, strict=True):
+            gradient.add_weighted(ones, scale, place)
+        return total
+
+    return run
 
 
 def non_private(
@@ -246,6 +273,7 @@ WAYS = (
     Way(NON_PRIVATE, "plain", non_private),
     *(Way("factored", query, partial(by_engine, FactoredEngine, query)) for query in QUERIES),
     *(Way("factored", query, partial(by_engine, FactoredEngine, query)) for query in MECHANISMS),
+    *(Way(WITHOUT_NORMS, query, partial(without_norms, query)) for query in QUERIES[:3]),
     *(Way("vmap", query, partial(by_engine, VmapEngine, query)) for query in QUERIES[:2]),
     Way("Opacus hooks", "plain", partial(opacus_instantiating, functorch=False)),
     Way("Opacus ghost", "plain", opacus_ghost),
@@ -260,5 +288,5 @@ WAYS = (
     Way("Opacus hooks", WHOLE_STEP, partial(opacus_instantiating, functorch=False, whole=True)),
     Way("Opacus ghost", WHOLE_STEP, partial(opacus_ghost, whole=True)),
 )
-PLAIN = tuple(way for way in WAYS if way.query == "plain")
+PLAIN = tuple(way for way in WAYS if way.query == "plain" and way.engine != WITHOUT_NORMS)
 WITHOUT_MECHANISMS = tuple(way for way in WAYS if way.query not in (*MECHANISMS, *NOISE))

@@ -30,6 +30,8 @@ def test_every_mechanism_of_the_factored_engine_is_measured(tmp_path: Path) -> N
     assert row.count("|") == 10
     assert "cnn-small, digits" in page
     assert "cnn-small, digits" not in section  # only three networks have these rows
+    bare = table[table["engine"] == "factored, without norms"]
+    assert bare["seconds"].notna().tolist() == [True] * 3
 
 
 def test_the_readme_states_the_times_that_were_measured() -> None:

@@ -100,7 +100,7 @@ class FactoredEngine(GradientEngine):
         x, y, ordered = inputs, targets, masks
         if order is not None:
             x, y, ordered = inputs[order], targets[order], masks.reordered(order)
-        gradients = self._gradients(x, y, clipping, groups, ordered)
+        gradients = self.gradients(x, y, clipping, groups, ordered)
         scales = (
             [None] * len(gradients) if clipping.scale is None else self.flat.split(clipping.scale)
         )
@@ -131,7 +131,7 @@ class FactoredEngine(GradientEngine):
             total += self.clipped_sum(inputs[chosen], targets[chosen], part)
         return total
 
-    def _gradients(
+    def gradients(
         self,
         inputs: Tensor,
         targets: Tensor,
@@ -139,7 +139,14 @@ class FactoredEngine(GradientEngine):
         groups: Groups,
         masks: Masks,
     ) -> list[ParameterGradient]:
-        """Run the passes and collect the uses of each parameter over all points."""
+        """Run the passes and return the gradient of each parameter, as its uses at all points.
+
+        Args:
+            inputs, targets: in the order of the groups.
+            clipping: says at which points, with which weights, and with which offset.
+            groups: how the examples are grouped.
+            masks: of the examples.
+        """
         collected: list[list[Use]] = [[] for _ in self.flat.parameters]
         for weight, theta in zip(clipping.weights, clipping.points, strict=True):
             share = weight / clipping.group_size
