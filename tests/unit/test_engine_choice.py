@@ -127,12 +127,17 @@ def test_dropout_does_not_rule_an_engine_out(first: Callable[[], nn.Module], eng
 
 
 @pytest.mark.parametrize(
-    ("make", "engine"), [(Sorted, "vmap"), (lambda: build("convolution"), "factored")]
+    ("make", "data", "engine"),
+    [
+        (Sorted, "convolution", "vmap"),
+        (lambda: build("convolution"), "convolution", "factored"),
+        (Remembering, "own parameter", "factored"),
+    ],
 )
 def test_every_engine_takes_passes_in_bfloat16_and_clips_in_float32(
-    make: Callable[[], nn.Module], engine: str
+    make: Callable[[], nn.Module], data: str, engine: str
 ) -> None:
-    inputs, targets = examples("convolution", 4)
+    inputs, targets = examples(data, 4)
     choice = choose_engine(make(), losses, Examples(inputs, targets), "bfloat16")
     assert choice.name == engine
     theta = choice.engine.flat.theta.clone()

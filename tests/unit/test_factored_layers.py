@@ -14,6 +14,7 @@ from torch.nn.functional import linear, unfold
 
 from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.gradients.factored import convolution, uses
 from clipnoise.gradients.factored.convolution import FEW_CHANNELS, Geometry, Patches
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -328,13 +329,21 @@ def test_patches_are_those_of_unfold(name: str, memory: str) -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("channels", [2, 3 * FEW_CHANNELS])
+@pytest.mark.parametrize("side", [1, 2, 4, 5])
+@pytest.mark.parametrize("at_once", [1, 2**22])
 def test_norms_and_sums_of_a_convolution_are_those_of_its_gradients(
-    channels: int, scaled: bool
+    monkeypatch: pytest.MonkeyPatch, channels: int, scaled: bool, side: int, at_once: int
 ) -> None:
-    """With few channels the patches are held; with many, their pixels are multiplied."""
+    """With few channels the patches are held; with many, their pixels are multiplied.
+
+    Sums over small maps and scaled norms of the smallest take products of patches, in pieces.
+    """
+    for module in (uses, convolution):
+        monkeypatch.setattr(module, "CACHED", min(uses.CACHED, at_once))
+    monkeypatch.setattr(convolution, "FORMED", at_once)
     draws = torch.Generator().manual_seed(0)
     shape = torch.Size((5, channels, 3, 3))
-    inputs, grad = (torch.randn(6, c, 4, 4, generator=draws) for c in (channels, 5))
+    inputs, grad = (torch.randn(6, c, side, side, generator=draws) for c in (channels, 5))
     scale = torch.rand(shape, generator=draws) if scaled else None
     factors = torch.rand(6, generator=draws)
     patches = unfold(inputs.double(), 3, padding=1)
@@ -352,3 +361,39 @@ def test_norms_and_sums_of_a_convolution_are_those_of_its_gradients(
     whole.add_weighted(factors, scale, total)
     expected = (gradients * factors.view(-1, 1, 1, 1, 1)).sum(dim=0)
     assert torch.allclose(total.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("side", "examples_of_a_group"), [(1, 1), (2, 1), (1, 4)])
+def test_scaled_gradients_of_few_pixels_are_never_formed_for_their_norms(
+    monkeypatch: pytest.MonkeyPatch, side: int, examples_of_a_group: int
+) -> None:
+    def refused(use: Patches, piece: object) -> Tensor:
+        raise AssertionError("formed")
+
+    monkeypatch.setattr(Patches, "instantiate", refused)
+    shape = torch.Size((8, 64, 3, 3))
+    inputs, grad = torch.ones(8, 64, side, side), torch.ones(8, 8, side, side)
+    use = Patches(inputs, grad, shape, GEOMETRIES["3×3, padded"])
+    groups = Groups(((examples_of_a_group, 8 // examples_of_a_group),))
+    values, _ = ParameterGradient([use], groups).squared_norms(torch.full(shape, 2.0))
+    # With ones everywhere, an entry of the weight counts the pixels where it meets no padding.
+    met = {1: [0, 1, 0], 2: [1, 2, 1]}[side]
+    squares = sum((down * across) ** 2 for down in met for across in met)
+    expected = 8 * 64 * 4 * squares * examples_of_a_group**2
+    assert values.tolist() == pytest.approx([expected] * groups.count, rel=1e-5)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rounding_never_makes_the_norm_of_cancelling_rows_too_low(scaled: bool) -> None:
+    """Successive rows of an example are almost opposite, so nearly all of its square cancels."""
+    draws = torch.Generator().manual_seed(0)
+    rows, right = torch.randn(50, 2, 30, generator=draws), torch.randn(50, 2, 40, generator=draws)
+    left = torch.stack([rows, -rows * (1 + 1e-4)], dim=2).flatten(1, 2)
+    right = right.repeat_interleave(2, dim=1)
+    scale = torch.rand(30, 40, generator=draws) + 0.5 if scaled else None
+    gradients = left.double().mT @ right.double()
+    true = (gradients if scale is None else gradients * scale).square().sum(dim=(1, 2))
+    values, slack = ParameterGradient([Outer(left, right)], Groups.single(50)).squared_norms(scale)
+    assert slack is not None
+    assert (values < true).any(), "rounding makes no norm too low here: the test shows nothing"
+    assert (values + slack >= true).all()

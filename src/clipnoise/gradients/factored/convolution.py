@@ -23,12 +23,16 @@ from clipnoise.gradients.factored.uses import (
     Use,
     add_pairs,
     gram,
+    scaled_pairs,
+    scaled_pairs_pay,
 )
 
 Pair = tuple[int, int]
 
 
 FEW_CHANNELS = 32  # patches of more cost more than inner products of their pixels
+SMALL_MAP = 16  # output pixels, of which a product of patches costs less than a convolution
+FORMED = 2**22  # elements of patches that are formed at once
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,10 @@ class Patches(InProducts):
         return math.prod(self.grad.shape[2:])
 
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
-        if scaled or self.geometry.groups > 1:
+        if self.geometry.groups > 1:
             return False
+        if scaled:
+            return scaled_pairs_pay(total, keeps=keeps)
         if self.geometry.by_pixels:
             (outputs, inputs), kernel = self.shape[:2], math.prod(self.geometry.kernel)
             products = total**2 * (inputs + outputs + OVERHEAD + 2 * kernel)
@@ -184,10 +190,8 @@ class Patches(InProducts):
     def add(self, factors: Tensor, into: Tensor) -> None:
         inputs, grad, shape = self.inputs, self.grad, factors.view(-1, 1, 1, 1)
         weight = into.view(-1, self.shape[1], *self.geometry.kernel)
-        if self.held is not None:
-            left = (grad * shape).transpose(0, 1).flatten(1)
-            total = left @ self.held.flatten(0, 1)
-            weight += total.view(len(weight), *self.geometry.kernel, -1).permute(0, 3, 1, 2)
+        if self.held is not None or (self.rows <= SMALL_MAP and self.geometry.groups == 1):
+            self._add_patches(grad * shape, weight)
             return
         if inputs[0].numel() < grad[0].numel():
             inputs = inputs * shape
@@ -200,23 +204,37 @@ class Patches(InProducts):
         )  # fmt: skip
         weight += gradients[1]
 
+    def _add_patches(self, grad: Tensor, weight: Tensor) -> None:
+        """Add Σ y_t ⊗ patch over all examples and pixels, as a product of matrices."""
+        fitting = max(1, FORMED // (self.rows * math.prod(self.shape[1:])))
+        parts = torch.split(grad, fitting), torch.split(self.inputs, fitting)
+        for some, inputs in zip(*parts, strict=True):
+            held = self.held  # of all examples, which are few then
+            rows = self.geometry.patches_as_rows(inputs) if held is None else held
+            total = some.transpose(0, 1).flatten(1) @ rows.flatten(0, 1)
+            weight += total.view(len(weight), *self.geometry.kernel, -1).permute(0, 3, 1, 2)
+
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         assert isinstance(other, Patches)
         grad, grad_ = (piece.rows(x).flatten(3).mT.flatten(1, 2) for x in (self.grad, other.grad))
+        if square is not None:
+            rows, rows_ = (grad, self._patches(piece)), (grad_, other._patches(piece))
+            return scaled_pairs(rows, rows_, square.flatten(1), same=other is self)
         return add_pairs(self._patch_products(other, piece), gram(grad, grad_), same=other is self)
+
+    def _patches(self, piece: Piece) -> Tensor:
+        """Return the patches of each group as rows, (n, m·P, c·k·k)."""
+        patches = self.geometry.patches(piece.cut(self.inputs)).mT
+        return piece.grouped(patches).flatten(1, 2)
 
     def _patch_products(self, other: Patches, piece: Piece) -> Tensor:
         """Return the inner products of all patches of each group, (n, m·P, m·P)."""
         if self.held is not None and other.held is not None:
             return gram(piece.joined(self.held), piece.joined(other.held))
+        if not self.geometry.by_pixels:
+            return gram(self._patches(piece), other._patches(piece))
         images, images_ = piece.rows(self.inputs), piece.rows(other.inputs)
         n, m, _, height, width = images.shape
-        if not self.geometry.by_pixels:
-            patches, patches_ = (
-                self.geometry.patches(x.flatten(0, 1)).mT.reshape(n, -1, self.shape[1:].numel())
-                for x in (images, images_)
-            )
-            return gram(patches, patches_)
         pixels = gram(*(x.flatten(3).mT.flatten(1, 2) for x in (images, images_)))
         return self._sum_over_kernel(pixels.view(n, m, height, width, m, height, width))
 

@@ -19,6 +19,8 @@ from clipnoise.gradients.factored.uses import (
     Use,
     add_pairs,
     gram,
+    scaled_pairs,
+    scaled_pairs_pay,
     slack_of,
 )
 
@@ -72,8 +74,10 @@ class Outer(InProducts):
         return self.left.shape[1]
 
     def pays(self, total: int, *, scaled: bool, keeps: bool) -> bool:
-        if scaled or total == 1:
-            return total <= 2
+        if scaled:
+            return scaled_pairs_pay(total, keeps=keeps)
+        if total == 1:
+            return True
         return linear_in_products(total, *self.shape, keeps=keeps)
 
     def takes(self, other: InProducts) -> bool:
@@ -109,7 +113,4 @@ class Outer(InProducts):
         left_, right_ = (left, right) if other is self else other.grouped(piece)
         if square is None:
             return add_pairs(gram(left, left_), gram(right, right_), same=other is self)
-        lefts = left.unsqueeze(2) * left_.unsqueeze(1)
-        rights = right.unsqueeze(2) * right_.unsqueeze(1)
-        pairs = ((lefts @ square) * rights).sum(dim=3)
-        return add_pairs(pairs, torch.ones_like(pairs), same=other is self)
+        return scaled_pairs((left, right), (left_, right_), square, same=other is self)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
 from clipnoise.gradients.factored.linear import Outer
@@ -79,24 +81,81 @@ def _layer(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run one layer in one direction: rows (b, T, p) → states (b, T, width), and the last h and c.
 
-    The input's contribution to the gates is computed first, and the layer then runs on it with the
-    identity in place of W. The gradient of the layer's input is then the gradient of the gates.
+    The input's contribution to the gates is computed first: all gradients follow from the gates'.
     """
     inward, across, *biases = parameters
     recording.examples_of(rows, rows=1)
-    gates = linear(rows, *(recording.plain(one, rows) for one in (inward, *biases[:1])))
+    constants = [recording.plain(bias, rows) for bias in biases]
+    both = constants[0] + constants[1] if constants else None
+    gates = linear(rows, recording.plain(inward, rows), both)
     if not gates.requires_grad:  # only what the layer makes of its own state is trained
         gates.requires_grad_()
     tap = recording.tap(gates)
-    flat = [torch.eye(len(inward)).to(inward.detach()), recording.plain(across)]
-    if biases:
-        flat += [torch.zeros_like(biases[0]), recording.plain(biases[1])]
-    start = [part.unsqueeze(0) for part in before]
-    states, h, c = torch.lstm(gates, start, flat, bool(biases), 1, 0.0, False, False, True)
+    with torch.autocast(gates.device.type, enabled=False):
+        start = (part.to(across.dtype) for part in (gates, *before))
+        states, last = Steps.apply(*start, recording.plain(across))
     inputs = recording.hold(rows)
     past = torch.cat([before[0].unsqueeze(1), states[:, :-1]], dim=1).detach()
     recording.use(inward, tap, lambda grad: Outer(grad, inputs))
     recording.use(across, tap, lambda grad: Outer(grad, past))
     for bias in biases:
         recording.use(bias, tap, lambda grad: ExplicitGradients(grad.sum(dim=1)))
-    return states, (h.squeeze(0), c.squeeze(0))
+    return states, (states[:, -1], last)
+
+
+class Steps(torch.autograd.Function):
+    """The steps of an LSTM layer in one direction, given what the input contributes to the gates.
+
+    `torch.lstm` does not give gradients of gates, unless the identity is its input weight, which
+    takes more time than all the rest.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, gates: Tensor, h: Tensor, c: Tensor, across: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Run them one after another.
+
+        Args:
+            context: keeps what the backward pass needs.
+            gates: i, f, g and o before the activations and without U h, shape (b, T, 4 · width).
+            h, c: before the first step, shape (b, width).
+            across: U, shape (4 · width, width).
+
+        Returns:
+            h after each step, shape (b, T, width), and c after the last one.
+        """
+        first, width = c, h.shape[1]
+        gates = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        hs, cs, tanhs = (gates.new_empty(*gates.shape[:2], width) for _ in range(3))
+        i_and_f, g, o = gates.tensor_split([2 * width, 3 * width], dim=2)
+        of_steps = (x.unbind() for x in (gates, i_and_f, g, o, hs, cs, tanhs))
+        for gate, inner, proposed, outer, new_h, new_c, tanh in zip(*of_steps, strict=True):
+            gate.addmm_(h, across.mT)
+            i, f = inner.sigmoid_().chunk(2, dim=1)
+            c = torch.mul(f, c, out=new_c).addcmul_(i, proposed.tanh_())
+            h = torch.mul(outer.sigmoid_(), torch.tanh(c, out=tanh), out=new_h)
+        context.save_for_backward(gates, across, first, cs, tanhs)
+        return hs.transpose(0, 1), c
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        context: Any, of_states: Tensor, of_last: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Return the gradients of the gates and of the first h and c."""
+        gates, across, first, cs, tanhs = context.saved_tensors
+        i, f, g, o = gates.chunk(4, dim=2)
+        past = torch.cat([first.unsqueeze(0), cs[:-1]])
+        by_c = torch.stack([g * i * (1 - i), past * f * (1 - f), i * (1 - g.square())], dim=2)
+        c_by_h, o_by_h = o * (1 - tanhs.square()), tanhs * o * (1 - o)
+        of_gates = torch.empty_like(gates)
+        of_inner, of_o = of_gates.tensor_split([3 * first.shape[1]], dim=2)
+        of_h, of_c = torch.zeros_like(first), of_last
+        for t in reversed(range(len(gates))):
+            of_h = of_h + of_states[:, t]
+            of_c = torch.addcmul(of_c, of_h, c_by_h[t])
+            torch.mul(by_c[t], of_c.unsqueeze(1), out=of_inner[t].view(len(first), 3, -1))
+            torch.mul(of_h, o_by_h[t], out=of_o[t])
+            of_h, of_c = of_gates[t] @ across, of_c * f[t]
+        return of_gates.transpose(0, 1).contiguous(), of_h, of_c, None

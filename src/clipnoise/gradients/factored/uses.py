@@ -332,6 +332,42 @@ def add_pairs(lefts: Tensor, rights: Tensor, *, same: bool) -> Squares:
     return Squares(total, slack_of(alone, lefts.dtype))
 
 
+def scaled_pairs(
+    rows: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], square: Tensor, *, same: bool
+) -> Squares:
+    """Return ⟨s ⊙ G, s ⊙ G′⟩ = Σ_t,u (l_t ⊙ l′_u)ᵀ s² (r_t ⊙ r′_u), with slack as `add_pairs`.
+
+    Args:
+        rows: l and r, shapes (n, T, o) and (n, T, p).
+        others: l′ and r′, shapes (n, T′, o) and (n, T′, p).
+        square: s², shape (o, p).
+        same: whether both are those of one use; each pair is then formed once.
+    """
+    pairs = torch.ones(rows[0].shape[1], others[0].shape[1], dtype=torch.bool)
+    first, second = (pairs.triu() if same else pairs).nonzero(as_tuple=True)
+    fitting = max(1, CACHED // (len(first) * (len(square) + 2 * square.shape[1])))
+    parts = zip(*(torch.split(factor, fitting) for factor in (*rows, *others)), strict=True)
+    some = []
+    for left, right, left_, right_ in parts:
+        lefts, rights = left[:, first] * left_[:, second], right[:, first] * right_[:, second]
+        some.append(((lefts @ square) * rights).sum(dim=2, dtype=torch.float64))
+    terms = torch.cat(some)
+    if not same:
+        return Squares(terms.sum(dim=1))
+    alone = terms[:, first == second].sum(dim=1)
+    return Squares(2 * terms.sum(dim=1) - alone, slack_of(alone, square.dtype))
+
+
+def scaled_pairs_pay(total: int, *, keeps: bool) -> bool:
+    """Return whether all pairs of rows cost less than instantiating scaled gradients.
+
+    Args:
+        total: rows that are compared with each other.
+        keeps: whether instantiated gradients would be kept.
+    """
+    return total * (total + 1) // 2 + total * keeps < total + ELEMENT
+
+
 def slack_of(terms: Tensor, dtype: torch.dtype) -> Tensor:
     """Return how far too low rounding may make a sum whose terms would, without signs, add to this.
 
