@@ -31,7 +31,6 @@ class Case:
         model: id of the model.
         signature: shape and task of the data.
         options: options of the model.
-        goal: the entry of `page.GOALS` that applies to its kind of layers.
         mechanisms: whether mechanisms and correlated noise are measured, too. Dense noise takes
             memory for every step, so only small networks have it.
     """
@@ -39,7 +38,6 @@ class Case:
     model: str
     signature: Signature
     options: dict[str, Any] = field(default_factory=dict)
-    goal: str = "convolutions and transformers"
     mechanisms: bool = False
 
     def build(self, dropout: float = 0.0) -> nn.Module:
@@ -84,19 +82,15 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "logistic 10,000×500": Case(
-        "logistic", Signature("features", (10_000,), 500), goal="logistic regression"
-    ),
-    "logistic, digits": Case("logistic", DIGITS, goal="no goal", mechanisms=True),
+    "logistic 10,000×500": Case("logistic", Signature("features", (10_000,), 500)),
+    "logistic, digits": Case("logistic", DIGITS, mechanisms=True),
     "cnn-small": Case("cnn-small", GREY, mechanisms=True),
-    "cnn-small, digits": Case("cnn-small", DIGITS, goal="no goal"),
+    "cnn-small, digits": Case("cnn-small", DIGITS),
     "cnn-5": Case("cnn-5", GREY),
     "cnn-5-averaged": Case("cnn-5-averaged", COLOUR),
-    "autoencoder": Case(
-        "autoencoder", Signature("image", (1, 28, 28), 784, "reconstruction"), goal="no goal"
-    ),
-    "gcn": Case("gcn", Signature("nodes", (8, 129), 40), goal="no goal"),
-    "lstm": Case("lstm", TEXT, {"dropout": 0.0}, goal="no goal"),
+    "autoencoder": Case("autoencoder", Signature("image", (1, 28, 28), 784, "reconstruction")),
+    "gcn": Case("gcn", Signature("nodes", (8, 129), 40)),
+    "lstm": Case("lstm", TEXT, {"dropout": 0.0}),
     "vit, 6 layers of 192": Case("vit", COLOUR, {"width": 192, "layers": 6, "heads": 3}),
     "bert-base, 4 of 128, all trained": Case("bert-base", TEXT, {**SMALL_BERT, "train": "all"}),
     "bert-base, 4 of 128, last block": Case("bert-base", TEXT, SMALL_BERT, mechanisms=True),
@@ -107,7 +101,7 @@ CASES: dict[str, Case] = {
         {"pretrained": False, "dropout": 0.0},
     ),
     "resnet-18, 3×3 stem": Case("resnet-18", COLOUR),
-    "resnet-18, 7×7 stem": Case("resnet-18", COLOUR, {"stem": "imagenet"}, goal="no goal"),
+    "resnet-18, 7×7 stem": Case("resnet-18", COLOUR, {"stem": "imagenet"}),
 }
 
 
