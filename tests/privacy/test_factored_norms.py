@@ -14,7 +14,7 @@ from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.factored.linear import Outer
+from clipnoise.gradients.factored.linear import Outer, SingleOuter
 from clipnoise.gradients.factored.uses import Groups, ParameterGradient, Use
 from clipnoise.models.dense import Logistic
 
@@ -90,9 +90,9 @@ def test_norms_are_never_too_low_where_rows_cancel(
 def test_norms_of_single_outer_products_are_never_too_low(width: int) -> None:
     """Their slack is part of the value, because nothing cancels in them."""
     draws = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(50, 1, d, generator=draws).exp() for d in (7, width))
-    use = Outer(left, right)
-    true = left.double().square().sum(dim=(1, 2)) * right.double().square().sum(dim=(1, 2))
+    left, right = (torch.randn(50, d, generator=draws).exp() for d in (7, width))
+    use = SingleOuter(left, right)
+    true = left.double().square().sum(dim=1) * right.double().square().sum(dim=1)
     squares, slack = ParameterGradient([use], Groups.single(50)).squared_norms(None)
     assert slack is None
     assert (squares >= true).all()
@@ -101,14 +101,11 @@ def test_norms_of_single_outer_products_are_never_too_low(width: int) -> None:
 
 def test_slack_of_outer_products_that_others_may_cancel_is_kept() -> None:
     draws = torch.Generator().manual_seed(0)
-    left, right = torch.randn(9, 1, 5, generator=draws), torch.randn(9, 1, 30, generator=draws)
-    opposite = Outer(-left, right + 1e-4 * torch.randn(right.shape, generator=draws))
-    squares, slack = ParameterGradient(
-        [Outer(left, right), opposite], Groups.single(9)
-    ).squared_norms(None)
-    rest = (left.double() * right.double().mT) + (
-        opposite.left.double() * opposite.right.double().mT
-    )
+    left, right = torch.randn(9, 5, generator=draws), torch.randn(9, 30, generator=draws)
+    near = right + 1e-4 * torch.randn(right.shape, generator=draws)
+    uses = [SingleOuter(left, right), SingleOuter(-left, near)]
+    squares, slack = ParameterGradient([*uses], Groups.single(9)).squared_norms(None)
+    rest = left.double().unsqueeze(2) * (right.double() - near.double()).unsqueeze(1)
     assert slack is not None
     assert (squares + slack >= rest.square().sum(dim=(1, 2)) * (1 - 1e-6)).all()
 

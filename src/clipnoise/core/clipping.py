@@ -62,7 +62,7 @@ class ClipRule(WithOwnKinds):
             Factors of the same shape: 0 for an infinite norm, nan for a norm that is nan.
         """
         if self.kind == "hard":
-            return (clip_norm / norms).clamp(max=1.0)
+            return norms.reciprocal().mul_(clip_norm).clamp_(max=1.0)
         gamma = 0.01 if self.gamma is None else self.gamma
         return clip_norm / (
             norms + (gamma if self.kind == "automatic" else gamma / (norms + gamma))

@@ -41,7 +41,7 @@ def row_norms(rows: Tensor) -> Tensor:
 
 def is_finite(vector: Tensor) -> bool:
     """Return whether every entry is finite: one pass, unless the sum itself is too large."""
-    return math.isfinite(vector.sum()) or bool(torch.isfinite(vector).all())
+    return math.isfinite(vector.sum().item()) or bool(torch.isfinite(vector).all())
 
 
 def clip_factors(norms: Tensor, clipping: Clipping) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from clipnoise.core.clipping import ClippedSum, zeros
-from clipnoise.core.state import split
 from clipnoise.errors import UserError
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
@@ -66,6 +65,7 @@ class FlatModel:
         self.names = tuple(trained)
         self.parameters = tuple(trained.values())
         self.shapes = tuple(p.shape for p in self.parameters)
+        self._sizes = [shape.numel() for shape in self.shapes]
         modules = [name.rpartition(".")[0] for name in self.names]
         self.layers = [
             [place for place, _ in members]
@@ -90,7 +90,8 @@ class FlatModel:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of shape (d,) in the shapes of the parameters."""
-        return split(vector, self.shapes)
+        pieces = vector.split_with_sizes(self._sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a vector by parameter name, as `torch.func.functional_call` takes them.
@@ -150,7 +151,8 @@ class GradientEngine(ABC):
         """
         theta = self.flat.theta
         if self.precision == "float32":
-            return network(*arguments).to(theta.dtype)
+            outputs = network(*arguments)
+            return outputs if outputs.dtype == theta.dtype else outputs.to(theta.dtype)
         with torch.autocast(theta.device.type, torch.bfloat16, cache_enabled=False):
             return network(*arguments).to(theta.dtype)
 
@@ -359,8 +361,10 @@ def logical_sum(batch: LogicalBatch) -> Tensor:
     if batch.views > 1:
         clipping = _in_views(clipping, indices, batch.views)
         indices = indices.repeat_interleave(batch.views)
-    for chosen, part in parts(clipping, indices.shape[0], batch.size):
-        inputs, targets = _seen(batch, indices[chosen])
+    count = indices.shape[0]
+    for chosen, part in parts(clipping, count, batch.size):
+        whole = chosen.stop - chosen.start == count
+        inputs, targets = _seen(batch, indices if whole else indices[chosen])
         summed = batch.engine.clipped_sum(inputs, targets, part)
         total = summed if total is None else total.add_(summed)
     if total is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -206,11 +207,14 @@ class Patches(InProducts):
 
     def _add_patches(self, grad: Tensor, weight: Tensor) -> None:
         """Add Σ y_t ⊗ patch over all examples and pixels, as a product of matrices."""
-        fitting = max(1, FORMED // (self.rows * math.prod(self.shape[1:])))
-        parts = torch.split(grad, fitting), torch.split(self.inputs, fitting)
-        for some, inputs in zip(*parts, strict=True):
-            held = self.held  # of all examples, which are few then
-            rows = self.geometry.patches_as_rows(inputs) if held is None else held
+        parts: Iterable[tuple[Tensor, Tensor]]
+        if self.held is not None:  # of all examples
+            parts = [(grad, self.held)]
+        else:
+            fitting = max(1, FORMED // (self.rows * math.prod(self.shape[1:])))
+            inputs = map(self.geometry.patches_as_rows, torch.split(self.inputs, fitting))
+            parts = zip(torch.split(grad, fitting), inputs, strict=True)
+        for some, rows in parts:
             total = some.transpose(0, 1).flatten(1) @ rows.flatten(0, 1)
             weight += total.view(len(weight), *self.geometry.kernel, -1).permute(0, 3, 1, 2)
 

@@ -15,10 +15,12 @@ from clipnoise.gradients.factored.uses import (
     ExplicitGradients,
     InProducts,
     Piece,
+    Rows,
     Squares,
     Use,
     add_pairs,
     gram,
+    rounding_of,
     scaled_pairs,
     scaled_pairs_pay,
     slack_of,
@@ -37,13 +39,22 @@ def record_linear(
     def by_example(rows: Tensor) -> Tensor:
         return rows.reshape(recording.count, -1, rows.shape[-1])
 
-    def added_up(rows: Tensor) -> Tensor:
-        one = rows.ndim == 2 and len(rows) == recording.count
-        return rows if one else by_example(rows).sum(dim=1)
+    added_up: list[Rows] = []  # the norms of output gradients serve the weight and the bias
 
-    if inputs is not None:
-        recording.use(weight, tap, lambda grad: Outer(by_example(grad), by_example(inputs)))
-    recording.use(bias, tap, lambda grad: ExplicitGradients(added_up(grad)))
+    def rows_of(grad: Tensor) -> Rows:
+        if not added_up:
+            one = grad.ndim == 2 and grad.shape[0] == recording.count
+            added_up.append(Rows(grad if one else by_example(grad).sum(dim=1)))
+        return added_up[0]
+
+    def outer(grad: Tensor) -> Use:
+        assert inputs is not None
+        if grad.ndim == 2 and grad.shape[0] == recording.count:
+            return SingleOuter(rows_of(grad), inputs)
+        return Outer(by_example(grad), by_example(inputs))
+
+    recording.use(weight, tap, outer)
+    recording.use(bias, tap, lambda grad: ExplicitGradients(rows_of(grad)))
     return output
 
 
@@ -65,9 +76,19 @@ class Outer(InProducts):
     """G_i = Σ_t l_t ⊗ r_t with l of shape (b, T, o) and r of shape (b, T, p)."""
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
-        self.left, self.right = left, right
+        self._left, self._right = left, right
         self.shape = torch.Size((left.shape[2], right.shape[2]))
         self.elements = left.shape[1:].numel() + right.shape[1:].numel()
+
+    @property
+    def left(self) -> Tensor:
+        """The left factors as rows, (b, T, o)."""
+        return self._left
+
+    @property
+    def right(self) -> Tensor:
+        """The right factors as rows, (b, T, p)."""
+        return self._right
 
     @property
     def rows(self) -> int:
@@ -101,10 +122,6 @@ class Outer(InProducts):
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         left, right = self.grouped(piece)
-        if other is self and left.shape[1] == 1 and square is None:
-            norms = row_norms(left.squeeze(1)) * row_norms(right.squeeze(1))
-            values = norms.double().square()
-            return Squares(values, slack_of(values, left.dtype))
         if isinstance(other, Constant):
             direction = other.value if square is None else other.value * square
             terms = (left @ direction) * right
@@ -114,3 +131,43 @@ class Outer(InProducts):
         if square is None:
             return add_pairs(gram(left, left_), gram(right, right_), same=other is self)
         return scaled_pairs((left, right), (left_, right_), square, same=other is self)
+
+
+class SingleOuter(Outer):
+    """G_i = l_i ⊗ r_i with l of shape (b, o) and r of shape (b, p)."""
+
+    def __init__(self, left: Tensor | Rows, right: Tensor) -> None:
+        self._rows = left if isinstance(left, Rows) else Rows(left)
+        self._left, self._right = self._rows.values, right
+        self.shape = torch.Size((self._left.shape[1], right.shape[1]))
+        self.elements = self._left.shape[1] + right.shape[1]
+
+    @property
+    def left(self) -> Tensor:
+        return self._left.unsqueeze(1)
+
+    @property
+    def right(self) -> Tensor:
+        return self._right.unsqueeze(1)
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    def add(self, factors: Tensor, into: Tensor) -> None:
+        left, right, column = self._left, self._right, factors.unsqueeze(1)
+        if left.shape[1] <= right.shape[1]:
+            left = left * column
+        else:
+            right = right * column
+        into.addmm_(left.T, right)
+
+    def squared_norms(self) -> Tensor:
+        squares = (self._rows.norms * row_norms(self._right)).double().square_()
+        return squares.mul_(1 + rounding_of(self._left.dtype))
+
+    def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
+        if other is not self or square is not None or piece.size > 1:
+            return super().products(other, piece, square)
+        squares = piece.cut(self.squared_norms())
+        return Squares(squares, slack_of(squares, self._left.dtype))

@@ -162,7 +162,8 @@ class Recording(TorchFunctionMode):
         self._held.append((tensor, tensor._version))
         if tensor.requires_grad:
             tensor = tensor.detach()
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+        other = tensor.dtype != self._dtype and tensor.is_floating_point()
+        return tensor.to(self._dtype) if other else tensor
 
     def use(
         self, parameter: Tensor | None, tap: int | None, build: Callable[[Tensor], Use]
@@ -193,7 +194,10 @@ class Recording(TorchFunctionMode):
             gradients = torch.autograd.grad(losses, self._taps, of_each, allow_unused=True)
         if any(tensor._version != version for tensor, version in self._held):
             raise UnsupportedError("a layer's input that is changed in place afterwards")
-        gradients = [None if one is None else one.to(self._dtype) for one in gradients]
+        gradients = [
+            one if one is None or one.dtype == self._dtype else one.to(self._dtype)
+            for one in gradients
+        ]
         uses: list[list[Use]] = [[] for _ in self._parameters]
         for index, tap, build in self._builds:
             gradient = gradients[tap]

@@ -210,6 +210,13 @@ class Use(ABC):
             into: shape of the parameter.
         """
 
+    def squared_norms(self) -> Tensor | None:
+        """Return ‖G_i‖² where nothing cancels in it: float64 of shape (b,), never too low.
+
+        None where it does not follow from the factors at once.
+        """
+        return None
+
     @property
     def gradient_elements(self) -> int:
         """How many numbers one example's gradient holds."""
@@ -253,20 +260,45 @@ class InProducts(Use):
         """
 
 
+class Rows:
+    """Vectors, one for each example, whose norms are taken once."""
+
+    def __init__(self, values: Tensor) -> None:
+        """Take vectors of shape (b, …)."""
+        self.values = values
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """The norm of each, shape (b,)."""
+        values = self.values
+        return row_norms(values if values.ndim == 2 else values.reshape(len(values), -1))
+
+
 class ExplicitGradients(Use):
     """Per-example gradients held as they are: those of biases and tokens."""
 
-    def __init__(self, gradients: Tensor) -> None:
+    def __init__(self, rows: Tensor | Rows) -> None:
         """Take gradients of shape (b, *shape)."""
-        self.gradients = gradients
-        self.shape = gradients.shape[1:]
+        self._rows = rows if isinstance(rows, Rows) else Rows(rows)
+        self.gradients = self._rows.values
+        self.shape = self.gradients.shape[1:]
         self.elements = self.gradient_elements
+
+    def squared_norms(self) -> Tensor:
+        return self._rows.norms.double().square_()
 
     def instantiate(self, piece: Piece) -> Tensor:
         return piece.added_up(piece.cut(self.gradients))
 
     def add(self, factors: Tensor, into: Tensor) -> None:
-        into.view(-1).addmv_(self.gradients.reshape(len(self.gradients), -1).T, factors)
+        add_rows(self.gradients, factors, into)
+
+
+def add_rows(rows: Tensor, factors: Tensor, into: Tensor) -> None:
+    """Add Σ f_i r_i, in place, with r of shape (b, *shape) and f of shape (b,)."""
+    if rows.ndim != 2:
+        rows, into = rows.reshape(len(rows), -1), into.view(-1)
+    into.addmv_(rows.T, factors)
 
 
 class Constant(InProducts):
@@ -375,7 +407,12 @@ def slack_of(terms: Tensor, dtype: torch.dtype) -> Tensor:
         terms: shape (n,), float64.
         dtype: in which the factors are.
     """
-    return SLACK * torch.finfo(dtype).eps * terms
+    return rounding_of(dtype) * terms
+
+
+def rounding_of(dtype: torch.dtype) -> float:
+    """Return the share by which rounding may make a sum of positive terms too low."""
+    return SLACK * torch.finfo(dtype).eps
 
 
 @dataclass
@@ -398,6 +435,10 @@ class ParameterGradient:
         Args:
             scale: s, shape of the parameter, or None for ones.
         """
+        if scale is None and len(self.uses) == 1 and self.groups.largest == 1:
+            squares = self.uses[0].squared_norms()
+            if squares is not None:
+                return Squares(squares)
         keeps = self._worth_keeping()
         uses = self._in_products(scaled=scale is not None, keeps=keeps)
         if uses is None:
@@ -429,7 +470,7 @@ class ParameterGradient:
             into: zeros, shape of the parameter.
         """
         if self.kept is not None:
-            into.view(-1).addmv_(self.kept.view(len(self.kept), -1).T, factors)
+            add_rows(self.kept, factors, into)
             return
         by_example = self.groups.to_examples(factors)
         for use in self.uses:
@@ -462,16 +503,12 @@ class ParameterGradient:
 
     def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Squares:
         rows = sum(use.rows for use in uses)
-        alone = len(uses) == 1 and rows * self.groups.largest == 1
         parts = []
         for piece in self.groups.pieces(rows * rows * self.groups.largest):
             terms = [use.products(use, piece, square) for use in uses]
             for use, other in combinations(uses, 2):
                 terms.append(Squares(2 * use.products(other, piece, square).values))
-            values, slack = Squares.total(terms)
-            if alone and slack is not None:  # nothing cancels in a single outer product
-                values, slack = values + slack, None
-            parts.append(Squares(values, slack))
+            parts.append(Squares.total(terms))
         return Squares.joined(parts)
 
     def _by_instantiating(self, scale: Tensor | None, *, keeps: bool) -> Squares:
