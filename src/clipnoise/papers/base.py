@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,65 +26,36 @@ COMPARISON = ("quantity", "published", "measured", "difference")
 REPORT = ("title", "source", "setup", "claims", "figures", "remarks")  # make the report
 
 Row = Mapping[str, Any]
+Image = tuple[str, str, "Figure"]  # title, caption and figure
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One measured number and what to compare it with.
-
-    Attributes:
-        name: what the report calls it.
-        measured: None where it could not be measured.
-        cell: the published cell that it belongs to; None where the cell has the same name.
-        formula: the value of the paper's formula at these settings, where the paper gives a
-            formula instead of a number.
-    """
+    """One measured number and what to compare it with."""
 
     name: str
-    measured: float | None
-    cell: str | None = None
-    formula: float | None = None
+    measured: float | None  # None where it could not be measured
+    cell: str | None = None  # the published cell that it belongs to; None for that of its name
+    formula: float | None = None  # what the paper's formula gives, where it prints no number
 
 
 @dataclass(frozen=True)
 class QuantityClaim:
-    """What a paper says of a measured number, or of how much larger it is than another one.
+    """What a paper says of a measured number, or of how much larger it is than another one."""
 
-    Attributes:
-        text: what the paper says.
-        source: where it says so.
-        quantity: name of the number.
-        minus: name of the number that is subtracted; empty for none.
-        bounds: the open interval that the result is claimed to lie in.
-    """
-
-    text: str
-    source: str
-    quantity: str
-    minus: str = ""
-    bounds: tuple[float, float] = (0.0, math.inf)
+    text: str  # what the paper says
+    source: str  # where it says so
+    quantity: str  # name of the number
+    minus: str = ""  # name of the number that is subtracted; empty for none
+    bounds: tuple[float, float] = (0.0, math.inf)  # the open interval that is claimed
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment measured.
-
-    Attributes:
-        tables: tidy raw data by file name without suffix; every row of a table has the same keys.
-        quantities: the numbers to compare, in the order of the report.
-    """
+    """What an experiment measured: tidy raw data by file name, and the numbers to compare."""
 
     tables: Mapping[str, Sequence[Row]]
-    quantities: Sequence[Quantity] = field(default=())
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """One figure with its title and caption."""
-
-    title: str
-    caption: str
-    figure: Figure
+    quantities: Sequence[Quantity] = ()
 
 
 @dataclass(frozen=True)
@@ -125,20 +96,15 @@ class Results:
 
     def measured(self, quantity: str) -> float:
         """Return a measured number; NaN where there is none."""
-        return self._number(quantity, "measured")
+        return float(self.comparison["measured"].get(quantity, math.nan))
 
     def published(self, quantity: str) -> float:
         """Return the number that a quantity is compared with; NaN where there is none."""
-        return self._number(quantity, "published")
+        return float(self.comparison["published"].get(quantity, math.nan))
 
     def text(self, quantity: str, digits: int = 4) -> str:
         """Return a measured number with so many significant digits."""
         return significant(self.measured(quantity), digits)
-
-    def _number(self, quantity: str, column: str) -> float:
-        if quantity not in self.comparison.index:
-            return float("nan")
-        return float(self.comparison[column].loc[quantity])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,30 +116,21 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Section):
-    """Base of every experiment: its settings are its fields.
+    """Base of every experiment: its settings are its fields."""
 
-    Attributes:
-        id: `"<paper>/<artefact>"`.
-        uses: ids of methods that `run` names itself; those in the settings need not be listed.
-        title: title of the report.
-        source: paper, section and artefact.
-        setup: what was run, a paragraph each.
-        claims: what the paper says of the numbers.
-    """
-
-    id: ClassVar[str]
-    uses: ClassVar[tuple[str, ...]] = ()
+    id: ClassVar[str]  # "<paper>/<artefact>"
+    uses: ClassVar[tuple[str, ...]] = ()  # methods that `run` names, other than in the settings
     title: ClassVar[str]
-    source: ClassVar[str]
-    setup: ClassVar[tuple[str, ...]]
-    claims: ClassVar[tuple[QuantityClaim, ...]] = ()
+    source: ClassVar[str]  # paper, section and artefact
+    setup: ClassVar[tuple[str, ...]]  # what was run, a paragraph each
+    claims: ClassVar[tuple[QuantityClaim, ...]] = ()  # what the paper says of the numbers
 
     def run(self) -> Findings:
         """Run the experiment; the same settings give the same findings on the same machine."""
         raise NotImplementedError
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         """Draw the figures of the report from the files that a run wrote."""
         raise NotImplementedError
 
@@ -231,53 +188,38 @@ def read_published(path: Path) -> dict[str, float]:
 
 
 def compare(quantities: Sequence[Quantity], published: Mapping[str, float]) -> list[Row]:
-    """Set measured numbers beside published ones.
-
-    Args:
-        quantities: what was measured.
-        published: published numbers by cell.
+    """Set measured numbers beside published ones, which are given by cell.
 
     Returns:
         Rows with the columns of `COMPARISON`, one per quantity, then one per published cell that
         nothing was measured for. A missing number is None.
     """
-    left = dict(published)
-    found: list[tuple[str, float | None, float | None]] = []
-    for quantity in quantities:
-        cell = quantity.cell or quantity.name
-        left.pop(cell, None)
-        reference = published.get(cell) if quantity.formula is None else quantity.formula
-        found.append((quantity.name, reference, quantity.measured))
-    found += [(cell, value, None) for cell, value in left.items()]
-    return [
-        {
-            "quantity": name,
-            "published": reference,
-            "measured": measured,
-            "difference": None if reference is None or measured is None else measured - reference,
-        }
-        for name, reference, measured in found
-    ]
+    cells = {quantity.cell or quantity.name for quantity in quantities}
+    rows: list[Row] = []
+    for one in [*quantities, *(Quantity(name, None) for name in published if name not in cells)]:
+        value, reference = one.measured, one.formula
+        if reference is None:
+            reference = published.get(one.cell or one.name)
+        difference = None if reference is None or value is None else value - reference
+        rows.append(dict(zip(COMPARISON, (one.name, reference, value, difference), strict=True)))
+    return rows
 
 
 def write(findings: Findings, published: Mapping[str, float], folder: Path) -> None:
     """Write every table as <name>.csv, then comparison.csv, each whole or not at all."""
     for name, rows in findings.tables.items():
-        write_atomically(folder / f"{name}.csv", to_csv(rows, tuple(rows[0])))
+        write_atomically(folder / f"{name}.csv", _csv(rows))
     rows = compare(findings.quantities, published)
-    write_atomically(folder / "comparison.csv", to_csv(rows, COMPARISON))
+    write_atomically(folder / "comparison.csv", _csv(rows))
 
 
-def to_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
+def _csv(rows: Sequence[Row]) -> str:
     """Return rows as CSV text; floats with eight significant digits, None as an empty field."""
-    rounded = (
-        {
-            name: f"{row[name]:.8g}" if isinstance(row[name], float) else row[name]
-            for name in columns
-        }
-        for row in rows
-    )
-    return csv_text(columns, rounded)
+
+    def shown(value: Any) -> Any:
+        return f"{value:.8g}" if isinstance(value, float) else value
+
+    return csv_text(rows[0], ({name: shown(row[name]) for name in row} for row in rows))
 
 
 # When an experiment must run again

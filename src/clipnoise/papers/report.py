@@ -29,16 +29,13 @@ SMALLER = (
 def build(
     experiment: type[Experiment], results: Results, template: Path, published: Path = PUBLISHED
 ) -> bytes:
-    """Make the PDF of an experiment.
+    """Return the PDF of an experiment: the same bytes for the same input.
 
     Args:
         experiment: draws the figures and writes the text.
         results: what its run wrote.
         template: the Typst file.
         published: the folder with what each paper leaves open.
-
-    Returns:
-        The PDF; the same bytes for the same input.
 
     Raises:
         UserError: a table or the template is missing.
@@ -50,11 +47,11 @@ def build(
     with tempfile.TemporaryDirectory() as name, canvas.look():
         images: dict[str, Path] = {}
         figures: list[dict[str, str]] = []
-        for number, drawing in enumerate(experiment.figures(results)):
+        for number, (title, caption, figure) in enumerate(experiment.figures(results)):
             image = f"{number}.svg"
             images[image] = Path(name) / image
-            images[image].write_bytes(canvas.to_svg(drawing.figure))
-            figures.append({"title": drawing.title, "caption": drawing.caption, "image": image})
+            images[image].write_bytes(canvas.to_svg(figure))
+            figures.append({"title": title, "caption": caption, "image": image})
         content = {
             "title": experiment.title,
             "name": experiment.id,
@@ -85,9 +82,8 @@ def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, An
         value = results.measured(claim.quantity)
         value -= results.measured(claim.minus) if claim.minus else 0.0
         sides = f"{claim.quantity} − {claim.minus}" if claim.minus else claim.quantity
-        found = [quantity_found(sides, value, claim.bounds)]
-        said = (claim.text, claim.source)
-        rows.append(claim_row(said, claim.bounds, found, results.watermark))
+        found, words = [quantity_found(sides, value, claim.bounds)], (claim.text, claim.source)
+        rows.append(claim_row(words, claim.bounds, found, results.watermark))
     return rows
 
 
@@ -137,8 +133,7 @@ def panels(
         options: for `Figure.subplots`.
 
     Returns:
-        The figure, and for each group its axes, its values of `by` and its rows, in the order of
-        the table.
+        The figure, and for each group its axes, its values of `by` and its rows, in table order.
     """
     from clipnoise.report.figures import canvas
 

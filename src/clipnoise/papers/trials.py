@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions(Section):
-    """Base of the sections that name a method.
+    """Base of the sections that name a method."""
 
-    Attributes:
-        method: the id.
-        options: hyper-parameters that are not tuned.
-    """
-
-    method: str
-    options: dict[str, Any]
+    method: str  # the id
+    options: dict[str, Any]  # hyper-parameters that are not tuned
 
     def build(self, **choice: Any) -> Method:
         """Return the method; a choice of the tuned hyper-parameters replaces options."""
@@ -76,26 +71,14 @@ def take_step(
 
 
 class Trials:
-    """Independent trials of one method, stepped at once: `take_step`, mapped over the trials.
-
-    Attributes:
-        theta: the parameters, shape (trials, d).
-        buffers: the state of the method, each of shape (trials, …).
-        steps: how many steps have been taken.
-    """
+    """Independent trials of one method, stepped at once: `take_step`, mapped over the trials."""
 
     def __init__(self, method: Method, public: Public, theta: Tensor) -> None:
-        """Start every trial.
-
-        Args:
-            method: the optimizer.
-            public: the constants, the same for all trials.
-            theta: initial parameters, shape (trials, d).
-        """
+        """Start every trial; `theta` is shape (trials, d), and `public` the same for all."""
         self.method = method
         self.public = public
         self.theta = theta
-        self.buffers: dict[str, Tensor] = {}
+        self.buffers: dict[str, Tensor] = {}  # the state of the method, each of (trials, …)
         self.steps = 0
 
     def advance(self, gradients: Tensor, noise: Tensor) -> None:
@@ -115,18 +98,13 @@ class Trials:
             moved = take_step(like, self.method, state, self.public, rows, normals.unbind())
             return {**state.buffers, "theta": moved}
 
-        shared = {name for name, value in self.buffers.items() if _is_shared(value)}
-        buffers = {name: x[0] if name in shared else x for name, x in self.buffers.items()}
-        dimensions = {name: None if name in shared else 0 for name in buffers}
+        def is_shared(x: Tensor) -> bool:
+            # A number that depends on the step alone comes back from vmap as one value many times.
+            return x.dim() == 1 and (len(x) == 1 or x.stride(0) == 0)
+
+        dimensions = {name: None if is_shared(x) else 0 for name, x in self.buffers.items()}
+        buffers = {n: x[0] if dimensions[n] is None else x for n, x in self.buffers.items()}
         mapped = torch.vmap(trial, in_dims=(dimensions, 0, 0, 0))
         self.buffers = mapped(buffers, self.theta, gradients, noise)
         self.theta = self.buffers.pop("theta")
         self.steps += 1
-
-
-def _is_shared(buffer: Tensor) -> bool:
-    """Return whether all trials share a buffer's value.
-
-    A number that depends on the step alone comes back from vmap as one value seen many times.
-    """
-    return buffer.dim() == 1 and (len(buffer) == 1 or buffer.stride(0) == 0)

@@ -10,9 +10,9 @@ from clipnoise.core.method import Method
 from clipnoise.core.state import Public, State
 from clipnoise.fields import Count, NonNegative, Positive, Probability
 from clipnoise.papers.base import (
-    Drawing,
     Experiment,
     Findings,
+    Image,
     Quantity,
     QuantityClaim,
     Results,
@@ -31,32 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureGroup(Section):
-    """Features that are alike.
-
-    Attributes:
-        count: how many there are.
-        frequency: the probability that one of them is 1 in an example.
-        weight: its true weight.
-        side_information: A of AdaDPS, the known size of its gradients.
-    """
+    """Features that are alike."""
 
     count: Count
-    frequency: Probability
-    weight: float
-    side_information: Positive
+    frequency: Probability  # of a 1 in an example
+    weight: float  # the true one
+    side_information: Positive  # A of AdaDPS, the known size of its gradients
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunedMethod(MethodOptions):
-    """A method of a panel.
+    """A method of a panel."""
 
-    Attributes:
-        label: its name in the figure, where that is not the id.
-        grid: values to try by hyper-parameter; every combination is tried.
-    """
-
-    label: str | None = None
-    grid: dict[str, list[Any]]
+    label: str | None = None  # its name in the figure, where that is not the id
+    grid: dict[str, list[Any]]  # values to try by hyper-parameter; every combination is tried
 
     @property
     def name(self) -> str:
@@ -152,14 +140,13 @@ class RareFeatures(Experiment):
             ]
             tuning += [{**key, "choice": choice_text(c), "loss": loss} for loss, c in tried]
             _, best = min(tried, key=lambda pair: pair[0])
-            runs = {
-                seed: self._train(data, panel, candidate.build(**best), seed) for seed in self.seeds
-            }
-            key["method"] = candidate.method
-            for seed, losses in runs.items():
+            key["method"], total = candidate.method, 0.0
+            for seed in self.seeds:
+                losses = self._train(data, panel, candidate.build(**best), seed)
                 curves += [{**key, "seed": seed, "step": t, "loss": losses[t]} for t in losses]
                 finals.append({**key, "seed": seed, "loss": losses[panel.steps]})
-            mean = sum(losses[panel.steps] for losses in runs.values()) / len(runs)
+                total += losses[panel.steps]
+            mean = total / len(self.seeds)
             quantities.append(Quantity(f"final loss, {panel.name}, {candidate.name}", mean))
         return Findings({"curves": curves, "tuning": tuning, "data": finals}, quantities)
 
@@ -202,10 +189,8 @@ class RareFeatures(Experiment):
 
     def _tuning_loss(self, data: RegressionData, panel: RegressionPanel, method: Method) -> float:
         """Return the mean final loss over the tuning seeds; infinite where a run diverged."""
-        total = 0.0
-        for seed in self.tuning_seeds:
-            total += self._train(data, panel, method, seed)[panel.steps]
-        loss = total / len(self.tuning_seeds)
+        finals = [self._train(data, panel, method, seed)[panel.steps] for seed in self.tuning_seeds]
+        loss = sum(finals) / len(finals)
         return loss if math.isfinite(loss) else math.inf
 
     def _train(
@@ -243,7 +228,7 @@ class RareFeatures(Experiment):
         return losses
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         return [_draw_losses(results), _draw_tuning(results)]
 
     @staticmethod
@@ -274,7 +259,7 @@ class RareFeatures(Experiment):
         ]
 
 
-def _draw_losses(results: Results) -> Drawing:
+def _draw_losses(results: Results) -> Image:
     figure, drawn = panels(results.table("curves"), "panel", height=3.3)
     for ax, panel, rows in drawn:
         for label, runs in rows.groupby("label", sort=False):
@@ -294,10 +279,10 @@ def _draw_losses(results: Results) -> Drawing:
         "Mean over five runs; the band is one sample standard deviation. In the paper the panels "
         "show SGD and AdaS, and DP-SGD and AdaDPS; the other methods are additions."
     )
-    return Drawing("Training loss", caption, figure)
+    return "Training loss", caption, figure
 
 
-def _draw_tuning(results: Results) -> Drawing:
+def _draw_tuning(results: Results) -> Image:
     tuning = results.table("tuning")
     tuning["rate"] = tuning["choice"].str.extract(r"learning_rate=([^,]+)").astype(float)
     methods = results.table("data").groupby(["panel", "label"])["method"].first()
@@ -315,4 +300,4 @@ def _draw_tuning(results: Results) -> Drawing:
         "stp-adam with the best clip norm and γ1 at each rate. Rates that diverged are not shown. "
         "Colours as above."
     )
-    return Drawing("Tuning", caption, figure)
+    return "Tuning", caption, figure

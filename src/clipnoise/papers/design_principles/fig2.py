@@ -6,18 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    Findings,
-    Quantity,
-    QuantityClaim,
-    Results,
-    Row,
-)
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, QuantityClaim, Results, Row
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
 from clipnoise.papers.trials import MethodOptions, Trials
 from clipnoise.report.figures.styles import COLOURS, style
@@ -25,7 +16,6 @@ from clipnoise.report.formats import decimal
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from torch import Tensor
 
 TRUTH = "ground truth"
@@ -48,19 +38,12 @@ LOOKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AdaGradVariant(MethodOptions):
-    """One row of the figure.
+    """One row of the figure."""
 
-    Attributes:
-        name: as in the report.
-        cell: the row of the figure that it belongs to.
-        noise_multiplier: σ.
-        square_noise: factor on the noise of the released square; 1 is what its sensitivity needs.
-    """
-
-    name: str
-    cell: str
+    name: str  # as in the report
+    cell: str  # the row of the figure that it belongs to
     noise_multiplier: NonNegative
-    square_noise: Positive = 1.0
+    square_noise: Positive = 1.0  # on the noise of the square; 1 is what its sensitivity needs
 
 
 @dataclass(frozen=True)
@@ -71,13 +54,10 @@ class LogisticData:
     y: Tensor
 
     def losses(self, theta: Tensor) -> Tensor:
-        """Return the mean logistic loss of each experiment at its parameters.
+        """Return the mean logistic loss of each experiment at each of its k parameters.
 
         Args:
-            theta: shape (experiments, k).
-
-        Returns:
-            Shape (experiments, k).
+            theta: shape (experiments, k), as is what is returned.
         """
         import torch
 
@@ -155,11 +135,10 @@ class SparseAdaGrad(Experiment):
     def run(self) -> Findings:
         train, test = self._data()
         truth = test.losses(test.x.new_ones(self.experiments, 1))
-        excess = {
-            variant.name: self._excess(variant, train, test, truth) for variant in self.variants
-        }
+        excess = {v.name: self._excess(v, train, test, truth) for v in self.variants}
         lucky = excess[REFERENCE].amin(dim=0).abs() < 5e-5
         rows: list[Row] = []
+        tuning: list[Row] = []
         quantities = [
             Quantity("loss of the truth, exact expectation", expected_loss(1.0), TRUTH),
             Quantity("loss of the truth, test sets: mean", float(truth.mean()), TRUTH),
@@ -168,7 +147,13 @@ class SparseAdaGrad(Experiment):
         ]
         for variant in self.variants:
             values = excess[variant.name]
-            rows += self._rows(variant, values, truth, lucky)
+            key = {"variant": variant.name}
+            for i, best in enumerate(values.argmin(dim=0).tolist()):  # the best η of an experiment
+                found = {"truth": float(truth[i, 0]), "excess": float(values[best, i])}
+                choice = {"experiment": i, "learning_rate": self.learning_rates[best]}
+                rows.append({**key, **choice, **found, "lucky": int(lucky[i])})
+            for rate, mean in zip(self.learning_rates, values, strict=True):
+                tuning.append({**key, "learning_rate": rate, "excess": float(mean.mean())})
             readings = _readings(values, excess[REFERENCE], lucky)
             for reading in readings if variant.name in LOOKS else (ONE_RATE, LUCKY):
                 name, cell = f"excess, {variant.name}, {reading}", f"excess, {variant.cell}"
@@ -178,11 +163,6 @@ class SparseAdaGrad(Experiment):
                 loss = None if above is None or of_truth is None else of_truth + above
                 name, cell = f"loss, {variant.name}, {LUCKY_SAME}", f"loss, {variant.cell}"
                 quantities.append(Quantity(name, loss, cell))
-        tuning: list[Row] = [
-            {"variant": v.name, "learning_rate": rate, "excess": float(excess[v.name][i].mean())}
-            for v in self.variants
-            for i, rate in enumerate(self.learning_rates)
-        ]
         return Findings({"data": rows, "tuning": tuning}, quantities)
 
     def _data(self) -> tuple[LogisticData, LogisticData]:
@@ -206,13 +186,10 @@ class SparseAdaGrad(Experiment):
         """Return the test loss above that of the truth, mean over noises: (rates, experiments)."""
         import torch
 
-        rows = []
-        for rate in self.learning_rates:
-            theta = self._train(variant, variant.build(learning_rate=rate), train)
-            rows.append((test.losses(theta) - truth).mean(dim=1))
-        return torch.stack(rows)
+        thetas = [self._train(variant, rate, train) for rate in self.learning_rates]
+        return torch.stack([(test.losses(theta) - truth).mean(dim=1) for theta in thetas])
 
-    def _train(self, variant: AdaGradVariant, method: Method, train: LogisticData) -> Tensor:
+    def _train(self, variant: AdaGradVariant, rate: float, train: LogisticData) -> Tensor:
         """Return the final parameters, shape (experiments, noise draws); one draw if σ is 0."""
         import torch
 
@@ -220,13 +197,11 @@ class SparseAdaGrad(Experiment):
         count = self.experiments * copies
         x = train.x.repeat_interleave(copies, dim=0)
         y = train.y.repeat_interleave(copies, dim=0)
-        public = Public(
-            noise_multiplier=variant.noise_multiplier,
-            expected_batch_size=1,
-            total_steps=self.examples,
-        )
+        sigma = variant.noise_multiplier
+        public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=self.examples)
         factors = torch.tensor([1.0, variant.square_noise], dtype=torch.float64)
-        trials = Trials(method, public, torch.zeros(count, 1, dtype=torch.float64))
+        start = torch.zeros(count, 1, dtype=torch.float64)
+        trials = Trials(variant.build(learning_rate=rate), public, start)
         for t in range(self.examples):
             residual = torch.sigmoid(trials.theta[:, 0] * x[:, t]) - y[:, t]
             noise = self._noise[t, :count] * factors
@@ -246,35 +221,34 @@ class SparseAdaGrad(Experiment):
         noise: Tensor = torch.linalg.solve_triangular(strategy, z, upper=False)
         return noise.reshape(self.examples, -1, 2)
 
-    def _rows(
-        self, variant: AdaGradVariant, values: Tensor, truth: Tensor, lucky: Tensor
-    ) -> list[Row]:
-        """Return one row per experiment, at the learning rate that is best for it."""
-        best = values.argmin(dim=0)
-        return [
-            {
-                "variant": variant.name,
-                "experiment": i,
-                "learning_rate": self.learning_rates[int(best[i])],
-                "truth": float(truth[i, 0]),
-                "excess": float(values[best[i], i]),
-                "lucky": int(lucky[i]),
-            }
-            for i in range(self.experiments)
-        ]
-
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         figure, axes = canvas.sheet(1, 2, height=2.9)
-        _draw_rates(axes[0, 0], results)
-        _draw_readings(axes[0, 1], results)
+        left, right = axes[0]
+        tuning = results.table("tuning")
+        for name, look in LOOKS.items():
+            rows = tuning[tuning["variant"] == name]
+            draw_line(left, rows["learning_rate"], rows["excess"], look, name, marker=look.marker)
+        left.set(xlabel="η", ylabel="Excess")
+        logarithmic(left, "x", "y")
+        legend_below(left, 0.22, fontsize=7.5)
+        places = range(len(LOOKS))
+        published = [results.published(f"excess, {name}, {LUCKY}") for name in LOOKS]
+        right.scatter(published, places, marker="|", s=160, color=canvas.INK, label="published")
+        for rank, (reading, marker) in enumerate(MARKERS.items()):
+            values = [results.measured(f"excess, {name}, {reading}") for name in LOOKS]
+            right.scatter(values, places, marker=marker, s=22, color=COLOURS[rank], label=reading)
+        right.set_yticks(list(places), [name.replace(" ", "\n", 1) for name in LOOKS])
+        right.set_xlabel("Excess")
+        right.invert_yaxis()
+        legend_below(right, 0.22, centre=0.4, fontsize=7.5)
         caption = (
             "Left: mean excess over all experiments at each η. Right: mean excess under three ways "
             "to choose experiments and η; bars are the published values."
         )
-        return [Drawing("Excess over the truth", caption, figure)]
+        return [("Excess over the truth", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:
@@ -331,28 +305,3 @@ def _readings(values: Tensor, reference: Tensor, lucky: Tensor) -> dict[str, flo
 
 def _mean(values: Tensor) -> float | None:
     return float(values.mean()) if len(values) else None
-
-
-def _draw_rates(ax: Axes, results: Results) -> None:
-    tuning = results.table("tuning")
-    for name, look in LOOKS.items():
-        rows = tuning[tuning["variant"] == name]
-        draw_line(ax, rows["learning_rate"], rows["excess"], look, name, marker=look.marker)
-    ax.set(xlabel="η", ylabel="Excess")
-    logarithmic(ax, "x", "y")
-    legend_below(ax, 0.22, fontsize=7.5)
-
-
-def _draw_readings(ax: Axes, results: Results) -> None:
-    from clipnoise.report.figures import canvas
-
-    places = range(len(LOOKS))
-    published = [results.published(f"excess, {name}, {LUCKY}") for name in LOOKS]
-    ax.scatter(published, places, marker="|", s=160, color=canvas.INK, label="published")
-    for rank, (reading, marker) in enumerate(MARKERS.items()):
-        values = [results.measured(f"excess, {name}, {reading}") for name in LOOKS]
-        ax.scatter(values, places, marker=marker, s=22, color=COLOURS[rank], label=reading)
-    ax.set_yticks(list(places), [name.replace(" ", "\n", 1) for name in LOOKS])
-    ax.set_xlabel("Excess")
-    ax.invert_yaxis()
-    legend_below(ax, 0.22, centre=0.4, fontsize=7.5)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, Results, Row, Section
 from clipnoise.report.figures.styles import BLUE
 
 RATIO = "RMSE of BandMF relative to independent noise at the same σ"
@@ -14,16 +14,10 @@ RATIO = "RMSE of BandMF relative to independent noise at the same σ"
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderColumn(Section):
-    """One column of the header.
+    """One column of the header."""
 
-    Attributes:
-        name: as in the paper.
-        bands: number of bands of the Toeplitz strategy; None for independent noise.
-        noise_multiplier: σ.
-    """
-
-    name: str
-    bands: Count | None = None
+    name: str  # as in the paper
+    bands: Count | None = None  # of the Toeplitz strategy; None for independent noise
     noise_multiplier: Positive
 
 
@@ -68,31 +62,17 @@ class NoiseHeader(Experiment):
         quantities: list[Quantity] = []
         for column in self.columns:
             error = column.noise_multiplier * rmse(column.bands)
-            epsilon = self._epsilon(column.noise_multiplier)
-            rows.append(
-                {
-                    "column": column.name,
-                    "noise_multiplier": column.noise_multiplier,
-                    "bands": column.bands or 1,
-                    "rmse": error,
-                    "relative_rmse": error / independent,
-                    "epsilon": epsilon,
-                }
-            )
-            quantities += [
-                Quantity(f"ε, {column.name}", epsilon),
-                Quantity(f"RMSE / B, {column.name}", error / self.expected_batch_size),
-            ]
+            epsilon, ratio = self._epsilon(column.noise_multiplier), error / independent
+            key = {"column": column.name, "noise_multiplier": column.noise_multiplier}
+            errors = {"bands": column.bands or 1, "rmse": error, "relative_rmse": ratio}
+            rows.append({**key, **errors, "epsilon": epsilon})
+            quantities.append(Quantity(f"ε, {column.name}", epsilon))
+            error_of_mean = error / self.expected_batch_size
+            quantities.append(Quantity(f"RMSE / B, {column.name}", error_of_mean))
             if column.bands is not None:
-                ratio = error / independent
-                quantities += [
-                    Quantity(RATIO, ratio),
-                    Quantity(
-                        f"ε of independent noise at σ = {ratio:.4f}",
-                        self._epsilon(ratio),
-                        f"ε, {self.columns[0].name}",
-                    ),
-                ]
+                name, cell = f"ε of independent noise at σ = {ratio:.4f}", self.columns[0].name
+                quantities.append(Quantity(RATIO, ratio))
+                quantities.append(Quantity(name, self._epsilon(ratio), f"ε, {cell}"))
         return Findings({"data": rows}, quantities)
 
     def _epsilon(self, noise_multiplier: float) -> float:
@@ -101,7 +81,7 @@ class NoiseHeader(Experiment):
         return gaussian_epsilon(noise_multiplier / math.sqrt(self.participations), self.delta)
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         table = results.table("data")
@@ -115,7 +95,7 @@ class NoiseHeader(Experiment):
             ax.grid(visible=False)
         axes[0, 1].set_yticklabels([])
         caption = "RMSE of prefix sums relative to independent noise at σ = 1."
-        return [Drawing("The three columns of the header", caption, figure)]
+        return [("The three columns of the header", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:

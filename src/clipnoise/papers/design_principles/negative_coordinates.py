@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Literal
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row, Section
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials
 from clipnoise.report.figures.styles import COLOURS, MARKERS
@@ -22,20 +23,12 @@ GAIN = "factor between the two thresholds"
 
 @dataclass(frozen=True, kw_only=True)
 class DimensionClaim(Section):
-    """The largest dimension with few negative coordinates, as the paper claims it for a setting.
+    """The largest dimension with few negative coordinates, as the paper claims it for a setting."""
 
-    Attributes:
-        name: of the published cell.
-        batch_size: B.
-        noise_multiplier: σ.
-        norm: ‖g‖/C of the mean gradient: 1 where all examples agree, 1/√B where they are
-            orthogonal.
-    """
-
-    name: str
+    name: str  # of the published cell
     batch_size: Positive
     noise_multiplier: Positive
-    norm: Positive
+    norm: Positive  # ‖g‖/C of the mean gradient: 1 where examples agree, 1/√B where orthogonal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,25 +71,17 @@ class NegativeCoordinates(Experiment):
     seed: int
 
     def run(self) -> Findings:
-        rows: list[Row] = [
-            {
-                "method": sweep.method,
-                "gradient": sweep.gradient,
-                "dimension": dimension,
-                "signal_to_noise": relative * math.sqrt(dimension),
-                "relative": relative,
-                "negative": self._negative(sweep, dimension, relative * math.sqrt(dimension)),
-            }
-            for sweep in self.sweeps
-            for dimension in self.dimensions
-            for relative in self.relative
-        ]
-        return Findings({"data": rows}, self._quantities(rows))
+        rows: list[Row] = []
+        for sweep, dimension, relative in product(self.sweeps, self.dimensions, self.relative):
+            ratio = relative * math.sqrt(dimension)
+            key = {"method": sweep.method, "gradient": sweep.gradient, "dimension": dimension}
+            found = {"relative": relative, "negative": self._negative(sweep, dimension, ratio)}
+            rows.append({**key, "signal_to_noise": ratio, **found})
+        return Findings({"data": rows}, [*self._constants(), *self._thresholds(rows)])
 
-    def _quantities(self, rows: list[Row]) -> list[Quantity]:
-        """Return the threshold on (B/σ)/√m and the largest dimensions that follow from it."""
+    def _thresholds(self, rows: list[Row]) -> Iterator[Quantity]:
+        """Yield the threshold on (B/σ)/√m, and the largest dimensions that follow from it."""
         cell = f"(B/σ)/√m at which a share of {self.share:g} is negative"
-        quantities = self._constants()
         measured: dict[str, float | None] = {}
         for sweep in self.sweeps:
             if sweep.method != "dp-adambc":
@@ -107,18 +92,13 @@ class NegativeCoordinates(Experiment):
                 if (row["method"], row["gradient"]) == (sweep.method, sweep.gradient)
             ]
             measured[sweep.gradient] = crossing(points, self.share)
-            name = f"{cell}, coordinates {sweep.gradient}"
-            quantities.append(Quantity(name, measured[sweep.gradient], cell))
+            yield Quantity(f"{cell}, coordinates {sweep.gradient}", measured[sweep.gradient], cell)
+        thresholds = {"the inequality": self.threshold, "the measurement": measured.get("equal")}
         for example in self.examples:
             ratio = example.norm * example.batch_size / example.noise_multiplier
-            thresholds = {
-                "the inequality": self.threshold,
-                "the measurement": measured.get("equal"),
-            }
             for source, threshold in thresholds.items():
                 largest = None if threshold is None else (ratio / threshold) ** 2
-                quantities.append(Quantity(f"{example.name}, by {source}", largest, example.name))
-        return quantities
+                yield Quantity(f"{example.name}, by {source}", largest, example.name)
 
     def _constants(self) -> list[Quantity]:
         """Return the numbers that follow from β2 alone: sections 4.4.1 and C."""
@@ -153,21 +133,21 @@ class NegativeCoordinates(Experiment):
         return float((second < bias).double().mean())
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         table = results.table("data")
         figure, drawn = panels(table, ["method", "gradient"], height=2.6, sharey=True)
         for ax, (method, gradient), rows in drawn:
             for rank, (dimension, line) in enumerate(rows.groupby("dimension")):
-                ax.plot(
+                x, y, colour = (
                     line["relative"],
                     100 * line["negative"],
-                    color=COLOURS[rank % len(COLOURS)],
-                    marker=MARKERS[rank % len(MARKERS)],
-                    markersize=4,
-                    label=f"m = {dimension:,}",
+                    COLOURS[rank % len(COLOURS)],
                 )
+                marker = MARKERS[rank % len(MARKERS)]
+                label = f"m = {dimension:,}"
+                ax.plot(x, y, color=colour, marker=marker, markersize=4, label=label)
             ax.axhline(25, color=canvas.PALE, linewidth=0.8, linestyle=":")
             ax.axvline(0.15, color=canvas.PALE, linewidth=0.8, linestyle=":")
             ax.set(title=f"{method}, {gradient}", xlabel="(B/σ)/√m")
@@ -175,7 +155,7 @@ class NegativeCoordinates(Experiment):
         drawn[0][0].set_ylabel("Negative coordinates (%)")
         shared_legend(figure, drawn[0][0], columns=4)
         caption = "Dotted lines: the paper's threshold of 0.15 and its share of one quarter."
-        return [Drawing("Share of negative coordinates", caption, figure)]
+        return [("Share of negative coordinates", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:
@@ -210,13 +190,12 @@ class NegativeCoordinates(Experiment):
 def crossing(points: list[tuple[float, float]], share: float) -> float | None:
     """Return where a falling curve through points passes a height; None where it does not.
 
+    It is interpolated between neighbours over the logarithm of the position.
+
     Args:
         points: (position, height), in any order; positions above 0. Heights at the same position
             are averaged.
         share: the height.
-
-    Returns:
-        The position, interpolated between neighbours over its logarithm.
     """
     heights: dict[float, list[float]] = {}
     for position, height in points:

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    Findings,
-    Quantity,
-    QuantityClaim,
-    Results,
-    Row,
-)
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, QuantityClaim, Results, Row
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials, choice_text, combinations
 from clipnoise.report.figures.styles import style
@@ -34,13 +26,10 @@ Curvature = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class QuadraticMethod(MethodOptions):
-    """One method of the example.
+    """One method of the example; its grid is tuned together with the learning rate.
 
-    Attributes:
-        grid: values of hyper-parameters that are tuned together with the learning rate.
-        preconditioner: what its rates are proportional to according to the paper: 1/c
-            ("noiseless") or 1/√(c² + s²) ("noisy"), with s the standard deviation of the noise;
-            None for a method without a preconditioner.
+    The paper says what the rates of its preconditioner are proportional to: 1/c ("noiseless") or
+    1/√(c² + s²) ("noisy"), with s the standard deviation of the noise.
     """
 
     grid: dict[str, list[float]] = field(default_factory=dict)
@@ -49,17 +38,16 @@ class QuadraticMethod(MethodOptions):
 
 @dataclass(frozen=True)
 class Trajectory:
-    """The iterates of one method on one loss with one choice of the tuned hyper-parameters.
+    """One method on one loss with one choice of the tuned hyper-parameters.
 
-    Attributes:
-        choice: the hyper-parameters as text.
-        theta: iterates of every trial, shape (T+1, trials, 2).
-        rates: the rates of both coordinates over η, mean over trials and the last steps; NaN for a
-            method without a first moment to compare the step with.
+    Rates are those of both coordinates over η, mean over trials and the last steps; NaN for a
+    method without a first moment to compare the step with.
     """
 
     choice: str
-    theta: Tensor
+    theta: Tensor  # iterates of every trial, shape (T+1, trials, 2)
+    losses: Tensor  # expected, above the minimum, shape (T+1, trials)
+    loss: float  # mean over the trials and the second half of the steps
     rates: Tensor
 
 
@@ -122,40 +110,25 @@ class Quadratic(Experiment):
         quantities: list[Quantity] = []
         for curvature, variant in product(self.curvatures, self.variants):
             key = {"c_x": curvature[0], "c_y": curvature[1], "method": variant.method}
-            best, best_loss = None, math.inf
+            best = None
             for choice in combinations({"learning_rate": self.learning_rates, **variant.grid}):
                 tried = self._run(curvature, variant, choice)
-                loss = float(self._losses(curvature, tried.theta)[self.steps // 2 :].mean())
-                tables["tuning"].append({**key, "choice": tried.choice, "loss": loss})
-                if best is None or loss < best_loss:
-                    best, best_loss = tried, loss
+                tables["tuning"].append({**key, "choice": tried.choice, "loss": tried.loss})
+                best = tried if best is None or tried.loss < best.loss else best
             assert best is not None
-            self._record(tables, key, curvature, best)
+            losses = best.losses.mean(dim=1)
+            for t in range(0, self.steps + 1, max(1, self.steps // 500)):
+                x, y = map(float, best.theta[t].mean(dim=0))
+                tables["curves"].append({**key, "step": t, "loss": float(losses[t])})
+                tables["trajectories"].append({**key, "step": t, "x": x, "y": y})
             if variant.preconditioner is not None:
                 quantity = self._compare(curvature, variant, best)
                 quantities.append(quantity)
                 rates = {"rate_x": float(best.rates[0]), "rate_y": float(best.rates[1])}
                 ratios = {"ratio": quantity.measured, "predicted": quantity.formula}
-                row = {**key, "choice": best.choice, **rates, **ratios, "loss": best_loss}
+                row = {**key, "choice": best.choice, **rates, **ratios, "loss": best.loss}
                 tables["data"].append(row)
         return Findings(tables, quantities)
-
-    def _record(
-        self, tables: dict[str, list[Row]], key: Row, curvature: Curvature, best: Trajectory
-    ) -> None:
-        """Add mean path and mean loss over the trials to the tables, at most 500 steps of them."""
-        losses = self._losses(curvature, best.theta).mean(dim=1)
-        for t in range(0, self.steps + 1, max(1, self.steps // 500)):
-            x, y = map(float, best.theta[t].mean(dim=0))
-            tables["curves"].append({**key, "step": t, "loss": float(losses[t])})
-            tables["trajectories"].append({**key, "step": t, "x": x, "y": y})
-
-    def _losses(self, curvature: Curvature, theta: Tensor) -> Tensor:
-        """Return the expected loss above its minimum, shape (T+1, trials)."""
-        import torch
-
-        c = torch.tensor(curvature, dtype=theta.dtype)
-        return (c * theta.square()).sum(dim=-1) / 2
 
     def _compare(
         self, curvature: Curvature, variant: QuadraticMethod, best: Trajectory
@@ -193,10 +166,13 @@ class Quadratic(Experiment):
                 ratios.append((path[-1] - trials.theta) / (choice["learning_rate"] * first))
             path.append(trials.theta)
         rates = torch.cat(ratios).mean(dim=0) if ratios else torch.full((2,), math.nan)
-        return Trajectory(choice_text(choice), torch.stack(path), rates)
+        theta = torch.stack(path)
+        losses = (c * theta.square()).sum(dim=-1) / 2
+        loss = float(losses[self.steps // 2 :].mean())
+        return Trajectory(choice_text(choice), theta, losses, loss, rates)
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         return [_draw_paths(results), _draw_rates(results.table("data"))]
 
     @staticmethod
@@ -227,7 +203,7 @@ class Quadratic(Experiment):
         ]
 
 
-def _draw_paths(results: Results) -> Drawing:
+def _draw_paths(results: Results) -> Image:
     from clipnoise.report.figures import canvas
 
     figure, axes = canvas.sheet(2, 2, height=2.6)
@@ -247,10 +223,10 @@ def _draw_paths(results: Results) -> Drawing:
         "Top: mean path over the trials, from (3, 3); paths that leave the frame are cut off. "
         "Bottom: expected loss above its minimum, mean over the trials."
     )
-    return Drawing("Paths and losses", caption, figure)
+    return "Paths and losses", caption, figure
 
 
-def _draw_rates(table: pd.DataFrame) -> Drawing:
+def _draw_rates(table: pd.DataFrame) -> Image:
     from clipnoise.report.figures import canvas
 
     figure, drawn = panels(table, ["c_x", "c_y"], height=2.4)
@@ -265,4 +241,4 @@ def _draw_rates(table: pd.DataFrame) -> Drawing:
         ax.invert_yaxis()
     drawn[1][0].set_yticklabels([])
     caption = "Rate of y over rate of x. Dots: measured; bars: the paper's formulas."
-    return Drawing("Learned preconditioners", caption, figure)
+    return "Learned preconditioners", caption, figure

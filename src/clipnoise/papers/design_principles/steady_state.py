@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, Positive, Probability
-from clipnoise.papers.base import Drawing, Experiment, Findings, Quantity, Results, Row
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, Results, Row
 from clipnoise.papers.report import draw_line, panels, shared_legend
 from clipnoise.papers.trials import MethodOptions, Trials
 from clipnoise.report.figures.styles import style
@@ -64,11 +64,8 @@ class SteadyState(Experiment):
                 name = f"v̂/g², {variant.method}, g = {g:g}, σ/B = {ratio:g}"
                 quantities.append(Quantity(name, float(late[i]), formula=settled))
                 key = {"method": variant.method, "ratio": ratio, "gradient": g, "settled": settled}
-                every = max(1, self.steps // 200)
-                rows += [
-                    {**key, "step": t + 1, "moment": float(path[t, i])}
-                    for t in range(0, self.steps, every)
-                ]
+                for t in range(0, self.steps, max(1, self.steps // 200)):
+                    rows.append({**key, "step": t + 1, "moment": float(path[t, i])})
         quantities.append(Quantity(UPDATE, self._largest_update()))
         return Findings({"data": rows}, quantities)
 
@@ -80,10 +77,8 @@ class SteadyState(Experiment):
         sizes = torch.tensor(self.gradients, dtype=torch.float64)
         gradient = sizes.repeat_interleave(self.coordinates)
         method = variant.build()
-        clip_norm = variant.options["clip_norm"]
-        public = Public(
-            noise_multiplier=ratio / clip_norm, expected_batch_size=1, total_steps=self.steps
-        )
+        sigma = ratio / variant.options["clip_norm"]
+        public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=self.steps)
         trials = Trials(method, public, torch.zeros(1, len(gradient), dtype=torch.float64))
         path = []
         for t in range(1, self.steps + 1):
@@ -109,7 +104,7 @@ class SteadyState(Experiment):
         return abs(float(trials.theta - before))
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         table = results.table("data")
@@ -123,7 +118,7 @@ class SteadyState(Experiment):
         drawn[0][0].set_ylabel("v̂ / g²")
         shared_legend(figure, drawn[0][0], columns=4)
         caption = "Dotted lines: where the formulas say that the second moment settles."
-        return [Drawing("Second moments along training", caption, figure)]
+        return [("Second moments along training", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from clipnoise.fields import Count, Decay, Positive, Probability
 from clipnoise.papers.base import (
-    Drawing,
     Experiment,
     Findings,
+    Image,
     Quantity,
     QuantityClaim,
     Results,
@@ -59,23 +59,14 @@ def bound(
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(Section):
-    """F(θ) = c Σ log cosh θ_i, whose gradient c tanh θ has norm at most C for c = C/√d; L is c.
+    """F(θ) = c Σ log cosh θ_i, whose gradient c tanh θ has norm at most C for c = C/√d; L is c."""
 
-    Attributes:
-        dimension: d.
-        start: θ_0, the same in every coordinate.
-        steps: T.
-        learning_rate: η.
-        epsilon: ε inside the root.
-        trials: independent runs.
-    """
-
-    dimension: Count
-    start: Positive
-    steps: Count
+    dimension: Count  # d
+    start: Positive  # θ_0, the same in every coordinate
+    steps: Count  # T
     learning_rate: Positive
-    epsilon: Positive
-    trials: Count
+    epsilon: Positive  # ε inside the root
+    trials: Count  # independent runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +134,10 @@ class ConvergenceBounds(Experiment):
 
     def run(self) -> Findings:
         rows: list[Row] = []
-        quantities = list(self._examples())
+        quantities = [  # the updates of section 3 for a gradient without variance
+            Quantity(f"update where |E[ḡ]| = √({size:g}Φ)", math.sqrt(size / (size + 1)))
+            for size in (0.1, 10.0)
+        ]
         simulated, largest = self._simulate()
         for t in self.steps:
             for way in (PRINTED, DERIVED):
@@ -162,13 +156,6 @@ class ConvergenceBounds(Experiment):
     def _bound(self, t: int, alpha: float, *, derived: bool = False) -> float:
         return bound(t, self.beta2, self.phi, self.clip_norm, alpha, derived=derived)
 
-    def _examples(self) -> list[Quantity]:
-        """Return the updates of section 3 for a gradient without variance."""
-        return [
-            Quantity(f"update where |E[ḡ]| = √({size:g}Φ)", math.sqrt(size / (size + 1)))
-            for size in (0.1, 10.0)
-        ]
-
     def _simulate(self) -> tuple[dict[int, NDArray[np.float64]], NDArray[np.float64]]:
         """Return v_t of every trial at each of the steps, and the largest of T steps."""
         draws = np.random.default_rng(derive("noise", self.seed))
@@ -186,8 +173,7 @@ class ConvergenceBounds(Experiment):
     def _propositions(self, beta1: float) -> list[Quantity]:
         """Return the mean squared gradient of DP-Adam beside its bound, and DP-AdamBC's logarithm.
 
-        Args:
-            beta1: 0 for Proposition 6; otherwise Proposition 7.
+        Proposition 6 is for β1 = 0, Proposition 7 for any other.
         """
         one, c, phi, beta2 = self.problem, self.clip_norm, self.phi, self.beta2
         delta = self._bound(one.steps, self.alpha / one.steps)
@@ -195,9 +181,8 @@ class ConvergenceBounds(Experiment):
         gap = smooth * d * math.log(math.cosh(one.start))
         if beta1 == 0:
             size = c**2 + phi
-            factor = 4 * d * size / math.sqrt(1 - beta2) + eta * d * smooth * math.sqrt(size) / (
-                1 - beta2
-            )
+            factor = 4 * d * size / math.sqrt(1 - beta2)
+            factor += eta * d * smooth * math.sqrt(size) / (1 - beta2)
             growth = math.log(1 + size / ((1 - beta2) * one.epsilon)) / one.steps - math.log(beta2)
             limit = 2 * delta * gap / (eta * one.steps) + factor * growth
             argument = 1 - size / ((1 - beta2) * phi)
@@ -236,7 +221,7 @@ class ConvergenceBounds(Experiment):
         return total / one.steps
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         table = results.table("data").melt(id_vars=["step", "way"], var_name="quantity")
@@ -255,7 +240,7 @@ class ConvergenceBounds(Experiment):
             "Left: the share of simulated v_t that reach δ; the dotted line is α. Right: δ as a "
             "multiple of the simulated quantile at 1 − α; below 1 it is no bound."
         )
-        return [Drawing("Lemma 3 for the largest gradient", caption, figure)]
+        return [("Lemma 3 for the largest gradient", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:

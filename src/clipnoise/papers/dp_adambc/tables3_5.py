@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -14,15 +13,7 @@ from numpy.typing import NDArray
 from clipnoise.core.state import State
 from clipnoise.fields import Count, Decay, Positive, Probability
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
-from clipnoise.papers.base import (
-    Drawing,
-    Experiment,
-    Findings,
-    Quantity,
-    QuantityClaim,
-    Results,
-    Row,
-)
+from clipnoise.papers.base import Experiment, Findings, Image, Quantity, QuantityClaim, Results, Row
 from clipnoise.papers.report import legend_below, logarithmic, panels
 from clipnoise.report.figures.styles import MARKERS, style
 from clipnoise.report.formats import decimal, significant
@@ -40,9 +31,8 @@ def gaussian_branch(t: int, beta2: float, nu: float, alpha: float) -> float:
 
     Args:
         t: the step, from 1.
-        beta2: β2 in [0, 1).
+        beta2, alpha: β2 and α, between 0 and 1.
         nu: ν of the proposition without its square root over t.
-        alpha: α in (0, 1).
 
     Source: DP-AdamBC, Propositions 3 and 4.
     """
@@ -55,16 +45,9 @@ def martingale_bound(
 ) -> float:
     """Bound how far noise moves v̂_t from its mean when θ_t may depend on earlier noise.
 
-    Args:
-        t: the step, from 1.
-        beta2: β2 in [0, 1).
-        sigma: σ.
-        clip_norm: C.
-        batch_size: B.
-        alpha: α; the bound holds with probability 1 − α.
-
     Returns:
-        ξ by the first branch of the bound: ν²/b is so large here that its condition always holds.
+        ξ at step t ≥ 1 by the first branch of the bound, which holds with probability 1 − α. ν²/b
+        is so large here that the condition of that branch always holds.
 
     Raises:
         ValueError: the condition of the first branch is not met.
@@ -110,8 +93,7 @@ def deviation_quantile(
 
     Args:
         t: the step, from 1.
-        beta2: β2 in [0, 1).
-        alpha: α in (0, 1).
+        beta2, alpha: β2 and α, between 0 and 1.
         variance: the variance of the noise as a multiple of Φ.
         upper: count v̂_t − Φ ≥ ξΦ only.
     """
@@ -176,22 +158,27 @@ class SecondMomentBounds(Experiment):
     seed: int
 
     def run(self) -> Findings:
-        tables = {3: self._table3, 4: self._table4, 5: self._table5()}
+        deviations = self._deviations()
         rows: list[Row] = []
         quantities: list[Quantity] = []
-        for table, clip_norm, alpha, t in product(tables, self.clip_norms, self.alphas, self.steps):
+        for table, clip_norm, alpha, t in product(
+            (3, 4, 5), self.clip_norms, self.alphas, self.steps
+        ):
+            phi = (self.noise_multiplier * clip_norm / self.expected_batch_size) ** 2
+            if table == 3:
+                values = self._table3(phi, alpha, t)
+            elif table == 4:
+                values = self._table4(clip_norm, alpha, t)
+            else:
+                values = {way: phi * xi for way, xi in deviations[alpha, t].items()}
             cell = f"Table {table}, C = {clip_norm:g}, α = {alpha:.2f}, t = {t}"
             key = {"table": table, "clip_norm": clip_norm, "alpha": alpha, "step": t}
-            for way, value in tables[table](clip_norm, alpha, t).items():
+            for way, value in values.items():
                 quantities.append(Quantity(f"{cell}, {way}", value, cell))
                 rows.append({**key, "way": way, "value": value})
         return Findings({"data": rows}, quantities)
 
-    def _phi(self, clip_norm: float) -> float:
-        return (self.noise_multiplier * clip_norm / self.expected_batch_size) ** 2
-
-    def _table3(self, clip_norm: float, alpha: float, t: int) -> dict[str, float]:
-        phi = self._phi(clip_norm)
+    def _table3(self, phi: float, alpha: float, t: int) -> dict[str, float]:
         return {
             "ln(2/α)": concentration_bound(t, self.beta2, phi, alpha),
             "ln(2/α), first branch": gaussian_branch(t, self.beta2, 4 * phi, alpha),
@@ -200,34 +187,28 @@ class SecondMomentBounds(Experiment):
         }
 
     def _table4(self, clip_norm: float, alpha: float, t: int) -> dict[str, float]:
-        def bound(level: float) -> float:
-            return martingale_bound(
-                t, self.beta2, self.noise_multiplier, clip_norm, self.expected_batch_size, level
-            )
+        constants = (t, self.beta2, self.noise_multiplier, clip_norm, self.expected_batch_size)
+        return {
+            "ln(2/α)": martingale_bound(*constants, alpha),
+            "ln(1/α)": martingale_bound(*constants, 2 * alpha),
+        }
 
-        return {"ln(2/α)": bound(alpha), "ln(1/α)": bound(2 * alpha)}
-
-    def _table5(self) -> Callable[[float, float, int], dict[str, float]]:
-        """Compute every deviation in units of Φ, and return the function that scales a cell."""
+    def _deviations(self) -> dict[tuple[float, int], dict[str, float]]:
+        """Return what Table 5 holds, in units of Φ: by α and step, and then by the way to it."""
         excess = (self.expected_batch_size / self.realised_denominator) ** 2
         made = f"upper tail, noise over {self.realised_denominator:g}"
         noise = self._simulate()
-        deviations: dict[tuple[float, int], dict[str, float]] = {}
-        for alpha, t in product(self.alphas, self.steps):
-            two_sided = np.abs(noise[t] - 1)
-            deviations[alpha, t] = {
-                "as described, simulated": float(np.quantile(two_sided, 1 - alpha)),
+        return {
+            (alpha, t): {
+                "as described, simulated": float(np.quantile(np.abs(noise[t] - 1), 1 - alpha)),
                 "as described, exact": deviation_quantile(t, self.beta2, alpha),
                 f"{made}, simulated": excess * float(np.quantile(noise[t], 1 - alpha)) - 1,
                 f"{made}, exact": deviation_quantile(
                     t, self.beta2, alpha, variance=excess, upper=True
                 ),
             }
-
-        def cell(clip_norm: float, alpha: float, t: int) -> dict[str, float]:
-            return {way: self._phi(clip_norm) * xi for way, xi in deviations[alpha, t].items()}
-
-        return cell
+            for alpha, t in product(self.alphas, self.steps)
+        }
 
     def _simulate(self) -> dict[int, NDArray[np.float32]]:
         """Return v̂_t/Φ of every coordinate at each of the steps of the tables."""
@@ -245,7 +226,7 @@ class SecondMomentBounds(Experiment):
         return {t: np.concatenate(parts) for t, parts in slices.items()}
 
     @staticmethod
-    def figures(results: Results) -> list[Drawing]:
+    def figures(results: Results) -> list[Image]:
         from clipnoise.report.figures import canvas
 
         def published(row: pd.Series) -> float:
@@ -260,15 +241,9 @@ class SecondMomentBounds(Experiment):
         figure, drawn = panels(table[shown], "table", height=2.9)
         for ax, number, cells in drawn:
             for rank, (way, points) in enumerate(cells.groupby("way", sort=False)):
-                ax.plot(
-                    points["step"],
-                    points["relative"],
-                    linestyle="",
-                    marker=MARKERS[rank],
-                    color=style(LOOKS[rank]).colour,
-                    label=str(way),
-                    markerfacecolor="none" if rank else None,
-                )
+                x, y, colour = points["step"], points["relative"], style(LOOKS[rank]).colour
+                face = "none" if rank else None
+                ax.plot(x, y, MARKERS[rank], color=colour, markerfacecolor=face, label=str(way))
             ax.axhline(0, color=canvas.PALE, linewidth=0.8)
             logarithmic(ax, "x")
             ax.set(title=f"Table {number}", xlabel="Step t")
@@ -278,7 +253,7 @@ class SecondMomentBounds(Experiment):
             "Every cell with C = 0.1, with a marker for each of α = 0.01, 0.05 and 0.10. Zero is "
             "agreement with the published number."
         )
-        return [Drawing("Difference from the published cells", caption, figure)]
+        return [("Difference from the published cells", caption, figure)]
 
     @staticmethod
     def remarks(results: Results) -> list[str]:
