@@ -34,21 +34,13 @@ IN_START = (10, 0)  # before the first job; `sync` tries again at the end
 
 @dataclass(frozen=True)
 class Stamp:
-    """The state of the store as the first job found it, for the jobs after it.
+    """The state of the store as the first job found it, for the jobs after it."""
 
-    Attributes:
-        uri: the store's address, without credentials.
-        available: whether it answered.
-        reason: why not, otherwise None.
-        experiments: experiment name → id.
-        runs: the studies that plan each run, by spec hash.
-    """
-
-    uri: str
-    available: bool
-    reason: str | None = None
-    experiments: Mapping[str, str] = field(default_factory=dict)
-    runs: Mapping[str, Membership] = field(default_factory=dict)
+    uri: str  # the store's address, without credentials
+    available: bool  # whether it answered
+    reason: str | None = None  # why not
+    experiments: Mapping[str, str] = field(default_factory=dict)  # name → id
+    runs: Mapping[str, Membership] = field(default_factory=dict)  # by spec hash
 
 
 def init_store(
@@ -78,8 +70,10 @@ def init_store(
     stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
     before = read_stamp(results)
     if before is not None and (before.uri, before.runs) == (stamp.uri, stamp.runs):
-        ready = _is_ready(before, address, experiments) if tracking else not before.available
-        if ready:
+        database = address.removeprefix("sqlite:///")
+        exists = database == address or Path(database).exists()
+        ready = before.available and exists and set(experiments) <= set(before.experiments)
+        if ready if tracking else not before.available:
             return before
     if tracking:
         try:
@@ -89,13 +83,6 @@ def init_store(
             stamp = replace(stamp, reason=str(error))
     write_json(stamp_path(results), asdict(stamp))
     return stamp
-
-
-def _is_ready(stamp: Stamp, address: str, experiments: Iterable[str]) -> bool:
-    """Return whether the store exists with these experiments, judging by its stamp."""
-    database = address.removeprefix("sqlite:///")
-    exists = database == address or Path(database).exists()
-    return stamp.available and exists and set(experiments) <= set(stamp.experiments)
 
 
 def read_stamp(results: Path) -> Stamp | None:

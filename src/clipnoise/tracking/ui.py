@@ -36,7 +36,12 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
     Raises:
         StoreError: another program has the port, or the server did not start.
     """
-    _require_free(port)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise StoreError(f"port {port}: {error.strerror}. Choose another: --port") from None
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     # Passed by environment, because other users can read arguments and an address may hold a
@@ -62,15 +67,6 @@ def study_pages(results: Path, address: str) -> dict[str, str]:
     stamp = read_stamp(results)
     known = stamp.experiments if stamp else {}
     return {name: f"{address}/{page(identity)}" for name, identity in known.items()}
-
-
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise StoreError(f"port {port}: {error.strerror}. Choose another: --port") from None
 
 
 def _wait(server: subprocess.Popen[bytes], address: str) -> None:

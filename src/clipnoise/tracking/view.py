@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.run.outcome import Metrics
-from clipnoise.run.results import RunFiles, read_run
+from clipnoise.run.results import read_run
 
 LAYOUT = "2"  # raise it when names, tags or metrics change: the next sync then rewrites every run
 UNPLANNED = "unplanned"
@@ -31,64 +31,35 @@ Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, s
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The studies that plan a run, which its spec does not contain.
+    """The studies that plan a run, which its spec does not contain."""
 
-    Attributes:
-        study: the home study, the first one that plans the run: its MLflow experiment.
-        studies: every study that plans it.
-        label: the home study's label for the method.
-        panel: the panel of the home study.
-    """
-
-    study: str = UNPLANNED
-    studies: tuple[str, ...] = ()
-    label: str | None = None
-    panel: str | None = None
+    study: str = UNPLANNED  # the home study, the first that plans the run: its MLflow experiment
+    studies: tuple[str, ...] = ()  # every study that plans it
+    label: str | None = None  # the home study's label for the method
+    panel: str | None = None  # of the home study
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The state of a run as MLflow shows it, while it trains or after it has finished.
+    """The state of a run as MLflow shows it, while it trains or after it has finished."""
 
-    Attributes:
-        experiment: the experiment's name.
-        name: the run's name.
-        tags: to filter and group by.
-        params: the spec, flattened.
-        started: milliseconds since 1970.
-        rows: the points of each evaluation.
-        status: MLflow's word: RUNNING, KILLED, FINISHED, or FAILED for a run that diverged, so
-            that it stands out.
-        finished: milliseconds since 1970; None before the run has finished.
-        finals: what finished runs are compared by, one point each.
-        artefacts: small files to keep with the run.
-        digest: of the result files, equal for equal content; empty before they are written.
-    """
-
-    experiment: str
-    name: str
-    tags: dict[str, str]
-    params: dict[str, str]
-    started: int
-    rows: tuple[list[Point], ...] = ()
-    status: str = "RUNNING"
-    finished: int | None = None
-    finals: tuple[Point, ...] = ()
-    artefacts: tuple[Path, ...] = ()
-    digest: str = ""
+    experiment: str  # its name
+    name: str  # of the run
+    tags: dict[str, str]  # to filter and group by
+    params: dict[str, str]  # the spec, flattened
+    started: int  # milliseconds since 1970
+    rows: tuple[list[Point], ...] = ()  # the points of each evaluation
+    status: str = "RUNNING"  # or KILLED, FINISHED, or FAILED if it diverged, so that it stands out
+    finished: int | None = None  # milliseconds since 1970
+    finals: tuple[Point, ...] = ()  # what finished runs are compared by
+    artefacts: tuple[Path, ...] = ()  # small files to keep with the run
+    digest: str = ""  # of the result files, equal for equal content; empty before they are written
 
 
 def planned_view(
     spec: Mapping[str, Any], run_hash: str, membership: Membership, started: int
 ) -> View:
-    """Return the view of a run that starts.
-
-    Args:
-        spec: the spec as plain data.
-        run_hash: its content hash.
-        membership: the studies that plan it.
-        started: milliseconds since 1970.
-    """
+    """Return the view of a run that starts, from its spec as plain data and its content hash."""
     method, model = spec["method"]["id"], spec["model"]["id"]
     label = membership.label or method
     dataset, budget = spec["dataset"]["id"], budget_label(spec)
@@ -118,11 +89,7 @@ def planned_view(
 
 
 def finished_view(folder: Path, membership: Membership) -> View:
-    """Return the view of a finished run.
-
-    Args:
-        folder: the run's folder.
-        membership: the studies that plan it.
+    """Return the view of a finished run from its folder.
 
     Raises:
         UserError: a result file is damaged; the message names it.
@@ -133,8 +100,11 @@ def finished_view(folder: Path, membership: Membership) -> View:
     if files is None:
         raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
     summary = files.summary
-    started = _milliseconds(summary["started"])
-    finished = max(started, _milliseconds(summary["finished"]))  # the clock may have been set back
+    started, finished = (
+        round(datetime.fromisoformat(summary[name]).timestamp() * 1000)
+        for name in ("started", "finished")
+    )
+    finished = max(started, finished)  # the clock may have been set back
     planned = planned_view(summary["spec"], summary["hash"], membership, started)
     commit = summary.get("git_commit") or "unknown"
     tags = {
@@ -154,8 +124,12 @@ def finished_view(folder: Path, membership: Membership) -> View:
         ),
         status="FINISHED" if summary["status"] == "completed" else "FAILED",
         finished=finished,
-        finals=tuple(_finals(files, finished)),
-        artefacts=tuple(path for name in ARTEFACTS if _is_small(path := folder / name)),
+        finals=tuple(numbers(_finals(summary), finished)),
+        artefacts=tuple(
+            path
+            for path in (folder / name for name in ARTEFACTS)
+            if path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
+        ),
         digest=digest,
     )
 
@@ -171,26 +145,19 @@ def budget_label(spec: Mapping[str, Any]) -> str:
 
 
 def points(row: Mapping[str, Any], milliseconds: int) -> list[Point]:
-    """Return the points of one evaluation; a value that is missing or not finite has none.
-
-    Args:
-        row: column of metrics.csv → number or text.
-        milliseconds: time of the evaluation, since 1970.
-    """
+    """Return the points of one evaluation, given column of metrics.csv → number or text."""
     values = {SECTIONS.get(name, name): row.get(name) for name in CURVES}
     return list(numbers(values, milliseconds, int(row["step"])))
 
 
-def _finals(files: RunFiles, milliseconds: int) -> Iterator[Point]:
-    summary, privacy = files.summary, files.summary["privacy"]
+def _finals(summary: Mapping[str, Any]) -> dict[str, Any]:
     # A diverged run has no final metrics, so that means over seeds in the UI leave it out.
     quality = summary["final"] if summary["status"] == "completed" else {}
-    values = {
+    return {
         **{f"final/{name}": value for name, value in quality.items()},
-        **{f"privacy/{name}": privacy.get(name) for name in SPENT},
+        **{f"privacy/{name}": summary["privacy"].get(name) for name in SPENT},
         **{f"resources/{name}": summary.get(name) for name in ("seconds", "parameters")},
     }
-    return numbers(values, milliseconds)
 
 
 def numbers(values: Mapping[str, Any], milliseconds: int, step: int = 0) -> Iterator[Point]:
@@ -237,18 +204,9 @@ def _digest(folder: Path) -> str:
     return content.hexdigest()[:16]
 
 
-def _milliseconds(moment: str) -> int:
-    return round(datetime.fromisoformat(moment).timestamp() * 1000)
-
-
-def _is_small(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
-
-
 # ---- A study's two pages. The UI keeps saved views as experiment tags, in the format of MLflow
 # 3.17; a UI that does not know the format shows its plain table instead.
 
-TAG = "mlflow.sharedViewState."
 VIEW = "runs"  # the key of the saved view
 MEANS = "means over seeds"
 Widths = Mapping[str, int]  # columns in order, with their widths in pixels
@@ -325,4 +283,4 @@ def _saved_view(name: str, columns: Widths, order: str) -> dict[str, str]:
         "groupBy": None,
     }
     saved = {"name": name, "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)}
-    return {f"{TAG}{VIEW}": json.dumps(saved, sort_keys=True)}
+    return {f"mlflow.sharedViewState.{VIEW}": json.dumps(saved, sort_keys=True)}

@@ -8,11 +8,10 @@ sync writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.files import LockedError
@@ -28,19 +27,13 @@ from clipnoise.tracking.store import (
 )
 from clipnoise.tracking.view import UNPLANNED, Membership, View, finished_view
 
-T = TypeVar("T")
 Change = Literal["added", "replaced", "retagged", "unchanged", "busy"]
 
 METRICS_PER_CALL, PARAMS_PER_CALL = 900, 100  # MLflow takes a thousand of all kinds in a call
 
 
 class RunWriter:
-    """Brings one run in the store to the state of its view; the caller holds the run's lock.
-
-    Args:
-        client: the MLflow client.
-        experiment_id: the experiment that the run belongs to.
-    """
+    """Brings one run in the store to the state of its view; the caller holds the run's lock."""
 
     def __init__(self, client: Any, experiment_id: str) -> None:
         self._client = client
@@ -89,20 +82,15 @@ class RunWriter:
     def _log(self, points: Sequence[tuple[Any, ...]], params: Sequence[tuple[str, str]]) -> None:
         from mlflow.entities import Metric, Param
 
-        of_calls = (_chunks(points, METRICS_PER_CALL), _chunks(params, PARAMS_PER_CALL))
-        for some, others in zip_longest(*of_calls, fillvalue=()):
-            metrics, values = [Metric(*point) for point in some], [Param(*item) for item in others]
-            self._client.log_batch(self._run_id, metrics=metrics, params=values, synchronous=True)
+        metrics, values = [Metric(*point) for point in points], [Param(*item) for item in params]
+        while metrics or values:
+            some, metrics = metrics[:METRICS_PER_CALL], metrics[METRICS_PER_CALL:]
+            others, values = values[:PARAMS_PER_CALL], values[PARAMS_PER_CALL:]
+            self._client.log_batch(self._run_id, metrics=some, params=others, synchronous=True)
 
 
 def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = None) -> list[Any]:
-    """Return the active MLflow runs that this suite wrote.
-
-    Args:
-        client: the MLflow client.
-        experiments: ids of the experiments to search.
-        run_hash: only the runs of this spec; None for all.
-    """
+    """Return the active MLflow runs that this suite wrote to experiments, or of one spec."""
     if not experiments:
         return []
     text = f"tags.hash = '{run_hash}'" if run_hash else "tags.hash LIKE '%'"
@@ -123,33 +111,18 @@ def set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
     client.log_batch(run_id, tags=[RunTag(*item) for item in tags.items()], synchronous=True)
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 @dataclass
 class SyncReport:
-    """What a sync did.
+    """What a sync did: how many runs were what, and of which ones the result files are damaged."""
 
-    Attributes:
-        store: the store's address, without credentials.
-        added: runs that the store did not show.
-        replaced: runs whose content differed, or that a writer had left unfinished.
-        retagged: runs of which only name or tags changed, because the studies did.
-        unchanged: runs that were up to date.
-        busy: runs that another process is writing now.
-        means: means of settings that were written or removed.
-        damaged: one message per run whose result files cannot be read; it names the file.
-    """
-
-    store: str
-    added: int = 0
-    replaced: int = 0
-    retagged: int = 0
+    store: str  # the store's address, without credentials
+    added: int = 0  # the store did not show them
+    replaced: int = 0  # their content differed, or a writer had left them unfinished
+    retagged: int = 0  # only name or tags changed, because the studies did
     unchanged: int = 0
-    busy: int = 0
-    means: int = 0
-    damaged: list[str] = field(default_factory=list)
+    busy: int = 0  # another process is writing them now
+    means: int = 0  # means of settings, written or removed
+    damaged: list[str] = field(default_factory=list)  # a message each, which names the file
 
 
 def sync(
@@ -193,8 +166,11 @@ def sync(
             membership = memberships.get(folder.name) or _membership_in_store(present)
             try:
                 view = finished_view(folder, membership)
-            except (UserError, KeyError, TypeError, ValueError, OSError) as error:
-                report.damaged.append(_damage(folder, error))
+            except UserError as error:
+                report.damaged.append(str(error))
+            except (KeyError, TypeError, ValueError, OSError) as error:
+                message = f"{folder / 'summary.json'}: damaged result file ({error!r})."
+                report.damaged.append(message)
             else:
                 if view.experiment not in ids:
                     ids[view.experiment] = experiment(client, view.experiment, results)
@@ -266,9 +242,3 @@ def _retag(client: Any, run: Any, view: View) -> bool:
     if renamed:
         client.update_run(run.info.run_id, name=view.name)
     return bool(changed or left or renamed)
-
-
-def _damage(folder: Path, error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    return f"{folder / 'summary.json'}: damaged result file ({error!r})."
