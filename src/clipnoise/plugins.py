@@ -57,7 +57,7 @@ def use_places(places: object, root: Path = Path()) -> None:
     names = [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
     found = []
     for number, name in enumerate(names):
-        package = not (root / name).is_dir() and _is_package(name)
+        package = not (root / name).is_dir() and _package(name)
         if not (package or number == 0 or (root / name).is_dir()):
             raise UserError(f"config.yaml: plugins: {name!r} is no folder, and no package of that "
                             "name can be imported.")  # fmt: skip
@@ -75,7 +75,7 @@ def use_places_of(config: Path) -> None:
 def own_folder() -> Path | None:
     """Return the user's first folder, in which new plug-ins are written; None if there is none."""
     (first, *_) = os.environ.get(VARIABLE, "").split("\n")
-    return Path(first) if first and (Path(first).is_dir() or not _is_package(first)) else None
+    return Path(first) if first and (Path(first).is_dir() or not _package(first)) else None
 
 
 def own_packages() -> Mapping[str, Path]:
@@ -104,21 +104,21 @@ def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
         UserError: a file cannot be imported, a class lacks something, or two classes claim the same
             id; the message names the file and the class.
     """
-    own = os.environ.get(VARIABLE, "")
-    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base), own))
+    places = os.environ.get(VARIABLE, "")
+    return cast("Mapping[str, type[P]]", _plugins(package, cast("Any", base), places))
 
 
 @cache
-def _plugins(package: str | None, base: Any, own: str) -> Mapping[str, Any]:
+def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
+    """Find what `plugins` returns; `places` only tells the cache that the user's have changed."""
     folder = [] if package is None else importlib.import_module(package).__path__
     names = [found.name for found in pkgutil.walk_packages(folder, f"{package}.")]
-    modules = [*map(_imported, names), *_own_modules(own)]
     classes: dict[str, Any] = {}
-    for module in modules:
+    for module in (*map(_imported, names), *_own_modules()):
         for value in vars(module).values():
-            if not (inspect.isclass(value) and issubclass(value, base)):
+            if not (inspect.isclass(value) and issubclass(value, base) and value is not base):
                 continue
-            if value.__module__ != module.__name__ or value is base or not _is_plugin(value):
+            if value.__module__ != module.__name__ or not _is_plugin(value):
                 continue
             problems = list(_problems(value)) if hasattr(base, "needs") else []
             if problems:
@@ -131,60 +131,49 @@ def _plugins(package: str | None, base: Any, own: str) -> Mapping[str, Any]:
 
 @cache
 def _own_packages(places: str) -> Mapping[str, Path]:
-    """Find the user's packages; folders become packages, in the place of any before them."""
+    """Find the user's packages. Folders become packages; those of other places are forgotten."""
     for name in [name for name in sys.modules if f"{name}.".startswith((f"{OWN}.", f"{OWN}_"))]:
         del sys.modules[name]
     importlib.invalidate_caches()
     found: dict[str, Path] = {}
     for number, place in enumerate(filter(None, places.split("\n"))):
         folder = Path(place)
-        if not folder.is_dir() and _is_package(place):
-            found[place] = _folder_of(place)
+        if not folder.is_dir() and (package := _package(place)):
+            found[place] = package
             continue
         name = OWN if number == 0 else OWN + "_" + re.sub(r"\W", "_", folder.name)
         if name in found:
             raise UserError(f"{folder}: {found[name]} has the same name; rename one of them.")
-        sys.modules[name] = package = ModuleType(name)
-        package.__path__ = [str(folder)]
+        sys.modules[name] = module = ModuleType(name)
+        module.__path__ = [str(folder)]
         found[name] = folder
     for point in entry_points(group=GROUP):
-        if not _is_package(point.value):
+        if not (package := _package(point.value)):
             raise UserError(f"entry point {point.name!r} in the group {GROUP}: there is no package "
                             f"{point.value!r}.")  # fmt: skip
-        found.setdefault(point.value, _folder_of(point.value))
+        found.setdefault(point.value, package)
     return MappingProxyType(found)
 
 
-@cache
-def _own_modules(places: str) -> tuple[ModuleType, ...]:
-    """Import the modules of the user's packages."""
-    found = []
-    for package, folder in _own_packages(places).items():
+def _own_modules() -> Iterator[ModuleType]:
+    """Import the modules of the user's packages, tests left out."""
+    for package, folder in own_packages().items():
         folders = package.startswith(OWN)
         if not folders:
-            found.append(_imported(package, folder / "__init__.py"))
+            yield _imported(package, folder / "__init__.py")
         for path in sorted(folder.glob("*.py") if folders else folder.rglob("*.py")):
             if path.name != "__init__.py" and not any(map(path.match, NO_PLUGINS)):
                 parts = path.relative_to(folder).with_suffix("").parts
-                found.append(_imported(".".join([package, *parts]), path))
-    return tuple(found)
+                yield _imported(".".join([package, *parts]), path)
 
 
-def _is_package(name: str) -> bool:
-    """Return whether a package of this name can be imported; a module is not enough."""
+def _package(name: str) -> Path | None:
+    """Return the folder of a package that can be imported; None for a module or for nothing."""
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(name)
-        return (
-            found is not None and found.origin is not None and found.origin.endswith("__init__.py")
-        )
-    return False
-
-
-def _folder_of(package: str) -> Path:
-    found = importlib.util.find_spec(package)
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent
+        if found is not None and found.origin and found.origin.endswith("__init__.py"):
+            return Path(found.origin).parent
+    return None
 
 
 def _imported(name: str, path: Path | None = None) -> ModuleType:
@@ -263,8 +252,7 @@ def lookup(
     """Return the plug-in class with an id.
 
     Args:
-        package: dotted name of the plug-in folder.
-        base: the contract class.
+        package, base: as in `plugins`.
         kind: the word for an error message, e.g. `"dataset"`.
         name: the id.
         file: that the id was read from, for the error message.
@@ -282,18 +270,14 @@ SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")  # of every own kind
 
 
 class OwnKind:
-    """Base of what a user brings as a further kind of an option, beside those of the package.
+    """Base of a kind that a user adds to those that an option of the package has.
 
-    It is a frozen dataclass with an `id`, by which the option names it as its `kind`.
-
-    Attributes:
-        sealed: what no such class may define, beside `SEALED`, because privacy rests on it.
-        what: it is, for error messages.
+    It is a frozen dataclass with an `id`, which is the option's `kind`.
     """
 
     id: ClassVar[str]
-    sealed: ClassVar[tuple[str, ...]] = ()
-    what: ClassVar[str]
+    sealed: ClassVar[tuple[str, ...]] = ()  # what no such class may define: privacy rests on it
+    what: ClassVar[str]  # what error messages call such a class
 
     def __init_subclass__(cls) -> None:
         """Refuse a class that defines what privacy rests on.
@@ -320,9 +304,9 @@ class OwnKind:
 
 
 class WithOwnKinds:
-    """Base of a dataclass with a `kind`, of which the user's places may hold further ones.
+    """Base of an option with a `kind`, to which users can add kinds of their own.
 
-    The plain form of one is its options, among them its kind, as for the kinds of the package.
+    As plain data, a user's kind is its options and its `kind`, like one of the package.
     """
 
     own: ClassVar[type[OwnKind]]
@@ -342,7 +326,7 @@ class WithOwnKinds:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic build, check and write the user's kinds, too."""
+        """Let pydantic build, check and write the user's kinds as well."""
         if issubclass(cls, OwnKind):
             return handler(source)
 

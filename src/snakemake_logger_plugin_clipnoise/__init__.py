@@ -1,9 +1,9 @@
 """Snakemake's progress display for clipnoise: `snakemake --logger clipnoise`.
 
 On a terminal: the running jobs, how many of each rule are left, and how long that will take. In a
-file or a pipe: one line per job that starts or ends. A dry run is how many jobs of each rule would
-run and why; with `-p` every job and its command. Errors are shown as Snakemake words them. Belongs
-here: what Snakemake's events look like. Does not: anything about runs.
+file or a pipe: one line per job that starts or ends. A dry run shows how many jobs of each rule
+would run and why; with `-p`, every job and its command. Errors are shown in Snakemake's words.
+Belongs here: what Snakemake's events look like. Does not: anything about runs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ INTERRUPTED = "Terminating processes on user request"
 WHAT_NEXT = (
     "Stopping: runs save a checkpoint, other jobs end where they are. The same command continues."
 )
-# Finished jobs of a kind whose mean time is expected of the next ones. A kind has fast and slow
-# methods, and the jobs of one method follow each other: fewer would be those of one method.
+# How many of the last finished jobs of a kind the expected time is averaged over. A kind has fast
+# and slow methods, and the jobs of one method follow each other: fewer could all be of one method.
 RECENT = 100
 
 
@@ -55,19 +55,12 @@ Kind = tuple[str, int]  # a rule and a priority: the more work a job takes, the 
 
 @dataclass(frozen=True)
 class Job:
-    """A job that has started.
-
-    Attributes:
-        rule: the rule it belongs to.
-        label: distinguishes it from the other jobs of its rule.
-        started: time at its start, seconds on any monotonic clock.
-        priority: Snakemake's; jobs of one rule and one priority are expected to take equally long.
-    """
+    """A job that has started, at a time in seconds on any monotonic clock."""
 
     rule: str
-    label: str
+    label: str  # distinguishes it from the other jobs of its rule
     started: float
-    priority: int = 0
+    priority: int = 0  # Snakemake's
 
     @property
     def name(self) -> str:
@@ -76,40 +69,23 @@ class Job:
 
     @property
     def kind(self) -> Kind:
-        """What jobs that take equally long have in common."""
+        """What jobs that are expected to take equally long have in common."""
         return self.rule, self.priority
 
 
 @dataclass
 class Progress:
-    """The state of a workflow, kept up to date by its events.
+    """The state of a workflow, kept up to date by its events."""
 
-    Attributes:
-        planned: jobs of each rule, the finished ones included.
-        kinds: jobs of each kind, the finished ones included, where the workflow has said so.
-        finished: finished jobs of each rule.
-        ended: finished jobs of each kind.
-        recent: seconds that the last finished jobs of each kind took.
-        seconds: time that all finished jobs took, summed.
-        running: jobs that have started and not ended, by job number.
-        failed: how many jobs ended in an error; each attempt counts.
-        began: when the first job started.
-    """
-
-    planned: Counter[str] = field(default_factory=Counter)
-    kinds: Counter[Kind] = field(default_factory=Counter)
-    finished: Counter[str] = field(default_factory=Counter)
-    ended: Counter[Kind] = field(default_factory=Counter)
-    recent: dict[Kind, deque[float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    running: dict[int, Job] = field(default_factory=dict)
-    failed: int = 0
-    began: float | None = None
-
-    @property
-    def total(self) -> int:
-        """How many jobs there are."""
-        return self.planned.total()
+    planned: Counter[str] = field(default_factory=Counter)  # of each rule, finished ones included
+    kinds: Counter[Kind] = field(default_factory=Counter)  # likewise, once the workflow said so
+    finished: Counter[str] = field(default_factory=Counter)  # of each rule
+    ended: Counter[Kind] = field(default_factory=Counter)  # finished, of each kind
+    recent: dict[Kind, deque[float]] = field(default_factory=dict)  # seconds of the last finished
+    seconds: float = 0.0  # that all finished jobs took, summed
+    running: dict[int, Job] = field(default_factory=dict)  # by job number
+    failed: int = 0  # each attempt counts
+    began: float | None = None  # when the first job started
 
     @property
     def done(self) -> int:
@@ -158,9 +134,9 @@ class Progress:
         if not known or 2 * max(known, self.done) < left.total():
             return None
         kinds = self.kinds - self.ended
-        told = {rule for rule, _ in self.kinds}
+        with_kinds = {rule for rule, _ in self.kinds}
+        kinds |= {(rule, 0): n for rule, n in left.items() if rule not in with_kinds}
         work = sum(count * self._expected(kind) for kind, count in kinds.items())
-        work += sum(n * self._expected((rule, 0)) for rule, n in left.items() if rule not in told)
         spent = {number: now - job.started for number, job in self.running.items()}
         work -= sum(min(spent[n], self._expected(job.kind)) for n, job in self.running.items())
         side_by_side = (self.seconds + sum(spent.values())) / max(self.elapsed(now), 1e-9)
@@ -239,9 +215,9 @@ class LogHandler(LogHandlerBase):
             jobs = ", ".join(f"{count} {rule}" for rule, count in self.progress.planned.items())
             self.console.print(f"To do: {jobs}", soft_wrap=True, markup=False)
         elif event == LogEvent.JOB_INFO:
-            rule, said = values["rule_name"], values["rule_msg"]
+            rule, message = values["rule_name"], values["rule_msg"]
             wildcards = " ".join(map(str, values["wildcards"].values()))
-            label = said.removeprefix(f"{rule} ") if said else wildcards
+            label = message.removeprefix(f"{rule} ") if message else wildcards
             job = self.progress.start(values["jobid"], rule, label, now, values["priority"])
             self._line(f"start  {job.name}")
         elif event == LogEvent.JOB_FINISHED:
@@ -284,11 +260,8 @@ class LogHandler(LogHandlerBase):
         text = self.format(record).replace(
             "(check individual jobs above for details)", "(`snakemake -n -p` shows each job)"
         )
-        if (
-            not text
-            or text == "None"
-            or (record.levelno == logging.INFO and text.startswith(ROUTINE))
-        ):
+        routine = record.levelno == logging.INFO and text.startswith(ROUTINE)
+        if routine or text in ("", "None"):
             return
         style = {logging.WARNING: "yellow", logging.ERROR: "red"}.get(record.levelno, "")
         self.console.print(Text(text, style=style), soft_wrap=True)
@@ -306,12 +279,13 @@ class LogHandler(LogHandlerBase):
 
 def summary(progress: Progress, now: float) -> str:
     """Return in one line how much is done and how long the rest takes."""
-    words = [f"{progress.done} of {progress.total} jobs done"]
+    total = progress.planned.total()
+    words = [f"{progress.done} of {total} jobs done"]
     if progress.failed:
         words.append(f"{progress.failed} failed")
     words.append(f"{clock(progress.elapsed(now))} so far")
     remaining = progress.remaining(now)
-    if remaining is not None and progress.done < progress.total:
+    if remaining is not None and progress.done < total:
         words.append(f"about {clock(remaining)} left")
     return ", ".join(words)
 
@@ -330,7 +304,7 @@ def panel(progress: Progress, now: float) -> Group:
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
     bar.add_row(
-        ProgressBar(total=max(progress.total, 1), completed=progress.done),
+        ProgressBar(total=max(progress.planned.total(), 1), completed=progress.done),
         Text(summary(progress, now), style="red" if progress.failed else "bold"),
     )
     return Group(running, bar, Text("left: " + ", ".join(left), style="dim"))

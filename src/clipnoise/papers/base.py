@@ -231,10 +231,6 @@ def fingerprint(name: str, settings: Path) -> str:
     It covers `run` with everything that it uses, how findings are written, and the methods and
     models that the settings name. Editing a figure or a remark does not change it.
 
-    Args:
-        name: the id.
-        settings: its settings, which name methods and models.
-
     Raises:
         UserError: an unknown id, or a file that is not YAML.
     """

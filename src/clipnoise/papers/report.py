@@ -31,11 +31,7 @@ def build(
 ) -> bytes:
     """Return the PDF of an experiment: the same bytes for the same input.
 
-    Args:
-        experiment: draws the figures and writes the text.
-        results: what its run wrote.
-        template: the Typst file.
-        published: the folder with what each paper leaves open.
+    The template is a Typst file; `published` is the folder with what each paper leaves open.
 
     Raises:
         UserError: a table or the template is missing.

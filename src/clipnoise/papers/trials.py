@@ -54,9 +54,8 @@ def take_step(
 
     Args:
         theta: θ, shape (d,).
-        method: the optimizer.
-        state: its state, which is updated.
-        public: the public constants.
+        method, public: the optimizer and the public constants.
+        state: of the optimizer, which is updated.
         gradients: per-example gradients, shape (b, d).
         noise: standard normals of shape (d,), at least as many as the method's query draws.
     """
@@ -82,13 +81,7 @@ class Trials:
         self.steps = 0
 
     def advance(self, gradients: Tensor, noise: Tensor) -> None:
-        """Take one step in every trial.
-
-        Args:
-            gradients: per-example gradients, shape (trials, b, d).
-            noise: standard normals, shape (trials, r, d), where r is at least the draws of the
-                method's query.
-        """
+        """Take one step in every trial: the shapes are those of `take_step` after the trials."""
         import torch
 
         def trial(

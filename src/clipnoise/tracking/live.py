@@ -47,20 +47,15 @@ class LiveRun:
     Args:
         results: the results folder; its stamp, written by `init_store`, names the run's experiment
             and tells whether the store answers. Without a stamp the job leaves MLflow alone.
-        spec: the run.
         mode: "live" logs during the run, "after" once at its end, "sync" and "off" not at all.
         patience: seconds that the end of the run waits for the store before it leaves the rest
             to `sync`.
-
-    Attributes:
-        complete: after the block, whether the store shows the finished run; if not, `sync` will
-            bring it up to date.
     """
 
     def __init__(
         self, results: Path, spec: RunSpec, *, mode: Mode = "live", patience: float = 5.0
     ) -> None:
-        self.complete = False
+        self.complete = False  # after the block: the store shows the finished run
         self._results, self._spec, self._mode, self._patience = results, spec, mode, patience
         self._uri = tracking_uri(results)
         self._membership = Membership()
@@ -94,11 +89,7 @@ class LiveRun:
         return self
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Hand over one evaluation; returns at once.
-
-        Args:
-            row: column of metrics.csv → value.
-        """
+        """Hand over one evaluation, by column of metrics.csv; returns at once."""
         if self._thread is not None:
             self._queue.put(points(row, _now()))
 

@@ -58,13 +58,10 @@ def init_store(
     leave MLflow alone, and `sync` adds their runs later.
 
     Args:
-        results: the results folder.
+        results: the results folder, to which the stamp is written as `mlflow.json`.
         experiments: experiment name → description.
         runs: the studies that plan each run, by spec hash.
         tracking: False writes a stamp that keeps every job away from MLflow.
-
-    Returns:
-        The stamp, as written to `mlflow.json` in the results folder.
     """
     address = tracking_uri(results)
     stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
@@ -246,11 +243,8 @@ def _secrets(uri: str) -> Iterable[str]:
 
 
 def lock(results: Path, name: str, *, seconds: float = -1) -> AbstractContextManager[None]:
-    """Return a lock between the processes that share a results folder, as in `files.locked`.
+    """Return a lock of a run's hash, or of `store`, between processes that share a results folder.
 
-    Args:
-        results: the results folder.
-        name: what is locked: a run's hash, or `store`.
-        seconds: how long to wait; negative waits forever.
+    `files.locked` says how long it waits.
     """
     return locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds)

@@ -23,15 +23,12 @@ STOPS_WITHIN = 10.0  # seconds
 
 @contextmanager
 def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]:
-    """Run MLflow's pages while the block runs, and leave no process behind.
+    """Run MLflow's pages while the block runs, and leave no process behind; yield their address.
 
     Args:
         results: the results folder.
         port: on 127.0.0.1.
         log: file for the server's output; None drops it.
-
-    Yields:
-        The address.
 
     Raises:
         StoreError: another program has the port, or the server did not start.

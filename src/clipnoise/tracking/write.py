@@ -144,9 +144,6 @@ def sync(
         means: experiment name → all that it is to show, for the means of studies.
         progress: called with the number of runs done and the number of runs in all.
 
-    Returns:
-        What was done.
-
     Raises:
         StoreError: the store does not answer; nothing is lost, a later sync resumes there.
     """
