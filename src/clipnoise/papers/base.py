@@ -195,13 +195,15 @@ def compare(quantities: Sequence[Quantity], published: Mapping[str, float]) -> l
         nothing was measured for. A missing number is None.
     """
     cells = {quantity.cell or quantity.name for quantity in quantities}
+    unmeasured = [Quantity(name, None) for name in published if name not in cells]
     rows: list[Row] = []
-    for one in [*quantities, *(Quantity(name, None) for name in published if name not in cells)]:
-        value, reference = one.measured, one.formula
+    for quantity in (*quantities, *unmeasured):
+        value, reference = quantity.measured, quantity.formula
         if reference is None:
-            reference = published.get(one.cell or one.name)
+            reference = published.get(quantity.cell or quantity.name)
         difference = None if reference is None or value is None else value - reference
-        rows.append(dict(zip(COMPARISON, (one.name, reference, value, difference), strict=True)))
+        values = (quantity.name, reference, value, difference)
+        rows.append(dict(zip(COMPARISON, values, strict=True)))
     return rows
 
 

@@ -50,11 +50,11 @@ def _page(paper: str, fidelity: Fidelity, claims: list[tuple[str, str, str]]) ->
     artefacts = [
         (
             key,
-            one.title,
+            artefact.title,
             ", ".join(f"`reports/{paper}/{name}.pdf`" for name in fidelity.reports_of(key)) or "–",
-            NUMBERS[one.numbers] + (f". {one.note}" if one.note else ""),
+            NUMBERS[artefact.numbers] + (f". {artefact.note}" if artefact.note else ""),
         )
-        for key, one in fidelity.artefacts.items()
+        for key, artefact in fidelity.artefacts.items()
     ]
     parts = [
         f"# {fidelity.title}",

@@ -9,7 +9,7 @@ sync writes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,9 +38,8 @@ class RunWriter:
     def __init__(self, client: Any, experiment_id: str) -> None:
         self._client = client
         self._experiment_id = experiment_id
-        self._run_id = self._name = ""
-        self._tags: Mapping[str, str] = {}
-        self._rows = 0  # evaluations that the store shows
+        self._run_id = ""
+        self._shown: View | None = None  # what the store shows
 
     def write(self, view: View) -> None:
         """Write whatever the store does not show of a view yet, in few calls.
@@ -48,36 +47,35 @@ class RunWriter:
         The first view creates the run; each later one continues it. The digest is written last, so
         a run with a digest is whole.
         """
+        shown = self._shown
         # A run that resumed from a checkpoint has logged only part of what its files hold.
-        rewrite = bool(view.digest) and self._rows != len(view.rows)
-        create = not self._run_id or rewrite
-        if create:
-            self._create(view)
-        new = [point for row in view.rows[self._rows :] for point in row]
-        self._log([*new, *view.finals], list(view.params.items()) if create else [])
-        self._rows = len(view.rows)
+        if shown is None or (view.digest and len(shown.rows) != len(view.rows)):
+            shown = self._create(view)
+        new = [point for row in view.rows[len(shown.rows) :] for point in row]
+        self._log([*new, *view.finals], [] if shown.params else list(view.params.items()))
+        self._shown = view
         if view.status == "RUNNING":
             return
         for path in view.artefacts:
             self._client.log_artifact(self._run_id, str(path))
-        if view.tags != self._tags:
+        if view.tags != shown.tags:
             set_tags(self._client, self._run_id, view.tags)
-        if view.name != self._name:  # what a run is called may follow from its result
+        if view.name != shown.name:  # what a run is called may follow from its result
             self._client.update_run(self._run_id, name=view.name)
         self._client.set_terminated(self._run_id, view.status, view.finished)
         if view.digest:
             set_tags(self._client, self._run_id, {"digest": view.digest})
 
-    def _create(self, view: View) -> None:
-        """Delete what the store shows of the spec, and create its run with nothing logged."""
+    def _create(self, view: View) -> View:
+        """Delete what the store shows of the spec, create its run, and return what that shows."""
         client = self._client
         for run in active_runs(client, known_experiments(client), view.tags["hash"]):
             client.delete_run(run.info.run_id)
         created = client.create_run(
             self._experiment_id, start_time=view.started, tags=view.tags, run_name=view.name
         )
-        self._run_id, self._name, self._rows = str(created.info.run_id), view.name, 0
-        self._tags = view.tags
+        self._run_id = str(created.info.run_id)
+        return replace(view, rows=(), params={})
 
     def _log(self, points: Sequence[tuple[Any, ...]], params: Sequence[tuple[str, str]]) -> None:
         from mlflow.entities import Metric, Param

@@ -175,16 +175,16 @@ class ConvergenceBounds(Experiment):
 
         Proposition 6 is for β1 = 0, Proposition 7 for any other.
         """
-        one, c, phi, beta2 = self.problem, self.clip_norm, self.phi, self.beta2
-        delta = self._bound(one.steps, self.alpha / one.steps)
-        smooth, d, eta = c / math.sqrt(one.dimension), one.dimension, one.learning_rate
-        gap = smooth * d * math.log(math.cosh(one.start))
+        c, phi, beta2, problem = self.clip_norm, self.phi, self.beta2, self.problem
+        d, steps, eta = problem.dimension, problem.steps, problem.learning_rate
+        delta, smooth = self._bound(steps, self.alpha / steps), c / math.sqrt(d)
+        gap = smooth * d * math.log(math.cosh(problem.start))
         if beta1 == 0:
             size = c**2 + phi
             factor = 4 * d * size / math.sqrt(1 - beta2)
             factor += eta * d * smooth * math.sqrt(size) / (1 - beta2)
-            growth = math.log(1 + size / ((1 - beta2) * one.epsilon)) / one.steps - math.log(beta2)
-            limit = 2 * delta * gap / (eta * one.steps) + factor * growth
+            growth = math.log(1 + size / ((1 - beta2) * problem.epsilon)) / steps - math.log(beta2)
+            limit = 2 * delta * gap / (eta * steps) + factor * growth
             argument = 1 - size / ((1 - beta2) * phi)
         else:
             ratio = 1 - beta1 / beta2
@@ -193,9 +193,9 @@ class ConvergenceBounds(Experiment):
                 + 2 * eta**2 * d * smooth**2 * beta1 / (ratio * (1 - beta2) ** 1.5)
                 + 12 * d * delta**2 * math.sqrt(1 - beta1) / (ratio**1.5 * math.sqrt(1 - beta2))
             )
-            growth = math.log(1 + delta**2 / (one.epsilon * (1 - beta2)))
-            growth -= one.steps * math.log(beta2)
-            limit = 2 * delta * gap / (eta * (one.steps - beta1 / (1 - beta1))) + factor * growth
+            growth = math.log(1 + delta**2 / (problem.epsilon * (1 - beta2)))
+            growth -= steps * math.log(beta2)
+            limit = 2 * delta * gap / (eta * (steps - beta1 / (1 - beta1))) + factor * growth
             argument = 1 - delta**2 / (phi * (1 - beta2))
         name = f"Proposition {7 if beta1 else 6}"
         return [
@@ -205,20 +205,20 @@ class ConvergenceBounds(Experiment):
 
     def _train(self, beta1: float) -> float:
         """Return the mean of ‖∇F‖² over the steps and trials of DP-Adam as appendix F has it."""
-        one = self.problem
+        problem = self.problem
         draws = np.random.default_rng(derive("noise", self.seed, 1))
-        scale = self.clip_norm / math.sqrt(one.dimension)
-        theta = np.full((one.trials, one.dimension), one.start)
+        scale = self.clip_norm / math.sqrt(problem.dimension)
+        theta = np.full((problem.trials, problem.dimension), problem.start)
         m, v, total = np.zeros_like(theta), np.zeros_like(theta), 0.0
-        for t in range(1, one.steps + 1):
+        for t in range(1, problem.steps + 1):
             gradient = scale * np.tanh(theta)
             total += float(np.square(gradient).sum(axis=1).mean())
             noisy = gradient + math.sqrt(self.phi) * draws.standard_normal(theta.shape)
             m, v = beta1 * m + noisy, self.beta2 * v + noisy**2
-            rate = one.learning_rate * (1 - beta1)
+            rate = problem.learning_rate * (1 - beta1)
             rate *= math.sqrt((1 - self.beta2**t) / (1 - self.beta2))
-            theta = theta - rate * m / np.sqrt(v + one.epsilon)
-        return total / one.steps
+            theta = theta - rate * m / np.sqrt(v + problem.epsilon)
+        return total / problem.steps
 
     @staticmethod
     def figures(results: Results) -> list[Image]:
