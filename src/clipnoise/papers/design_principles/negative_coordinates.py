@@ -140,13 +140,8 @@ class NegativeCoordinates(Experiment):
         figure, drawn = panels(table, ["method", "gradient"], height=2.6, sharey=True)
         for ax, (method, gradient), rows in drawn:
             for rank, (dimension, line) in enumerate(rows.groupby("dimension")):
-                x, y, colour = (
-                    line["relative"],
-                    100 * line["negative"],
-                    COLOURS[rank % len(COLOURS)],
-                )
-                marker = MARKERS[rank % len(MARKERS)]
-                label = f"m = {dimension:,}"
+                x, y, label = line["relative"], 100 * line["negative"], f"m = {dimension:,}"
+                colour, marker = COLOURS[rank % len(COLOURS)], MARKERS[rank % len(MARKERS)]
                 ax.plot(x, y, color=colour, marker=marker, markersize=4, label=label)
             ax.axhline(25, color=canvas.PALE, linewidth=0.8, linestyle=":")
             ax.axvline(0.15, color=canvas.PALE, linewidth=0.8, linestyle=":")

@@ -117,7 +117,7 @@ class Quadratic(Experiment):
                 best = tried if best is None or tried.loss < best.loss else best
             assert best is not None
             losses = best.losses.mean(dim=1)
-            for t in range(0, self.steps + 1, max(1, self.steps // 500)):
+            for t in range(0, self.steps + 1, max(1, self.steps // 500)):  # about 500 are drawn
                 x, y = map(float, best.theta[t].mean(dim=0))
                 tables["curves"].append({**key, "step": t, "loss": float(losses[t])})
                 tables["trajectories"].append({**key, "step": t, "x": x, "y": y})
