@@ -30,6 +30,11 @@ class MethodOptions(Section):
         """Return the method; a choice of the tuned hyper-parameters replaces options."""
         return parse(method_class(self.method), {**self.options, **choice}, key=self.method)
 
+    def trials(self, sigma: float, steps: int, start: Tensor, **choice: Any) -> Trials:
+        """Return trials of the method on batches of one example, from `start`, (trials, d)."""
+        public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=steps)
+        return Trials(self.build(**choice), public, start)
+
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Yield every combination of the values of a grid; the last name varies fastest."""
@@ -79,6 +84,12 @@ class Trials:
         self.theta = theta
         self.buffers: dict[str, Tensor] = {}  # the state of the method, each of (trials, …)
         self.steps = 0
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """β1 and β2 of a method that has them."""
+        betas: tuple[float, float] = self.method.betas  # type: ignore[attr-defined]
+        return betas
 
     def advance(self, gradients: Tensor, noise: Tensor) -> None:
         """Take one step in every trial: the shapes are those of `take_step` after the trials."""

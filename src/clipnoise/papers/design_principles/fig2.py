@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, NonNegative, Positive
 from clipnoise.papers.base import Experiment, Findings, Image, Quantity, QuantityClaim, Results, Row
 from clipnoise.papers.report import draw_line, legend_below, logarithmic
-from clipnoise.papers.trials import MethodOptions, Trials
+from clipnoise.papers.trials import MethodOptions
 from clipnoise.report.figures.styles import COLOURS, style
 from clipnoise.report.formats import decimal
 from clipnoise.seeds import generator
@@ -197,11 +196,9 @@ class SparseAdaGrad(Experiment):
         count = self.experiments * copies
         x = train.x.repeat_interleave(copies, dim=0)
         y = train.y.repeat_interleave(copies, dim=0)
-        sigma = variant.noise_multiplier
-        public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=self.examples)
         factors = torch.tensor([1.0, variant.square_noise], dtype=torch.float64)
-        start = torch.zeros(count, 1, dtype=torch.float64)
-        trials = Trials(variant.build(learning_rate=rate), public, start)
+        sigma, start = variant.noise_multiplier, torch.zeros(count, 1, dtype=torch.float64)
+        trials = variant.trials(sigma, self.examples, start, learning_rate=rate)
         for t in range(self.examples):
             residual = torch.sigmoid(trials.theta[:, 0] * x[:, t]) - y[:, t]
             noise = self._noise[t, :count] * factors

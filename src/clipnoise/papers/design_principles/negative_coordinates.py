@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Literal
 
-from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Experiment, Findings, Image, Quantity, Results, Row, Section
 from clipnoise.papers.report import logarithmic, panels, shared_legend
-from clipnoise.papers.trials import MethodOptions, Trials
+from clipnoise.papers.trials import MethodOptions
 from clipnoise.report.figures.styles import COLOURS, MARKERS
 from clipnoise.seeds import generator
 
@@ -121,15 +120,12 @@ class NegativeCoordinates(Experiment):
         if sweep.gradient == "random":
             gradient = torch.randn(gradient.shape, generator=draws)
         gradient = gradient / gradient.norm(dim=2, keepdim=True)
-        method = sweep.build()
-        public = Public(noise_multiplier=1 / ratio, expected_batch_size=1, total_steps=self.steps)
-        trials = Trials(method, public, torch.zeros(count, dimension))
-        shape = (count, method.query.draws, dimension)
+        trials = sweep.trials(1 / ratio, self.steps, torch.zeros(count, dimension))
+        shape = (count, trials.method.query.draws, dimension)
         for _ in range(self.steps):
             trials.advance(gradient, torch.randn(shape, generator=draws))
-        beta2 = method.betas[1]  # type: ignore[attr-defined]
-        bias = public.noise_variance(1.0) if sweep.method == "dp-adambc" else 0.0
-        second = trials.buffers["v"] / (1 - beta2**self.steps)
+        bias = trials.public.noise_variance(1.0) if sweep.method == "dp-adambc" else 0.0
+        second = trials.buffers["v"] / (1 - trials.betas[1] ** self.steps)
         return float((second < bias).double().mean())
 
     @staticmethod

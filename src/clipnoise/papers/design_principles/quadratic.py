@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from clipnoise.core.state import Public
 from clipnoise.fields import Count, Positive, Probability
 from clipnoise.papers.base import Experiment, Findings, Image, Quantity, QuantityClaim, Results, Row
 from clipnoise.papers.report import draw_line, logarithmic, panels, shared_legend
-from clipnoise.papers.trials import MethodOptions, Trials, choice_text, combinations
+from clipnoise.papers.trials import MethodOptions, choice_text, combinations
 from clipnoise.report.figures.styles import style
 from clipnoise.report.formats import significant
 from clipnoise.seeds import generator
@@ -146,13 +145,9 @@ class Quadratic(Experiment):
     ) -> Trajectory:
         import torch
 
-        method = variant.build(**choice)
-        public = Public(
-            noise_multiplier=self.noise_multiplier, expected_batch_size=1, total_steps=self.steps
-        )
         c = torch.tensor(curvature, dtype=torch.float64)
         start = torch.tensor(self.start, dtype=torch.float64).expand(self.trials, 2)
-        trials = Trials(method, public, start)
+        trials = variant.trials(self.noise_multiplier, self.steps, start, **choice)
         examples, noise = generator("sampling", self.seed), generator("noise", self.seed)
         path = [start]
         ratios: list[Tensor] = []
@@ -162,7 +157,7 @@ class Quadratic(Experiment):
             normals = torch.randn(shape, generator=noise, dtype=torch.float64)
             trials.advance((c * (trials.theta - centre))[:, None], normals)
             if "m" in trials.buffers and t > (1 - self.measured_share) * self.steps:
-                first = trials.buffers["m"] / (1 - method.betas[0] ** t)  # type: ignore[attr-defined]
+                first = trials.buffers["m"] / (1 - trials.betas[0] ** t)
                 ratios.append((path[-1] - trials.theta) / (choice["learning_rate"] * first))
             path.append(trials.theta)
         rates = torch.cat(ratios).mean(dim=0) if ratios else torch.full((2,), math.nan)

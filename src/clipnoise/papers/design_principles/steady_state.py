@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from clipnoise.core.state import Public
 from clipnoise.fields import Count, Fraction, Positive, Probability
 from clipnoise.papers.base import Experiment, Findings, Image, Quantity, Results, Row
 from clipnoise.papers.report import draw_line, panels, shared_legend
-from clipnoise.papers.trials import MethodOptions, Trials
+from clipnoise.papers.trials import MethodOptions
 from clipnoise.report.figures.styles import style
 from clipnoise.seeds import generator
 
@@ -76,16 +75,13 @@ class SteadyState(Experiment):
         draws = generator("noise", self.seed)
         sizes = torch.tensor(self.gradients, dtype=torch.float64)
         gradient = sizes.repeat_interleave(self.coordinates)
-        method = variant.build()
         sigma = ratio / variant.options["clip_norm"]
-        public = Public(noise_multiplier=sigma, expected_batch_size=1, total_steps=self.steps)
-        trials = Trials(method, public, torch.zeros(1, len(gradient), dtype=torch.float64))
+        trials = variant.trials(sigma, self.steps, torch.zeros_like(gradient)[None])
         path = []
         for t in range(1, self.steps + 1):
             noise = torch.randn(1, 1, len(gradient), generator=draws, dtype=torch.float64)
             trials.advance(gradient[None, None], noise)
-            beta2 = method.betas[1]  # type: ignore[attr-defined]
-            moments = trials.buffers["v"][0] / (1 - beta2**t) / gradient**2
+            moments = trials.buffers["v"][0] / (1 - trials.betas[1] ** t) / gradient**2
             path.append(moments.reshape(len(sizes), -1).mean(dim=1))
         return torch.stack(path)
 
@@ -94,8 +90,7 @@ class SteadyState(Experiment):
         import torch
 
         adam = MethodOptions(method="adam", options={"learning_rate": 1.0, "betas": (0.0, 0.999)})
-        public = Public(noise_multiplier=0, expected_batch_size=1, total_steps=self.steps)
-        trials = Trials(adam.build(), public, torch.zeros(1, 1, dtype=torch.float64))
+        trials = adam.trials(0, self.steps, torch.zeros(1, 1, dtype=torch.float64))
         nothing = torch.zeros(1, 1, 1, dtype=torch.float64)
         for _ in range(self.steps - 1):
             trials.advance(nothing, nothing)
