@@ -86,8 +86,6 @@ class RareFeatures(Experiment):
 
     There is one training set; runs differ in initial parameters, batches and noise. A method's grid
     is tuned on the mean final training loss over runs with seeds of their own.
-
-    Source: AdaDPS, section 4.1 and Figure 3.
     """
 
     id = "adadps/fig3"

@@ -79,14 +79,7 @@ def expected_loss(theta: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseAdaGrad(Experiment):
-    """One epoch of (private) AdaGrad in many experiments: each a training set, a test set, noises.
-
-    The paper has one experiment. Here there are many, to show where its numbers lie among those
-    that other draws of the data would have given. The learning rate is tuned on the test loss, both
-    once for all experiments and once for each, as with a single experiment.
-
-    Source: On Design Principles for Private Adaptive Optimizers, section 5.1 and Figure 2.
-    """
+    """One epoch of (private) AdaGrad in many experiments: each has a training and a test set."""
 
     id = "design-principles/fig2"
     title = "Private AdaGrad on 1-D logistic regression: Figure 2"

@@ -23,13 +23,7 @@ class HeaderColumn(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseHeader(Experiment):
-    """ε of one Gaussian release with sensitivity √k, and RMSE of prefix sums, by column.
-
-    An example participates k times, at least b steps apart. Without amplification by sampling the
-    whole run is one Gaussian mechanism. The RMSE is relative to that of independent noise at σ = 1.
-
-    Source: On Design Principles for Private Adaptive Optimizers, Figure 3, and section 5.2.
-    """
+    """ε of one Gaussian release with sensitivity √k, and RMSE of prefix sums, by column."""
 
     id = "design-principles/fig3-header"
     title = "ε and prefix sums of three noises: Figure 3, header"

@@ -41,12 +41,8 @@ class RatioSweep(MethodOptions):
 class NegativeCoordinates(Experiment):
     """One example with the same gradient of norm C = 1 in every step, so that only noise varies.
 
-    Negative means v̂ − Φ < 0 for dp-adambc and v̂ < 0 for ime-adam; the share is taken over
-    coordinates and trials at the last step. For dp-adambc only B/σ matters, so B = 1 stands for any
-    batch whose examples agree. The square that ime-adam releases has 3/2 times as much noise at
-    B = 1 as at large B.
-
-    Source: On Design Principles for Private Adaptive Optimizers, section 4.4.1, inequalities 2, 3.
+    For dp-adambc only B/σ matters, so B = 1 stands for any batch whose examples agree. The square
+    that ime-adam releases has 3/2 times as much noise at B = 1 as at large B.
     """
 
     id = "design-principles/negative-coordinates"

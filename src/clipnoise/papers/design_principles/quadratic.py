@@ -52,14 +52,7 @@ class Trajectory:
 
 @dataclass(frozen=True, kw_only=True)
 class Quadratic(Experiment):
-    """c_x(x − a)²/2 + c_y(y − b)²/2 with a new example (a, b) ~ N(0, I) in every step.
-
-    The learning rate and the grid of each method are tuned on the mean expected loss over the
-    second half of the steps. The rates r_i of a preconditioner follow from the steps themselves,
-    Δ_i = −η r_i m̂_i.
-
-    Source: On Design Principles for Private Adaptive Optimizers, sections 4.1 to 4.3.
-    """
+    """c_x(x − a)²/2 + c_y(y − b)²/2 with a new example (a, b) ~ N(0, I) in every step."""
 
     id = "design-principles/quadratic"
     title = "What each variant learns on a quadratic: section 4.1"

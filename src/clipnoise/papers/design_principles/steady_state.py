@@ -21,11 +21,7 @@ UPDATE = "largest update of Adam after gradients of 0"
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyState(Experiment):
-    """The same gradient g in every step, nothing clipped: v̂ over g², per coordinate.
-
-    Source: On Design Principles for Private Adaptive Optimizers, section 4.3.1, appendix B, and
-    section 3.4.1 (the update of Adam that one gradient can cause).
-    """
+    """The same gradient g in every step, nothing clipped: v̂ over g², per coordinate."""
 
     id = "design-principles/steady-state"
     uses = ("adam",)

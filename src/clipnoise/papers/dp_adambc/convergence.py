@@ -71,10 +71,7 @@ class Problem(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceBounds(Experiment):
-    """How often v_t exceeds δ, and the mean squared gradient beside its bound.
-
-    Source: DP-AdamBC, appendix F, and the two example updates of section 3.
-    """
+    """How often v_t exceeds δ, and the mean squared gradient beside its bound."""
 
     id = "dp-adambc/convergence"
     title = "The theory of appendix F: Lemma 3, Corollary 1, Propositions 6 and 7"

@@ -54,10 +54,7 @@ class ScheduleSetting(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ImpliedSchedule(Experiment):
-    """η_t = η(1−β)/((1−β^t)√Φ) from dp-sgdm with `schedule: adam-equivalent`, and its limit.
-
-    Source: DP-AdamBC, equation 3, Figure 2 (left) and the learning rates named in the text.
-    """
+    """η_t = η(1−β)/((1−β^t)√Φ) from dp-sgdm with `schedule: adam-equivalent`, and its limit."""
 
     id = "dp-adambc/fig2-left"
     title = "The schedule that DP-Adam implies: Figure 2, left"
@@ -142,14 +139,7 @@ class NoiseLevel(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleTracking(Experiment):
-    """Mean squared difference of the training losses of DP-Adam and DP-SGDM, by noise level.
-
-    Runs with the same seed share initial weights, batches and noise. DP-SGDM runs with the schedule
-    of equation 3, at the constant rate that this schedule ends at, and at the constant rate of
-    DP-Adam.
-
-    Source: DP-AdamBC, section 3, Figure 2 (middle) and Figure 7.
-    """
+    """Mean squared difference of the training losses of DP-Adam and DP-SGDM, by noise level."""
 
     id = "dp-adambc/dp-adam-tracks-dp-sgdm"
     uses = ("dp-adam", "dp-sgdm")

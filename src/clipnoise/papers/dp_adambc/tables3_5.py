@@ -111,12 +111,8 @@ def deviation_quantile(
 class SecondMomentBounds(Experiment):
     """The bounds of Propositions 3 and 4, and the deviation that they bound, simulated and exact.
 
-    The simulation runs the recursion v ← β2 v + (1−β2)z² of the second moment on noise alone, in
-    units of Φ, once for all clip norms: the deviation is proportional to Φ. Table 5 is measured in
-    two ways: as it is described, and as it seems to have been made, namely as the upper tail of
-    v̂ᵖ − v̂ᶜ − Φ with Φ for B but with noise divided by `realised_denominator`.
-
-    Source: DP-AdamBC, appendix C, Tables 3 to 5.
+    Table 5 is measured in two ways: as it is described, and as it seems to have been made, namely
+    as the upper tail of v̂ᵖ − v̂ᶜ − Φ with Φ for B but with noise divided by `realised_denominator`.
     """
 
     id = "dp-adambc/tables3-5"
@@ -211,7 +207,10 @@ class SecondMomentBounds(Experiment):
         }
 
     def _simulate(self) -> dict[int, NDArray[np.float32]]:
-        """Return v̂_t/Φ of every coordinate at each of the steps of the tables."""
+        """Return v̂_t/Φ of every coordinate, from noise alone, at each of the steps of the tables.
+
+        That serves all clip norms: the deviation is proportional to Φ.
+        """
         import torch
 
         draws = generator("noise", self.seed)
