@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -74,16 +74,15 @@ def take_step(
     return step(theta, method, state, public, clipped_sum=form, noise=tuple(noise))
 
 
+@dataclass
 class Trials:
     """Independent trials of one method, stepped at once: `take_step`, mapped over the trials."""
 
-    def __init__(self, method: Method, public: Public, theta: Tensor) -> None:
-        """Start every trial; `theta` is shape (trials, d), and `public` the same for all."""
-        self.method = method
-        self.public = public
-        self.theta = theta
-        self.buffers: dict[str, Tensor] = {}  # the state of the method, each of (trials, …)
-        self.steps = 0
+    method: Method
+    public: Public
+    theta: Tensor  # the parameters, shape (trials, d)
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # the state, each of (trials, …)
+    steps: int = 0  # that have been taken
 
     @property
     def betas(self) -> tuple[float, float]:
@@ -92,7 +91,12 @@ class Trials:
         return betas
 
     def advance(self, gradients: Tensor, noise: Tensor) -> None:
-        """Take one step in every trial: the shapes are those of `take_step` after the trials."""
+        """Take one step in every trial, given gradients and noise as in `take_step` for each.
+
+        Args:
+            gradients: shape (trials, b, d).
+            noise: shape (trials, r, d).
+        """
         import torch
 
         def trial(
