@@ -138,13 +138,14 @@ class RareFeatures(Experiment):
             ]
             tuning += [{**key, "choice": choice_text(c), "loss": loss} for loss, c in tried]
             _, best = min(tried, key=lambda pair: pair[0])
-            key["method"], total = candidate.method, 0.0
+            key["method"] = candidate.method
+            ends = []
             for seed in self.seeds:
                 losses = self._train(data, panel, candidate.build(**best), seed)
                 curves += [{**key, "seed": seed, "step": t, "loss": losses[t]} for t in losses]
                 finals.append({**key, "seed": seed, "loss": losses[panel.steps]})
-                total += losses[panel.steps]
-            mean = total / len(self.seeds)
+                ends.append(losses[panel.steps])
+            mean = sum(ends) / len(ends)
             quantities.append(Quantity(f"final loss, {panel.name}, {candidate.name}", mean))
         return Findings({"curves": curves, "tuning": tuning, "data": finals}, quantities)
 
@@ -187,8 +188,10 @@ class RareFeatures(Experiment):
 
     def _tuning_loss(self, data: RegressionData, panel: RegressionPanel, method: Method) -> float:
         """Return the mean final loss over the tuning seeds; infinite where a run diverged."""
-        finals = [self._train(data, panel, method, seed)[panel.steps] for seed in self.tuning_seeds]
-        loss = sum(finals) / len(finals)
+        total = 0.0
+        for seed in self.tuning_seeds:
+            total += self._train(data, panel, method, seed)[panel.steps]
+        loss = total / len(self.tuning_seeds)
         return loss if math.isfinite(loss) else math.inf
 
     def _train(
