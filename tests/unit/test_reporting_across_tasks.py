@@ -12,9 +12,9 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
+from clipnoise.report.baseline import changes, gaps
 from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.formats import ACCURACY
-from clipnoise.report.gaps import changes, gaps
 from clipnoise.report.page import closed_gap
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (

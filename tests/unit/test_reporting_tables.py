@@ -15,7 +15,7 @@ from clipnoise.files import without_formulas
 from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
 from clipnoise.report.formats import budget, ranges, significant
 from clipnoise.report.records import read_runs
-from clipnoise.report.tables import build_table, table_notes
+from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 
 
@@ -114,10 +114,10 @@ def test_bold_beside_a_mean_that_is_no_worse_and_not_bold_is_explained(tabulate)
     table = tabulate(rows)
     assert cell(table, "dp-pmlf", *ONE).leads
     assert not cell(table, "dp-adam", *ONE).leads
-    notes = " ".join(table_notes(table))
+    notes = " ".join(table.notes)
     assert "dp-pmlf can be bold with no better a mean than dp-adam, which is not" in notes
     plain = tabulate([row for row in rows if row["method"] != "dp-pmlf"])
-    assert "can be bold" not in " ".join(table_notes(plain))
+    assert "can be bold" not in " ".join(plain.notes)
 
 
 def test_references_stand_apart_and_never_compete(tabulate):
@@ -127,7 +127,7 @@ def test_references_stand_apart_and_never_compete(tabulate):
     assert [row.label for row in table.references] == ["sgd"]
     assert not cell(table, "sgd", "digits", "logistic", "non-private").leads
     assert cell(table, "dp-sgd", *ONE).leads
-    assert "Non-private references have no ε and do not compete." in table_notes(table)
+    assert "Non-private references have no ε and do not compete." in table.notes
 
 
 def test_non_private_references_are_never_shown_below_an_epsilon(tabulate):
@@ -155,7 +155,7 @@ def test_a_nominal_epsilon_is_marked_and_does_not_compete(tabulate):
     assert not cell(table, "dp-pmlf", *ONE).leads
     assert re.search(r"dp-pmlf \| [0-9. ±]+† \|", to_markdown(table))
     assert r"\textdagger{}" in to_latex(table)
-    assert any("nominal ε" in note for note in table_notes(table))
+    assert any("nominal ε" in note for note in table.notes)
 
 
 def test_an_oracle_with_the_noise_of_a_budget_is_marked_and_does_not_compete(tabulate):
@@ -165,7 +165,7 @@ def test_an_oracle_with_the_noise_of_a_budget_is_marked_and_does_not_compete(tab
     assert cell(table, "dp-sgd", *ONE).leads
     assert not cell(table, "dp-adam-noiseless", *ONE).leads
     assert re.search(r"dp-adam-noiseless \| [0-9. ±]+§ \|", to_markdown(table))
-    assert any("§ non-private" in note for note in table_notes(table))
+    assert any("§ non-private" in note for note in table.notes)
 
 
 def test_epsilon_under_another_adjacency_is_marked_and_does_not_compete(tabulate):
@@ -174,7 +174,7 @@ def test_epsilon_under_another_adjacency_is_marked_and_does_not_compete(tabulate
     table = tabulate(rows)
     assert not cell(table, "jme-adam", *ONE).leads
     assert cell(table, "jme-adam", *ONE).mark == "‡"
-    assert any("replace adjacency" in note for note in table_notes(table))
+    assert any("replace adjacency" in note for note in table.notes)
 
 
 def test_where_all_epsilons_hold_under_one_other_adjacency_they_compete_with_each_other(tabulate):
@@ -183,7 +183,7 @@ def test_where_all_epsilons_hold_under_one_other_adjacency_they_compete_with_eac
     table = tabulate(rows)
     assert cell(table, "dp-sgd", *ONE).leads
     assert cell(table, "dp-sgd", *ONE).mark == "‡"
-    assert any("zero-out adjacency: not comparable" in note for note in table_notes(table))
+    assert any("zero-out adjacency: not comparable" in note for note in table.notes)
     mixed = tabulate([*rows, *seeds(start=0.45, method="jme-adam", adjacency="replace")])
     assert not any(found.leads for _, _, found in mixed.cells())
 
@@ -193,7 +193,7 @@ def test_diverged_runs_show_as_n_of_the_planned_and_cannot_be_bold(tabulate):
     table = tabulate([*seeds(start=0.5), *seeds(start=0.4, method="stp-adam"), *survivors])
     assert cell(table, "dp-sgd", *ONE).leads
     assert re.search(r"\| dp-adam \| 99\.\d\d ± 0\.\d\d \(4/6\) \|", to_markdown(table))
-    assert any("2 runs diverged" in note for note in table_notes(table))
+    assert any("2 runs diverged" in note for note in table.notes)
 
 
 def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
@@ -202,7 +202,7 @@ def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
     table = tabulate(rows)
     assert not cell(table, "dp-sgd", *ONE).leads
     assert cell(table, "dp-sgd", *EIGHT).leads
-    assert any("missing runs have no bold yet" in note for note in table_notes(table))
+    assert any("missing runs have no bold yet" in note for note in table.notes)
 
 
 def test_without_any_completed_run_every_cell_is_a_dash_with_its_count(tabulate):
@@ -237,7 +237,7 @@ def test_loss_is_shown_and_the_lowest_is_bold_where_no_run_has_an_accuracy(tabul
     table = tabulate(rows)
     assert cell(table, "dp-adam", *ONE).leads
     assert not cell(table, "dp-sgd", *ONE).leads
-    assert "Test loss" in table_notes(table)[0]
+    assert "Test loss" in table.notes[0]
 
 
 def test_two_configurations_under_one_label_are_refused(tabulate):

@@ -11,9 +11,8 @@ from typing import Any
 import pandas as pd
 from reporting_data import run_row, write_csv
 
-from clipnoise.report.compact import compact, merged
-from clipnoise.report.configurations import CHARGED, CHOICE, SHARED, UNCHARGED, configurations
-from clipnoise.report.formats import shown
+from clipnoise.report.formats import compact, merged, shown
+from clipnoise.report.hyperparameters import CHARGED, CHOICE, SHARED, UNCHARGED, configurations
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 

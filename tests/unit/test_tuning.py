@@ -22,7 +22,7 @@ from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.report.configurations import candidates
+from clipnoise.report.hyperparameters import candidates
 from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, tuned_values
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect

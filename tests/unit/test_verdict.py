@@ -13,11 +13,11 @@ import pytest
 from reporting_data import run_row, write_csv
 from scipy import stats
 
-from clipnoise.report.choices import choices_data, clarity
-from clipnoise.report.costs import audit_note, baseline_of, contended, cost_ratio
+from clipnoise.report.baseline import baseline_of, contended, cost_ratio
+from clipnoise.report.hyperparameters import choices_data, clarity
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import paired_differences, sampling_error
-from clipnoise.report.verdict import verdict_data
+from clipnoise.report.verdict import audit_note, verdict_data
 from clipnoise.studies.collect import RUN_COLUMNS
 
 # Test accuracies of five seeds, in ten-thousandths.

@@ -8,16 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.choices import choices_data
 from clipnoise.report.claims import CLAIM_NOTE, claims_data
-from clipnoise.report.compact import compact
-from clipnoise.report.configurations import SPREAD, candidates, configurations
 from clipnoise.report.diagnostics import moments_data
-from clipnoise.report.formats import budget, count, ranges, significant
+from clipnoise.report.formats import budget, compact, count, ranges, significant
+from clipnoise.report.hyperparameters import SPREAD, candidates, choices_data, configurations
 from clipnoise.report.overview import build_overview
 from clipnoise.report.privacy import headline, privacy_statement
 from clipnoise.report.published import compare, comparison_data, side_by_side
-from clipnoise.report.records import STATUSES, of_panels
+from clipnoise.report.records import STATUSES, of_panels, split
 from clipnoise.report.tables import TEST, build_table
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
@@ -31,7 +29,6 @@ TITLES = {  # of items that have none
     "accuracy-along-epsilon": "Results along the ε spent",
 }
 FEW = 8  # methods that are listed again for every panel
-CONFIGURATION = ["panel", "dataset", "model", "label", "budget"]
 
 READING = (
     "A row that names several panels, datasets, models, methods or budgets holds for each "
@@ -148,12 +145,13 @@ def _outcome(status: str) -> str:
 def _grid(runs: pd.DataFrame) -> dict[str, Any]:
     """Return what each panel crosses and how much of it completed, as a table."""
     rows = []
-    for panel, subset in runs.groupby("panel", sort=False):
+    for (panel,), subset in split(runs, "panel"):
         done = int((subset["status"] == "completed").sum())
-        lists = [list(subset[name].drop_duplicates()) for name in ("model", "label", "budget")]
-        cells = [[str(panel)], _named(subset), *lists[:2], list(map(budget, lists[2]))]
-        cells += [[str(subset["seed"].nunique())], [f"{done}/{len(subset)}"]]
-        rows.append(tuple(map(tuple, cells)))
+        models, labels, budgets = (
+            tuple(subset[name].drop_duplicates()) for name in ("model", "label", "budget")
+        )
+        row = (panel, _named(subset), models, labels, tuple(map(budget, budgets)))
+        rows.append((*row, str(subset["seed"].nunique()), f"{done}/{len(subset)}"))
     heads = ("panel", "datasets", "models", "methods", "budgets", "seeds", "completed")
     return _listed_once(compact(heads, rows, (0,), numbers=2))
 
@@ -170,10 +168,10 @@ def _listed_once(table: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _named(runs: pd.DataFrame) -> list[str]:
+def _named(runs: pd.DataFrame) -> tuple[str, ...]:
     """Return the datasets of a panel, each with the data that was loaded where the names differ."""
     pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
-    return [str(name) if data in ("", name) else f"{name} (data: {data})" for name, data in pairs]
+    return tuple(name if data in ("", name) else f"{name} (data: {data})" for name, data in pairs)
 
 
 def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
@@ -199,11 +197,11 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
 def _failures(runs: pd.DataFrame) -> dict[str, Any]:
     """Return the runs that did not complete, those of one outcome and reason together."""
     failed = runs[runs["status"] != "completed"]
-    rows = []
-    for key, subset in failed.groupby([*CONFIGURATION, "status", "reason"], sort=False):
-        *place, text, status, reason = map(str, key)
-        cells = [*place, budget(text), ranges([int(seed) for seed in subset["seed"]])]
-        rows.append(tuple((cell,) for cell in (*cells, _outcome(status), reason)))
+    columns = ("panel", "dataset", "model", "label", "budget", "status", "reason")
+    rows = [
+        (*place, budget(text), ranges(list(subset["seed"].astype(int))), _outcome(status), reason)
+        for (*place, text, status, reason), subset in split(failed, *columns)
+    ]
     heads = ("panel", "dataset", "model", "method", "budget", "seeds", "outcome", "reason")
     return compact(heads, rows, (3, 4, 2, 1, 0))
 

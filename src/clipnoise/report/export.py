@@ -14,13 +14,7 @@ from clipnoise.report.tables import Block, Table, laid_out, title_of
 
 COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
 OVERVIEW_COLUMNS = (
-    "method",
-    "label",
-    "claim",
-    "metric",
-    "group",
-    "column",
-    *("value", "tasks", "diverged"),
+    *("method", "label", "claim", "metric", "group", "column", "value", "tasks", "diverged"),
 )
 CSV_COLUMNS = (
     *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),

@@ -1,8 +1,12 @@
-"""Metrics and numbers as text: digits, units and signs are decided here only."""
+"""Metrics, numbers and lists as text, and tables that say nothing twice.
+
+Digits, units and signs are decided here only.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +29,15 @@ class Metric:
 
     column: str
     name: str
-    unit: str
-    factor: float
-    decimals: int | None
-    higher_is_better: bool
+    unit: str = ""
+    factor: float = 1.0
+    decimals: int | None = None
+    higher_is_better: bool = True
+
+    @property
+    def sign(self) -> float:
+        """1 if higher is better, else −1."""
+        return 1.0 if self.higher_is_better else -1.0
 
     @property
     def heading(self) -> str:
@@ -50,7 +59,17 @@ ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
 LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
 TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", "%", 100.0, 2, True)
 TRAINING_LOSS = Metric("train_loss", "Training loss", "", 1.0, 4, False)
-METRICS = {metric.column: metric for metric in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS)}
+DROP = Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False)
+ALONG = Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True)
+METRICS = {
+    metric.column: metric
+    for metric in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS, DROP, ALONG)
+}
+
+
+def metric_of(column: str) -> Metric:
+    """Return the metric in a column, or a plain one of that name."""
+    return METRICS.get(column, Metric(column, column))
 
 
 def exact(value: float) -> str:
@@ -66,11 +85,9 @@ def decimal(value: float, decimals: int) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with significant digits; very small and large ones as powers of ten.
+    """Return a number with significant digits, trailing zeros dropped; a dash for NaN.
 
-    Args:
-        value: any number; NaN gives a dash.
-        digits: significant digits; trailing zeros are dropped.
+    Very small and very large ones are powers of ten.
     """
     if math.isnan(value):
         return DASH
@@ -99,12 +116,16 @@ def shown(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, dict):
-        options = {name: one for name, one in value.items() if name != "kind" and one is not None}
-        words = ", ".join(f"{name} {shown(one)}" for name, one in options.items())
+        words = named({k: one for k, one in value.items() if k != "kind" and one is not None})
         return " ".join(filter(None, [value.get("kind", ""), words and f"({words})"]))
     if isinstance(value, float | int) and not isinstance(value, bool):
         return significant(float(value), 6)
     return str(value)
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """Return hyper-parameters with their names: `learning_rate 0.5, betas [0.9, 0.999]`."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in values.items())
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -132,3 +153,66 @@ def ranges(numbers: list[int]) -> str:
 def listing(words: list[str]) -> str:
     """Return words as a phrase: `a, b and c`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+Cells = tuple[tuple[str, ...], ...]  # the values that a row holds for, column by column
+
+
+def merged(rows: Iterable[Sequence[Sequence[str]]], columns: Iterable[int]) -> list[Cells]:
+    """Join rows that are equal but for one column, for each of some columns in turn.
+
+    A joined row holds for every combination of the values in its cells, and for no other.
+
+    Args:
+        rows: a cell is one value or several; equal rows are kept once.
+        columns: the numbers of the columns to join over, the first one first.
+    """
+    plain = (
+        tuple((cell,) if isinstance(cell, str) else tuple(cell) for cell in row) for row in rows
+    )
+    found: list[Cells] = list(dict.fromkeys(plain))
+    for column in columns:
+        joined: dict[Cells, dict[str, None]] = {}
+        for row in found:
+            rest = (*row[:column], *row[column + 1 :])
+            joined.setdefault(rest, {}).update(dict.fromkeys(row[column]))
+        found = [(*rest[:column], tuple(one), *rest[column:]) for rest, one in joined.items()]
+    return found
+
+
+def compact(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Sequence[str]]],
+    merge: Iterable[int] = (),
+    numbers: int = 0,
+    implied: Mapping[int, int] | None = None,
+) -> dict[str, Any]:
+    """Return rows as a table that says nothing twice, as plain data.
+
+    Args:
+        heads: of the columns.
+        rows: as in `merged`.
+        merge: the columns to join rows over, as in `merged`.
+        numbers: how many of the last columns hold numbers, which are aligned right.
+        implied: columns, by number, that are left out where they follow from another column.
+
+    Returns:
+        `heads`, `right` (whether a column is aligned right) and `rows` (lists of values) of the
+        columns that vary; `everywhere`: the others, which hold for all rows, in words.
+    """
+    joined = merged(rows, merge)
+    values = [{row[i] for row in joined} for i in range(len(heads))]
+    varying = [i for i, found in enumerate(values) if len(joined) < 2 or len(found) > 1]
+    for column, source in (implied or {}).items():
+        pairs = {(row[source], row[column]) for row in joined}
+        if column in varying and len(pairs) == len(values[source]) > 1:
+            varying.remove(column)
+    same = [i for i, found in enumerate(values) if len(found) == 1 < len(joined)]
+    return {
+        "heads": [heads[i] for i in varying],
+        "right": [i >= len(heads) - numbers for i in varying],
+        "rows": [[list(row[i]) for i in varying] for row in joined],
+        "everywhere": "; ".join(
+            f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
+        ),
+    }

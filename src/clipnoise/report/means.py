@@ -11,9 +11,9 @@ from datetime import datetime
 import pandas as pd
 
 from clipnoise.report.formats import ACCURACY, LOSS
-from clipnoise.report.records import NON_PRIVATE, PLACE
-from clipnoise.report.statistics import Sample, sample
-from clipnoise.report.tables import Cell, Place, Row, Table, build_table
+from clipnoise.report.records import NON_PRIVATE, Place, split
+from clipnoise.report.statistics import sample
+from clipnoise.report.tables import Cell, Row, Table, build_table
 from clipnoise.tracking.view import View, flatten, means_of, numbers, with_digest
 
 PRIVACY = {  # column → metric
@@ -30,10 +30,10 @@ def mean_views(runs: pd.DataFrame, experiment: str, report: str, warning: str) -
     """Return a run of MLflow for each method, dataset, model and budget of each panel.
 
     Args:
-        runs: runs.csv of a study.
+        runs: of a study.
         experiment: what MLflow calls the study.
         report: where its report is, for the reader.
-        warning: the watermark of the report; empty for none.
+        warning: the watermark of the report.
 
     Returns:
         The views in the report's order, best first within a column of a table. MLflow lists runs
@@ -43,40 +43,28 @@ def mean_views(runs: pd.DataFrame, experiment: str, report: str, warning: str) -
     latest = max(map(datetime.fromisoformat, moments), default=datetime.fromtimestamp(0))
     started = round(latest.timestamp() * 1000)
     said = {"study": experiment, "report": report, "warning": warning}
-    views: list[View] = []
-    for panel, one in runs.groupby("panel", sort=False):
-        table = build_table(one, str(panel))
-        for row, place, cell in _in_order(table):
-            at = pd.Series((*place, row.method, row.label), index=PLACE)
-            these = one[(one[PLACE] == at).all(axis=1)]
-            views.append(_view(table, row, place, cell, these, started - len(views), said))
-    return views
+    tables = [build_table(one, panel) for (panel,), one in split(runs, "panel")]
+    cells = ((table, *item) for table in tables for item in _in_order(table))
+    return [_view(*item, started - number, said) for number, item in enumerate(cells)]
 
 
 def _in_order(table: Table) -> Iterator[tuple[Row, Place, Cell]]:
     """Yield the cells of a table column by column, the best first, unfinished ones last."""
-    sign = -1.0 if table.metric.higher_is_better else 1.0
     columns: dict[Place, list[tuple[Row, Place, Cell]]] = {}
     for item in table.cells():
         columns.setdefault(item[1], []).append(item)
+
+    def rank(item: tuple[Row, Place, Cell]) -> tuple[bool, float]:
+        found = item[2].sample
+        return not found.complete, -table.metric.sign * found.mean if found.n else math.inf
+
     for column in columns.values():
-        yield from sorted(column, key=lambda item: _rank(item[2].sample, sign))
-
-
-def _rank(found: Sample, sign: float) -> tuple[bool, float]:
-    return not found.complete, sign * found.mean if found.n else math.inf
+        yield from sorted(column, key=rank)
 
 
 def _view(
-    table: Table,
-    row: Row,
-    place: Place,
-    cell: Cell,
-    runs: pd.DataFrame,
-    started: int,
-    said: Mapping[str, str],
+    table: Table, row: Row, place: Place, cell: Cell, started: int, said: Mapping[str, str]
 ) -> View:
-    """Return the view of one cell, given its runs."""
     dataset, model, budget = place
     budget = budget.replace("eps=", "ε=").replace("sigma=", "σ=")
     claim = "oracle" if cell.oracle else cell.claim
@@ -98,7 +86,7 @@ def _view(
         "model": model,
         "budget": budget,
         "claim": claim,
-        "adjacency": str(runs["adjacency"].max()),
+        "adjacency": str(cell.runs["adjacency"].max()),
         "runs": f"{cell.sample.n} of {cell.sample.planned}",
         "hash": f"mean-{hashlib.sha256(identity.encode()).hexdigest()[:12]}",
         "mlflow.source.name": "clipnoise",
@@ -108,20 +96,20 @@ def _view(
         experiment=means_of(said["study"]),
         name=f"{name} ({remark})" if remark else name,
         tags={key: value for key, value in tags.items() if value},
-        params=dict(flatten(json.loads(runs["hyperparameters"].iloc[0]))),
+        params=dict(flatten(json.loads(cell.runs["hyperparameters"].iloc[0]))),
         started=started,
         status="FINISHED" if cell.sample.complete else "FAILED",
         finished=started,
-        finals=tuple(numbers(_values(cell, runs), started)),
+        finals=tuple(numbers(_values(cell), started)),
     )
     return with_digest(view)
 
 
-def _values(cell: Cell, runs: pd.DataFrame) -> dict[str, float]:
+def _values(cell: Cell) -> dict[str, float]:
     """Return mean and standard deviation of each metric, n, and the privacy spent."""
     values = {"seeds/n": float(cell.sample.n), "seeds/planned": float(cell.sample.planned)}
     for metric in (ACCURACY, LOSS):
-        found = sample(runs, metric)
+        found = sample(cell.runs, metric)
         values |= {f"mean/{metric.column}": found.mean, f"std/{metric.column}": found.deviation}
     claimed = PRIVACY if cell.claim != NON_PRIVATE and not cell.oracle else NOISE
-    return values | {f"privacy/{PRIVACY[name]}": float(runs[name].max()) for name in claimed}
+    return values | {f"privacy/{PRIVACY[name]}": float(cell.runs[name].max()) for name in claimed}

@@ -10,17 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from clipnoise.report.costs import BASELINE, baseline_of, contended, cost_ratio
+from clipnoise.report.baseline import BASELINE, baseline_of, changes, contended, cost_ratio
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal
-from clipnoise.report.gaps import Task, by_key, changes
-from clipnoise.report.records import is_private, of_panels
+from clipnoise.report.records import Place, Task, by_key, is_private, of_panels, split
 from clipnoise.report.tables import (
     HELD_UP,
     HELD_UP_NOTE,
     Block,
     Cell,
     Group,
-    Place,
     Row,
     cell_of,
     choose_metric,
@@ -78,7 +76,6 @@ class Overview:
         metric: what is compared.
         tasks: how many there are.
         lines: the methods in the order of the study.
-        watermark: printed on everything that shows the results; empty for none.
     """
 
     title: str
@@ -162,8 +159,8 @@ def build_overview(item: ReportItem, runs: pd.DataFrame, watermark: str = "") ->
 
     Args:
         item: an item of the kind `overview`.
-        runs: runs.csv.
-        watermark: printed on everything that shows the results; empty for none.
+        runs: of all panels.
+        watermark: of the study.
     """
     shown = of_panels(runs, item)
     shown = shown[is_private(shown)]
@@ -196,9 +193,9 @@ def build_overview(item: ReportItem, runs: pd.DataFrame, watermark: str = "") ->
 
 def _time(rows: pd.DataFrame, level: pd.DataFrame) -> OverTasks:
     """Return the median over tasks of how long a run takes, as a multiple of the baseline's."""
-    task = ["dataset", "model"]
-    baseline = dict(list(level.groupby(task)))
-    ratios = [cost_ratio(own, baseline.get(at, level[:0])) for at, own in rows.groupby(task)]
+    baseline = dict(split(level, "dataset", "model"))
+    tasks = split(rows, "dataset", "model")
+    ratios = [cost_ratio(own, baseline.get(task, level[:0])) for task, own in tasks]
     known = [ratio for ratio in ratios if not math.isnan(ratio)]
     return OverTasks(float(np.median(known)) if known else math.nan, len(known))
 

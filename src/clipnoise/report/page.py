@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,22 +16,19 @@ from itables import options as itables_options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 from jinja2 import Environment
 
-from clipnoise.report import formats
-from clipnoise.report.costs import NOT_AUDITED, baseline_of, cost_ratio
+from clipnoise.report.baseline import baseline_of, changes, cost_ratio, gaps
 from clipnoise.report.figures.canvas import series
 from clipnoise.report.figures.styles import style
-from clipnoise.report.formats import Metric, budget
-from clipnoise.report.gaps import changes, gaps
+from clipnoise.report.formats import Metric, budget, named
 from clipnoise.report.overview import build_overview
-from clipnoise.report.records import PLACE, is_private, of_panels
+from clipnoise.report.records import is_private, of_panels, split
 from clipnoise.report.statistics import (
     Scores,
     interquartile_interval,
     paired_differences,
     paired_interval,
-    sample,
 )
-from clipnoise.report.tables import Cell, build_table, choose_metric
+from clipnoise.report.tables import NOT_AUDITED, Cell, build_table, choose_metric
 from clipnoise.studies.file import OVERVIEW, ReportItem
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
@@ -45,8 +41,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
     """Return the page as HTML, everything that it needs included.
 
     Args:
-        study: the study.
-        runs: its runs.csv.
+        study, runs: what to show.
         template: of the page, for Jinja.
         links: file name → what it is, of the files beside the page.
 
@@ -89,30 +84,27 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
 def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per setting: a method in a panel at a budget, over its seeds.
 
-    Args:
-        study: the study.
-        runs: its runs.csv.
-
-    Returns:
-        Plain columns as the page's table shows them; numbers stay numbers, rounded.
+    Its columns are those of the page's table; numbers stay numbers, rounded.
     """
     rows: list[dict[str, Any]] = []
-    for panel, here in runs.groupby("panel", sort=False):
-        table = build_table(here, str(panel))
-        found: dict[tuple[str, ...], dict[tuple[str, str], pd.DataFrame]] = defaultdict(dict)
-        for key, same in here.groupby(PLACE, sort=False):
-            dataset, model, text, method, label = map(str, key)
-            found[dataset, model, text][method, label] = same
+    for (panel,), here in split(runs, "panel"):
+        table = build_table(here, panel)
+        metric = table.metric
         for row, place, cell in table.cells():
-            own = row.method, row.label
-            same = found[place][own]
+            column = table.column(place)
+            base = baseline_of(column)
+            found, same = cell.sample, cell.runs
+            given = json.loads(same["hyperparameters"].iloc[0] or "{}")
             rows.append(
                 {
-                    "Task": study.titles.get(str(panel), str(panel)),
+                    "Task": study.titles.get(panel, panel),
                     "Method": row.label,
                     "ε": budget(place[2]).removeprefix("ε = ") if row.private else "none",
-                    **_measured(cell, table.metric),
-                    **_compared(found[place], own, table.metric),
+                    metric.heading: _rounded(metric.factor * found.mean, 2),
+                    "±": _rounded(metric.factor * found.deviation, 2),
+                    "Runs": f"{found.n}/{found.planned}",
+                    "Diverged": found.diverged,
+                    **_compared(cell, column[base] if base else None, metric),
                     "Best": "yes" if cell.leads else "",
                     "Claim": "oracle" if cell.oracle else cell.claim,
                     "Adjacency": str(same["adjacency"].max()),
@@ -120,48 +112,26 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "σ": _rounded(same["noise_multiplier"].max(), 3),
                     "ε with tuning": _rounded(same["epsilon_with_tuning"].max(), 2),
                     "Audit": same["audit"].max() or (NOT_AUDITED if row.private else ""),
-                    "Hyper-parameters": _hyperparameters(same),
+                    "Hyper-parameters": named(
+                        {k: v for k, v in given.items() if k != "id" and v is not None}
+                    ),
                     "_method": row.method,
                 }
             )
     return pd.DataFrame(rows)
 
 
-def _measured(cell: Cell, metric: Metric) -> dict[str, Any]:
-    found = cell.sample
-    return {
-        metric.heading: _rounded(metric.factor * found.mean, 2),
-        "±": _rounded(metric.factor * found.deviation, 2),
-        "Runs": f"{found.n}/{found.planned}",
-        "Diverged": found.diverged,
-    }
-
-
-def _compared(
-    found: Mapping[tuple[str, str], pd.DataFrame], method: tuple[str, str], metric: Metric
-) -> dict[str, Any]:
+def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, Any]:
     """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
-    base = baseline_of(found)
-    if base is None:
-        return {"Δ DP-SGD": None, "low": None, "high": None, "Time": None}
-    own, other = found[method], found[base]
-    first, second = sample(own, metric).values, sample(other, metric).values
-    differences = paired_differences(first, second, higher_is_better=metric.higher_is_better)
-    interval = paired_interval(differences) if method != base else None
-    ends = (interval.mean, interval.low, interval.high) if interval else (math.nan,) * 3
-    mean, low, high = (_rounded(metric.factor * end, 2) for end in ends)
-    return {
-        "Δ DP-SGD": mean,
-        "low": low,
-        "high": high,
-        "Time": _rounded(cost_ratio(own, other), 2),
-    }
-
-
-def _hyperparameters(runs: pd.DataFrame) -> str:
-    found = json.loads(runs["hyperparameters"].iloc[0] or "{}")
-    given = {name: value for name, value in found.items() if name != "id" and value is not None}
-    return ", ".join(f"{name} {formats.shown(value)}" for name, value in given.items())
+    differences: dict[int, float] = {}
+    if base is not None and base is not cell:
+        up = metric.higher_is_better
+        own, other = cell.sample.values, base.sample.values
+        differences = paired_differences(own, other, higher_is_better=up)
+    found = paired_interval(differences)
+    ends = (_rounded(metric.factor * end, 2) for end in (found.mean, found.low, found.high))
+    time = math.nan if base is None else cost_ratio(cell.runs, base.runs)
+    return dict(zip(("Δ DP-SGD", "low", "high", "Time"), (*ends, _rounded(time, 2)), strict=True))
 
 
 def _rounded(value: float, digits: int) -> float | None:

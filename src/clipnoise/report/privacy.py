@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
-from clipnoise.report.compact import Cells, compact
-from clipnoise.report.formats import DASH, budget, count, listing, significant
+from clipnoise.report.formats import DASH, budget, compact, count, listing, significant
 from clipnoise.report.records import NON_PRIVATE
 
 if TYPE_CHECKING:
@@ -41,11 +40,7 @@ NAMES = {
 
 
 def headline(runs: pd.DataFrame) -> str:
-    """Return the claim of a whole study in a few words, for the running header.
-
-    Args:
-        runs: distinct rows of runs.csv.
-    """
+    """Return the claim of a whole study in a few words, for the running header."""
     claims = set(runs["claim"]) - {""}
     if "nominal" in claims:
         return "ε is nominal in some runs" if "guarantee" in claims else "ε is nominal"
@@ -58,7 +53,7 @@ def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
     """Return the statements, and the numbers behind them in one table.
 
     Args:
-        runs: distinct rows of runs.csv.
+        runs: each once.
 
     Returns:
         `statements`: a head and a sentence or more; they have numbers where several are about
@@ -67,7 +62,7 @@ def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
     finished = runs[runs["claim"] != ""]
     private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
     statements: list[dict[str, str]] = []
-    rows: list[Cells] = []
+    rows: list[tuple[str, ...]] = []
     holders: dict[str, list[str]] = {}
     for number, (key, subset) in enumerate(private, 1):
         text, further = _sentences(*map(str, key), number=len(subset))
@@ -75,7 +70,7 @@ def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
         statements.append({"head": f"{name}{HEADS[str(key[0])]}.", "text": text})
         for sentence in further:
             holders.setdefault(sentence, []).append(str(number))
-        rows += [((str(number) if name else DASH,), *row) for row in _rows(subset)]
+        rows += [(str(number) if name else DASH, *row) for row in _rows(subset)]
     for numbers in dict.fromkeys(map(tuple, holders.values())):
         text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
         head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
@@ -123,12 +118,12 @@ def _sentences(*terms: str, number: int) -> tuple[str, tuple[str, ...]]:
     return text, (source,)
 
 
-def _rows(runs: pd.DataFrame) -> Iterator[Cells]:
+def _rows(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """Yield one row per setting, with the largest ε that any of its runs reached."""
     for _, subset in runs.groupby(NUMBERS, sort=False, dropna=False):
         first = subset.iloc[0]
         target = budget(first["budget"])
-        cells = (
+        yield (
             first["dataset"],
             target.removeprefix("ε = ") if "ε" in target else DASH,
             significant(subset["epsilon_achieved"].max(), 5),
@@ -136,4 +131,3 @@ def _rows(runs: pd.DataFrame) -> Iterator[Cells]:
             *(significant(first[name], 12) for name in NUMBERS[5:]),
             str(len(subset)),
         )
-        yield tuple((cell,) for cell in cells)

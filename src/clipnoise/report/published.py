@@ -18,20 +18,20 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
 from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
-from clipnoise.report.formats import DASH, METRICS, Metric, budget, count, exact, power
-from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels
+from clipnoise.report.formats import DASH, Metric, budget, count, exact, metric_of, power
+from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels, split
 from clipnoise.report.statistics import Sample
 from clipnoise.report.tables import (
     Block,
     Cell,
     Row,
     Table,
-    across,
+    apart,
     build_table,
     cell_of,
+    cost_block,
     mark_notes,
-    spanning,
-    table_notes,
+    plain,
 )
 from clipnoise.studies.file import ReportItem
 
@@ -95,6 +95,11 @@ class PublishedCell:
     note: str = ""
 
     @property
+    def head(self) -> tuple[str, str, str, str]:
+        """Dataset, model, budget and method."""
+        return (self.dataset, self.model, self.budget, self.method)
+
+    @property
     def value(self) -> Decimal:
         """The mean in the metric's own unit."""
         return self.mean.scaleb(UNITS[self.unit])
@@ -151,7 +156,7 @@ COLUMNS = (
     *("source", "note"),
 )
 
-Place = tuple[str, ...]
+Configuration = tuple[str, ...]  # dataset, model, budget, method and label
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class ComparedCell:
     """
 
     panel: str
-    place: Place
+    place: Configuration
     metric: Metric
     published: PublishedCell | None = None
     ours: Cell | None = None
@@ -203,7 +208,7 @@ class Comparison:
         pairs: the published cells at the panel's datasets and models, in the order of the table.
         unpublished: what the panel has and the table lacks.
         elsewhere: the published cells at other datasets and models.
-        runs: the rows of runs.csv that it shows, under the name of its first panel.
+        runs: those that it shows, under the name of its first panel.
     """
 
     item: ReportItem
@@ -222,7 +227,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
     one such configuration and its label is no other cell's variant.
 
     Args:
-        runs: runs.csv.
+        runs: of all panels.
         item: the report item; it names the panel.
         table: the published table.
 
@@ -230,23 +235,22 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         UserError: the table is missing or wrong.
     """
     selected = of_panels(runs, item)
-    by_place = selected.groupby(PLACE, sort=False)
-    configurations = {tuple(map(str, place)): rows for place, rows in by_place}
+    configurations = dict(split(selected, *PLACE))
     sites = {place[:2] for place in configurations}
     pairs: list[ComparedCell] = []
     elsewhere: list[ComparedCell] = []
     used = set()
     cells = read_published(table)
-    named = {(*_head(cell), cell.variant) for cell in cells}
+    named = {(*cell.head, cell.variant) for cell in cells}
     for cell in cells:
-        metric = METRICS.get(cell.metric, Metric(cell.metric, cell.metric, "", 1.0, None, True))
+        metric = metric_of(cell.metric)
         match = _match(cell, configurations, named)
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
             ours = cell_of(configurations[match], metric)
             pairs.append(ComparedCell(item.panel, match, metric, cell, ours))
             continue
-        place = (*_head(cell), cell.variant or cell.method)
+        place = (*cell.head, cell.variant or cell.method)
         here = place[:2] in sites
         pair = ComparedCell(item.panel if here else "", place, metric, cell)
         (pairs if here else elsewhere).append(pair)
@@ -266,19 +270,14 @@ def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
     return bool(done and runs[metric.column].isna().all())
 
 
-def _head(cell: PublishedCell) -> Place:
-    return (cell.dataset, cell.model, cell.budget, cell.method)
-
-
 def _match(
-    cell: PublishedCell, configurations: Collection[Place], named: Container[Place]
-) -> Place | None:
+    cell: PublishedCell, configurations: Collection[Configuration], named: Container[Configuration]
+) -> Configuration | None:
     """Return the place of a published cell among those of a panel, if exactly one fits."""
-    head = _head(cell)
-    exact_place = (*head, cell.variant or cell.method)
+    exact_place = (*cell.head, cell.variant or cell.method)
     if exact_place in configurations:
         return exact_place
-    places = [place for place in configurations if place[:4] == head]
+    places = [place for place in configurations if place[:4] == cell.head]
     unambiguous = len(places) == 1 and places[0] not in named and not cell.variant
     return places[0] if unambiguous else None
 
@@ -324,7 +323,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         tables = [build_table(comparison.runs, comparison.item.panel)]
     blocks = [block for table in tables for block in _titled(table, len(tables) > 1)]
     item = comparison.item
-    costs = build_table(comparison.runs, item.panel, costs=item.costs).costs
+    costs = [cost_block(comparison.runs)] if item.costs else []
     return {
         "kind": "table",
         "title": item.title or item.panel,
@@ -357,7 +356,7 @@ def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str,
     ]
     width = sum(len(group["headings"]) for group in groups)
     methods = dict.fromkeys(row.method for _, one in columns for row in one.rows)
-    references = [row for one in tables for row in (*one.rows, *one.references)]
+    public = [row for one in tables for row in (*one.rows, *one.references) if not row.private]
     notes = [note for one, panel in pairs for note in _notes(one, [panel])]
     everywhere = {pair.published for one in found for pair in one.pairs}
     lost = {cell for one in compared for pair in one.pairs if (cell := pair.published)} - everywhere
@@ -368,20 +367,28 @@ def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str,
         "rows": [
             {
                 "label": method,
-                "cells": [cell for _, one in columns for cell in across(method, one)],
+                "cells": [cell for _, one in columns for cell in _across(method, one)],
             }
             for method in methods
         ],
         "references": [
-            {"label": row.label, "cells": spanning(row, width)}
-            for row in references
-            if not row.private
+            {
+                "label": row.label,
+                "cells": [plain(next(iter(row.cells.values()), None), span=width)],
+            }
+            for row in public
         ],
     }
     return {
         **{"kind": "table", "title": item.title, "caption": item.caption, "blocks": [block]},
         "notes": list(dict.fromkeys(notes)),
     }
+
+
+def _across(method: str, table: Table) -> list[dict[str, Any]]:
+    """Return the cells of a method, of its first label, below all columns of a table."""
+    row = next((one for one in table.rows if one.method == method), Row(method, method, True, {}))
+    return [cell for group in table.groups for cell in row.across(group)]
 
 
 def _titled(table: Table, several: bool) -> list[Block]:
@@ -407,7 +414,7 @@ def _by_metric(comparison: Comparison) -> Iterator[Table]:
 
 def _by_quantity(comparison: Comparison) -> Iterator[Table]:
     """Yield a table of quantities down and statistics across for each configuration."""
-    places: dict[Place, list[ComparedCell]] = {}
+    places: dict[Configuration, list[ComparedCell]] = {}
     for pair in comparison.pairs:
         if "." in pair.metric.column:
             places.setdefault(pair.place, []).append(pair)
@@ -419,8 +426,8 @@ def _by_quantity(comparison: Comparison) -> Iterator[Table]:
             row.cells[dataset, model, statistic] = _shared(pair, pair.ours)
         group = tuple(dict.fromkeys(place for row in rows.values() for place in row.cells))
         title = f"{label}, {budget(text)}"
-        metric = Metric("", title, "", 1.0, None, True)
-        yield Table(comparison.item.panel, title, "", metric, (group,), tuple(rows.values()), ())
+        panel, metric = comparison.item.panel, Metric("", title)
+        yield Table(panel, title, "", metric, (group,), tuple(rows.values()), ())
 
 
 def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
@@ -440,9 +447,7 @@ def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
         row.cells[place] = _shared(pair, row.cells.get(place))
         if private or not any(one.private for one in rows.values()):
             groups[site] = tuple(dict.fromkeys((*groups.get(site, ()), place)))
-    private_rows = tuple(row for row in rows.values() if row.private)
-    public_rows = tuple(row for row in rows.values() if not row.private)
-    competing, references = (private_rows, public_rows) if private_rows else (public_rows, ())
+    competing, references = apart(rows.values())
     return replace(table, groups=tuple(groups.values()), rows=competing, references=references)
 
 
@@ -489,7 +494,7 @@ def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
         cells = [cell for table in tables for _, _, cell in table.cells()]
         own = [*diagnostic_notes(comparison.runs), *mark_notes(cells)]
     else:
-        own = [note for table in tables for note in table_notes(table)]
+        own = [note for table in tables for note in table.notes]
     notes = [
         "In each cell, from top to bottom: found here; printed in the paper; the difference, found "
         "here minus printed. Its ± is the standard error, given where both sides report a "

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +19,10 @@ NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
 PLACE = ["dataset", "model", "budget", "method", "label"]  # identifies a configuration
 STATUSES = ("completed", "diverged", "missing", "corrupt")
+
+Task = tuple[str, str]  # dataset and model
+Place = tuple[str, str, str]  # dataset, model, budget
+Key = tuple[str, str]  # method and label
 
 TEXT = frozenset(
     {
@@ -50,14 +55,6 @@ def read_runs(path: Path) -> pd.DataFrame:
     return runs
 
 
-def of_panels(rows: pd.DataFrame, item: ReportItem) -> pd.DataFrame:
-    """Return the rows of what an item shows, once each, under the name of its first panel."""
-    shown = rows[rows["panel"].isin(item.panels)]
-    if not item.beside:
-        return shown
-    return shown.assign(panel=item.panel).drop_duplicates()
-
-
 def read_curves(path: Path) -> pd.DataFrame:
     """Read curves.csv: one row per evaluation of every finished run.
 
@@ -65,7 +62,7 @@ def read_curves(path: Path) -> pd.DataFrame:
         path: the file that `clipnoise collect` wrote.
 
     Returns:
-        The columns of curves.csv; numbers as float64 with NaN where there is none.
+        Its columns, as from `read_runs`.
 
     Raises:
         UserError: the file is missing, lacks a column, or holds a malformed number.
@@ -99,6 +96,41 @@ def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([runs, statistics], axis=1)
 
 
+def of_panels(rows: pd.DataFrame, item: ReportItem) -> pd.DataFrame:
+    """Return the rows of what an item shows, once each, under the name of its first panel."""
+    shown = rows[rows["panel"].isin(item.panels)]
+    if not item.beside:
+        return shown
+    return shown.assign(panel=item.panel).drop_duplicates()
+
+
+def split(rows: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]:
+    """Return the rows of each combination of values of some columns, in the order of the study.
+
+    Each comes with its values, as a tuple of text.
+    """
+    groups = rows.groupby(list(columns), sort=False)
+    return [(tuple(map(str, key)), part) for key, part in groups]
+
+
+def by_key(runs: pd.DataFrame) -> list[tuple[Key, pd.DataFrame]]:
+    """Return the rows of each method and label."""
+    return split(runs, "method", "label")
+
+
+def where(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """Return the rows that have these values in the columns of these names."""
+    for column, value in values.items():
+        rows = rows[rows[column] == value]
+    return rows
+
+
 def is_private(runs: pd.DataFrame) -> pd.Series:
     """Return which rows have a privacy budget, missing runs included."""
     return runs["budget"] != NON_PRIVATE
+
+
+def private_or_all(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a privacy budget, or all where none has one."""
+    private = runs[is_private(runs)]
+    return private if len(private) else runs

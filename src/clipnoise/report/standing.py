@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.costs import contended, cost_ratio
+from clipnoise.report.baseline import contended, cost_ratio
 from clipnoise.report.formats import METRICS
 from clipnoise.report.publication import COLUMNS, NUMBERS, run_rows
 from clipnoise.report.statistics import (

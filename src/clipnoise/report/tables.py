@@ -6,7 +6,7 @@ block holds `groups` (title and headings), `rows` and `references` (label and ce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,9 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.report.costs import (
+from clipnoise.report.baseline import (
     BASELINE,
     CONTENDED,
-    NOT_AUDITED,
     baseline_of,
     contended,
     cost_ratio,
@@ -34,9 +33,20 @@ from clipnoise.report.formats import (
     listing,
     significant,
 )
-from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
+from clipnoise.report.records import (
+    ADJACENCY,
+    NON_PRIVATE,
+    Key,
+    Place,
+    by_key,
+    is_private,
+    private_or_all,
+    split,
+    where,
+)
 from clipnoise.report.statistics import ALPHA, Sample, Verdict, judge, sample
 
+NOT_AUDITED = "not audited"
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
 TEST = f"two-sided paired t-test over seeds, Holm-corrected, α = {ALPHA}"
 WIDEST = 6  # columns of a block
@@ -54,7 +64,6 @@ HELD_UP_NOTE = (
     f"{CONTENDED} times their processor time, so the latter is rough, too."
 )
 
-Place = tuple[str, str, str]  # a column: dataset, model, budget
 Group = tuple[Place, ...]  # neighbouring columns of one dataset and model
 Block = dict[str, Any]
 
@@ -64,8 +73,9 @@ class Cell:
     """One configuration in one column.
 
     Attributes:
-        sample: its runs.
+        sample: the results of its runs.
         metric: what is shown.
+        runs: its runs, one per seed.
         claim: the privacy claim of its runs; empty while none has finished.
         adjacency: the adjacency its ε holds under, where it is not add-remove; else empty.
         oracle: whether it adds the noise of a budget without protecting the examples.
@@ -77,6 +87,7 @@ class Cell:
 
     sample: Sample
     metric: Metric
+    runs: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
     claim: str = ""
     adjacency: str = ""
     oracle: bool = False
@@ -140,7 +151,6 @@ class Table:
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
         costs: what the methods cost, as a block; empty where it is not asked for.
-        watermark: printed on everything that shows the results; empty for none.
     """
 
     panel: str
@@ -150,7 +160,7 @@ class Table:
     groups: tuple[Group, ...]
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
-    verdicts: Mapping[Place, Verdict[tuple[str, str]]] = field(default_factory=dict)
+    verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
     costs: tuple[Block, ...] = ()
     watermark: str = ""
 
@@ -163,15 +173,39 @@ class Table:
     @property
     def notes(self) -> list[str]:
         """The notes below the table, one sentence or two each."""
-        return table_notes(self)
+        cells = [cell for _, _, cell in self.cells()]
+        rows = [row for block in self.costs for row in block["rows"]]
+        held_up = any(cell["mark"] == HELD_UP for row in rows for cell in row["cells"])
+        costs = [*([COST_NOTE] if rows else []), *([HELD_UP_NOTE] if held_up else [])]
+        if not cells:
+            return ["No run is planned for this panel.", *costs]
+        planned = sorted({cell.sample.planned for cell in cells})
+        seeds = str(planned[0]) if len(planned) == 1 else f"{planned[0]} to {planned[-1]}"
+        over = f"mean ± sample standard deviation over {seeds} seeds."
+        one = "one seed, so there is no standard deviation."
+        notes = [
+            f"{self.metric.heading}: {one if planned == [1] else over}",
+            _bold_note(self),
+            _lower_bold_note(self),
+            _unfinished_note(cells),
+            "Non-private references have no ε and do not compete." if self.references else "",
+            *mark_notes(cells),
+            *costs,
+        ]
+        return [note for note in notes if note]
 
-    def competing(self, place: Place) -> dict[tuple[str, str], Sample]:
+    def column(self, place: Place) -> dict[Key, Cell]:
+        """Return the cells of the rows that compete in a column, by method and label."""
+        return {
+            (row.method, row.label): row.cells[place] for row in self.rows if place in row.cells
+        }
+
+    def competing(self, place: Place) -> dict[Key, Sample]:
         """Return the samples of a column whose ε are guarantees under one adjacency.
 
         It is add-remove, or that of all guarantees there where none is under add-remove.
         """
-        at = {(row.method, row.label): row.cells for row in self.rows}
-        cells = {key: every[place] for key, every in at.items() if place in every}
+        cells = self.column(place)
         able = {key: cell.sample for key, cell in cells.items() if not cell.mark}
         others = {key: cell for key, cell in cells.items() if cell.mark == REPLACE}
         if able or len({cell.adjacency for cell in others.values()}) != 1:
@@ -199,17 +233,6 @@ class Table:
             }
             for block in blocks
         ]
-
-
-def across(method: str, table: Table) -> list[dict[str, Any]]:
-    """Return the cells of a method, of its first label, below all columns of a table."""
-    row = next((one for one in table.rows if one.method == method), Row(method, method, True, {}))
-    return [cell for group in table.groups for cell in row.across(group)]
-
-
-def spanning(row: Row, width: int) -> list[dict[str, Any]]:
-    """Return the first cell of a row as one that spans so many columns."""
-    return [plain(next(iter(row.cells.values()), None), span=width)]
 
 
 def title_of(group: Group) -> str:
@@ -257,68 +280,63 @@ def build_table(
     """Build the table of one panel of a study.
 
     Args:
-        runs: runs.csv, all panels or this one.
+        runs: of all panels or this one.
         panel: the panel to show; one without runs gives a table without rows.
         metric: what the cells show; None takes test accuracy, or test loss.
         title: heading; empty takes the panel's name.
         caption: what the reader should see.
         costs: whether to show what the methods cost and what their audits found.
-        watermark: printed on everything that shows the results; empty for none.
 
     Raises:
         UserError: two configurations share a row, so that their runs cannot be told apart.
     """
     selected = runs[runs["panel"] == panel]
     metric = metric or choose_metric(selected)
-    rows = _rows(selected, metric, panel)
-    private = tuple(row for row in rows if row.private)
-    public = tuple(row for row in rows if not row.private)
+    rows, references = apart(_rows(selected, metric, panel))
     table = Table(
         panel=panel,
         title=title or panel,
         caption=caption,
         metric=metric,
         groups=_groups(selected),
-        rows=private or public,
-        references=public if private else (),
-        costs=(_costs(selected),) if costs else (),
+        rows=rows,
+        references=references,
+        costs=(cost_block(selected),) if costs else (),
         watermark=watermark,
     )
     return replace(table, verdicts=_mark_leaders(table))
 
 
+def apart(rows: Iterable[Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+    """Return the rows that compete, and the non-private references beside private ones."""
+    every = tuple(rows)
+    private = tuple(row for row in every if row.private)
+    return (private, tuple(row for row in every if not row.private)) if private else (every, ())
+
+
 def _groups(runs: pd.DataFrame) -> tuple[Group, ...]:
-    groups = []
-    for (dataset, model), subset in runs.groupby(["dataset", "model"], sort=False):
-        private = subset[is_private(subset)]
-        budgets = (private if len(private) else subset)["budget"].drop_duplicates()
-        groups.append(tuple((str(dataset), str(model), text) for text in budgets))
-    return tuple(groups)
+    return tuple(
+        tuple((*task, text) for text in private_or_all(rows)["budget"].drop_duplicates())
+        for task, rows in split(runs, "dataset", "model")
+    )
 
 
 def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
     rows = []
-    for (method, label), subset in runs.groupby(["method", "label"], sort=False):
-        cells = {}
-        for key, cell_runs in subset.groupby(["dataset", "model", "budget"], sort=False):
-            dataset, model, text = map(str, key)
-            if cell_runs["seed"].duplicated().any():
-                raise UserError(
-                    f"panel {panel!r}: two configurations of {method!r} share the label {label!r}. "
-                    "Give each its own label in the study file."
-                )
-            cells[dataset, model, text] = cell_of(cell_runs, metric)
-        rows.append(Row(str(method), str(label), bool(is_private(subset).any()), cells))
+    for (method, label), subset in by_key(runs):
+        cells = dict(split(subset, "dataset", "model", "budget"))
+        if any(one["seed"].duplicated().any() for one in cells.values()):
+            raise UserError(
+                f"panel {panel!r}: two configurations of {method!r} share the label {label!r}. "
+                "Give each its own label in the study file."
+            )
+        private = bool(is_private(subset).any())
+        rows.append(Row(method, label, private, {k: cell_of(v, metric) for k, v in cells.items()}))
     return rows
 
 
 def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
-    """Return the cell of one configuration in one column.
-
-    Args:
-        runs: its rows of runs.csv, one per seed.
-        metric: what the cell shows.
-    """
+    """Return the cell of one configuration in one column, from its runs."""
     claims = set(runs["claim"]) - {""}
     adjacencies = sorted(set(runs["adjacency"]) - {"", ADJACENCY})
     private = bool(is_private(runs).all())
@@ -326,91 +344,60 @@ def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
     return Cell(
         sample=sample(runs, metric),
         metric=metric,
+        runs=runs,
         claim=claim if private else NON_PRIVATE,
         oracle=private and claim == NON_PRIVATE,
         adjacency=adjacencies[0] if adjacencies else "",
     )
 
 
-def _mark_leaders(table: Table) -> dict[Place, Verdict[tuple[str, str]]]:
+def _mark_leaders(table: Table) -> dict[Place, Verdict[Key]]:
     """Mark the leaders of every column in its cells, and return the verdicts."""
-    verdicts, up = {}, table.metric.higher_is_better
+    verdicts = {}
     cells = {(row.method, row.label): row.cells for row in table.rows}
     for place in (place for group in table.groups for place in group):
         samples = table.competing(place)
         if not samples:
             continue
-        verdict = verdicts[place] = judge(samples, higher_is_better=up)
+        verdict = judge(samples, higher_is_better=table.metric.higher_is_better)
+        verdicts[place] = verdict
         for key in samples:
             p_value, leads = verdict.p_values.get(key, float("nan")), key in verdict.leaders
             cells[key][place] = replace(cells[key][place], leads=leads, p_value=p_value)
     return verdicts
 
 
-def _costs(runs: pd.DataFrame) -> Block:
+def cost_block(runs: pd.DataFrame) -> Block:
     """Return what the methods of a panel cost, by method and label, and what audits found."""
-    places = [key for key, _ in runs.groupby(["dataset", "model"], sort=False)]
-    base = baseline_of(map(tuple, runs[["method", "label"]].to_numpy())) or ("", "")
-    base_runs = runs[(runs["method"] == base[0]) & (runs["label"] == base[1])]
-    groups = [{"title": ", ".join(map(str, place)), "headings": list(COSTS)} for place in places]
+    tasks = [task for task, _ in split(runs, "dataset", "model")]
+    methods = dict(by_key(runs))
+    base = baseline_of(methods)
+    base_runs = runs[:0] if base is None else methods[base]
     rows = []
-    for (_, label), subset in runs.groupby(["method", "label"], sort=False):
+    for (_, label), subset in methods.items():
         cells = []
-        for dataset, model in places:
-            here = subset[(subset["dataset"] == dataset) & (subset["model"] == model)]
-            done = here[here["status"] == "completed"]
+        for dataset, model in tasks:
+            here = where(subset, dataset=dataset, model=model)
+            done = where(here, status="completed")
+            seconds = significant(device_seconds(done).median(), 3)
             cells += [
-                plain(
-                    None,
-                    significant(device_seconds(done).median(), 3),
-                    HELD_UP if contended(done) else "",
-                ),
+                plain(None, seconds, HELD_UP if contended(done) else ""),
                 plain(None, decimal(cost_ratio(here, base_runs), 2)),
                 plain(None, significant(done["peak_memory_mb"].median(), 3)),
                 plain(None, significant(here["passes_per_step"].median())),
             ]
         claims = bool(is_private(subset).any())
-        found = subset["audit"].max() or (NOT_AUDITED if claims else "no claim")
-        cells.append(plain(None, str(found)))
-        rows.append({"label": str(label), "cells": cells})
-    return {
-        "groups": [*groups, {"title": "", "headings": ["audit"]}],
-        "rows": rows,
-        "references": [],
-    }
+        cells.append(plain(None, subset["audit"].max() or (NOT_AUDITED if claims else "no claim")))
+        rows.append({"label": label, "cells": cells})
+    groups = [{"title": ", ".join(task), "headings": list(COSTS)} for task in tasks]
+    groups.append({"title": "", "headings": ["audit"]})
+    return {"groups": groups, "rows": rows, "references": []}
 
 
 # ---- Notes below a table
 
 
-def table_notes(table: Table) -> list[str]:
-    """Return the notes under a table, one sentence or two each."""
-    cells = [cell for _, _, cell in table.cells()]
-    rows = [row for block in table.costs for row in block["rows"]]
-    held_up = any(cell["mark"] == HELD_UP for row in rows for cell in row["cells"])
-    costs = [*([COST_NOTE] if rows else []), *([HELD_UP_NOTE] if held_up else [])]
-    if not cells:
-        return ["No run is planned for this panel.", *costs]
-    planned = sorted({cell.sample.planned for cell in cells})
-    seeds = str(planned[0]) if len(planned) == 1 else f"{planned[0]} to {planned[-1]}"
-    notes = [
-        f"{table.metric.heading}: "
-        + (
-            "one seed, so there is no standard deviation."
-            if planned == [1]
-            else f"mean ± sample standard deviation over {seeds} seeds."
-        ),
-        _bold_note(list(table.verdicts.values())),
-        _lower_bold_note(table),
-        _unfinished_note(cells),
-        "Non-private references have no ε and do not compete." if table.references else "",
-        *mark_notes(cells),
-        *costs,
-    ]
-    return [note for note in notes if note]
-
-
-def _bold_note(verdicts: Sequence[Verdict[Any]]) -> str:
+def _bold_note(table: Table) -> str:
     """Explain a table's bold, or why columns have none."""
     explanations = {
         "": f"Bold: the best of a column and all that are not significantly worse ({TEST}).",
@@ -418,18 +405,18 @@ def _bold_note(verdicts: Sequence[Verdict[Any]]) -> str:
         "one seed": "There is no bold with one seed, because nothing can be tested.",
         "failed": "Columns in which no method completed all its runs have no bold.",
     }
-    reasons = {verdict.withheld for verdict in verdicts}
+    reasons = {verdict.withheld for verdict in table.verdicts.values()}
     return " ".join(text for reason, text in explanations.items() if reason in reasons)
 
 
 def _lower_bold_note(table: Table) -> str:
     """Explain why the better of two means is not bold, where that occurs."""
-    sign = 1.0 if table.metric.higher_is_better else -1.0
     for place, verdict in table.verdicts.items():
         samples = {key: one for key, one in table.competing(place).items() if one.complete}
-        level = {key: sign * one.mean for key, one in samples.items()}
-        for key in verdict.p_values.keys() - verdict.leaders:
-            worse = [other for other in verdict.leaders if not level[other] > level[key]]
+        level = {key: table.metric.sign * one.mean for key, one in samples.items()}
+        leaders = [key for key in samples if key in verdict.leaders]
+        for key in (key for key in verdict.p_values if key not in verdict.leaders):
+            worse = [other for other in leaders if not level[other] > level[key]]
             if worse:
                 return (
                     f"{worse[0][1]} can be bold with no better a mean than {key[1]}, which is not: "
@@ -461,21 +448,13 @@ def mark_notes(cells: list[Cell]) -> list[str]:
     """Return the footnotes that explain the marks beside cells."""
     signs = "".join(cell.mark for cell in cells)
     adjacencies = {cell.adjacency for cell in cells if REPLACE in cell.mark}
-    notes = []
-    if NOMINAL in signs:
-        notes.append(
-            f"{NOMINAL} nominal ε: the accountant's analysis does not cover how batches were drawn "
-            "under this adjacency, or how much one example can change, so ε is no guarantee; not "
-            "compared with the others."
-        )
-    if ORACLE in signs:
-        notes.append(
-            f"{ORACLE} non-private: it adds the noise of its column but also reads unprotected "
-            "values, so it has no ε; not compared with the others."
-        )
-    if REPLACE in signs:
-        notes.append(
-            f"{REPLACE} ε under {listing(sorted(adjacencies))} adjacency: not comparable with "
-            "ε under add-remove adjacency."
-        )
-    return notes
+    notes = {
+        NOMINAL: "nominal ε: the accountant's analysis does not cover how batches were drawn "
+        "under this adjacency, or how much one example can change, so ε is no guarantee; not "
+        "compared with the others.",
+        ORACLE: "non-private: it adds the noise of its column but also reads unprotected "
+        "values, so it has no ε; not compared with the others.",
+        REPLACE: f"ε under {listing(sorted(adjacencies))} adjacency: not comparable with "
+        "ε under add-remove adjacency.",
+    }
+    return [f"{sign} {note}" for sign, note in notes.items() if sign in signs]

@@ -8,28 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.choices import CLEAR, IMPLIED, PENDING, clarity
+from clipnoise.report.baseline import BASELINE, CONTENDED, baseline_of, contended, cost_ratio
 from clipnoise.report.claims import NOT_EVIDENCE
-from clipnoise.report.compact import Cells, compact
-from clipnoise.report.costs import (
-    BASELINE,
-    CONTENDED,
-    audit_note,
-    baseline_of,
-    contended,
-    cost_ratio,
-)
-from clipnoise.report.formats import ACCURACY, DASH, budget, count, decimal, listing
-from clipnoise.report.records import NON_PRIVATE, is_private
-from clipnoise.report.statistics import (
-    ALPHA,
-    paired_differences,
-    paired_interval,
-    sampling_error,
-)
-from clipnoise.report.tables import Place, Table, build_table
+from clipnoise.report.formats import ACCURACY, DASH, budget, compact, count, decimal, listing
+from clipnoise.report.hyperparameters import CLEAR, IMPLIED, PENDING, clarity
+from clipnoise.report.records import NON_PRIVATE, Key, Place, is_private, split, where
+from clipnoise.report.statistics import ALPHA, paired_differences, paired_interval, sampling_error
+from clipnoise.report.tables import Cell, Table, build_table
 
-Key = tuple[str, str]  # method and label
 HEADS = (
     *("panel", "dataset", "model", "budget", "metric", "highest mean", "verdict"),
     *(f"over {BASELINE}", "over the next best", f"time ÷ {BASELINE}", "hyper-parameters"),
@@ -47,6 +33,7 @@ WITHHELD = {
     "alone": "none: nothing comparable beside it",
 }
 NAMED = 3  # methods that a verdict names one by one
+FEW = 8  # methods that the note on audits names one by one
 MANY = 24  # settings, of which page one lists those with a difference only
 GIVEN = "given"
 METHOD = (
@@ -81,8 +68,8 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     """Return the verdict of a study as plain data for the PDF template.
 
     Args:
-        runs: rows of runs.csv of the panels to judge.
-        watermark: that of the report; where there is one, no verdict is given.
+        runs: of the panels to judge.
+        watermark: where there is one, no verdict is given.
 
     Returns:
         `summary` in a sentence, `table` with a row for each setting, `data` with the examples
@@ -90,17 +77,17 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
         private methods.
     """
     private = runs[is_private(runs)]
-    rows: list[Cells] = []
+    rows: list[tuple[str, ...]] = []
     left_out: dict[str, None] = {}
-    for panel, one in private.groupby("panel", sort=False):
+    for (panel,), one in split(private, "panel"):
         if one["method"].nunique() > 1:
-            table = build_table(one, str(panel))
-            rows += [_row(table, place, one, watermark) for place in table.verdicts]
+            table = build_table(one, panel)
+            rows += [_row(table, place, watermark) for place in table.verdicts]
             left_out |= dict.fromkeys(_left_out(table))
     if not rows:
         return {"summary": "", "table": compact(HEADS, []), "data": compact([], []), "notes": []}
     claiming = private[private["claim"] != NON_PRIVATE]
-    same = [row for row in rows if row[VERDICT][0].startswith(NO_DIFFERENCE)]
+    same = [row for row in rows if row[VERDICT].startswith(NO_DIFFERENCE)]
     listed = [row for row in rows if row not in same] if len(rows) > MANY else rows
     hidden = count(len(rows) - len(listed), "setting")
     notes = [
@@ -119,19 +106,19 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
     }
 
 
-def _row(table: Table, place: Place, runs: pd.DataFrame, watermark: str) -> Cells:
+def _row(table: Table, place: Place, watermark: str) -> tuple[str, ...]:
     """Return the row of one setting."""
     dataset, model, text = place
-    at = dict(zip(("dataset", "model", "budget"), place, strict=True))
-    here = runs[(runs[list(at)] == pd.Series(at)).all(axis=1)]
     judged = table.verdicts[place].withheld != "unfinished"
     samples = {key: one for key, one in table.competing(place).items() if judged and one.complete}
     up = table.metric.higher_is_better
     ranked = sorted(samples, key=lambda key: samples[key].mean, reverse=up)
     best, base = (ranked[0] if ranked else None), baseline_of(samples)
     compared = dict.fromkeys(key for key in (best, *ranked[1:2], base) if key)
-    cells = {key: _of(here, key) for key in compared}
-    ratio = cost_ratio(cells[best], cells[base]) if best and base != best and base else math.nan
+    cells = {key: cell for key, cell in table.column(place).items() if key in compared}
+    ratio = math.nan
+    if best and base and base != best:
+        ratio = cost_ratio(cells[best].runs, cells[base].runs)
 
     def over(other: Key | None) -> str:
         if best is None or other is None or other == best:
@@ -139,17 +126,12 @@ def _row(table: Table, place: Place, runs: pd.DataFrame, watermark: str) -> Cell
         pair = (samples[best].values, samples[other].values)
         return paired_interval(paired_differences(*pair, higher_is_better=up)).show(table.metric)
 
-    words = (
+    return (
         *(table.panel, dataset, model, budget(text), table.metric.heading),
         *(DASH if best is None else best[1], _verdict(table, place, ranked, watermark)),
         *(over(base), f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH),
-        *(decimal(ratio, 2), _clarity({key[1]: cell for key, cell in cells.items()})),
+        *(decimal(ratio, 2), _clarity({key[1]: cells[key] for key in compared})),
     )
-    return tuple((word,) for word in words)
-
-
-def _of(runs: pd.DataFrame, key: Key) -> pd.DataFrame:
-    return runs[(runs["method"] == key[0]) & (runs["label"] == key[1])]
 
 
 def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> str:
@@ -169,9 +151,9 @@ def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> s
     return f"not distinguished from {names}"
 
 
-def _clarity(cells: dict[str, pd.DataFrame]) -> str:
+def _clarity(cells: dict[str, Cell]) -> str:
     """Return how clearly the hyper-parameters of some methods were chosen, by their labels."""
-    doubts = {label: clarity(cell) for label, cell in cells.items()}
+    doubts = {label: clarity(cell.runs) for label, cell in cells.items()}
     unclear = [label for label, words in doubts.items() if words not in ((), (CLEAR,))]
     if any(words == (PENDING,) for words in doubts.values()):
         return PENDING
@@ -194,11 +176,11 @@ def _left_out(table: Table) -> Iterator[str]:
                 yield f"{row.label} ({words})"
 
 
-def _summary(rows: list[Cells], watermark: str) -> str:
+def _summary(rows: list[tuple[str, ...]], watermark: str) -> str:
     """Return how many settings have a best method, in a sentence."""
     if watermark:
         return f"No verdict: {watermark}."
-    words = [row[VERDICT][0] for row in rows]
+    words = [row[VERDICT] for row in rows]
     best = sum(word.startswith(f"{BEST} ") for word in words)
     none = sum(word.startswith("none") for word in words)
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
@@ -210,14 +192,37 @@ def _summary(rows: list[Cells], watermark: str) -> str:
     return f"In {best or 'none'} of {judged} settings {shown}.{left}"
 
 
-def _data(runs: pd.DataFrame) -> Iterator[Cells]:
+def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     """Yield the size of each model and dataset, and how precisely its test set measures."""
-    for (dataset, model), one in runs.groupby(["dataset", "model"], sort=False):
-        first, done = one.iloc[0], one[one["status"] == "completed"]
+    for task, one in split(runs, "dataset", "model"):
+        first, done = one.iloc[0], where(one, status="completed")
         error = sampling_error(float(done[ACCURACY.column].median()), first["test_examples"])
-        words = (
-            *(str(dataset), str(model), f"{done['parameters'].max():,.0f}"),
+        yield (
+            *(*task, f"{done['parameters'].max():,.0f}"),
             *(f"{first[f'{part}_examples']:,.0f}" for part in ("train", "validation", "test")),
             f"{ACCURACY.show(error)} points",
         )
-        yield tuple((word,) for word in words)
+
+
+def audit_note(runs: pd.DataFrame) -> str:
+    """Return whether the claims of the private methods of a study were audited, and how to do it.
+
+    Args:
+        runs: those with an ε.
+    """
+    found = {str(k): str(v) for k, v in runs.groupby("method", sort=False)["audit"].max().items()}
+    refuted = [name for name, words in found.items() if words.startswith("refuted")]
+    kept = [name for name, words in found.items() if words and name not in refuted]
+    bounds = [f"{name} ({found[name].partition(': ')[2]})" for name in kept]
+    missing = [name for name, words in found.items() if not words]
+    said = [
+        f"{outcome}: {', '.join(names) if len(names) <= FEW else f'{len(names)} methods'}."
+        for outcome, names in (("Not refuted", bounds), ("Not audited", missing))
+        if names
+    ]
+    said = [*([f"REFUTED: {', '.join(refuted)}."] if refuted else []), *said]
+    target = f"snakemake --cores all reports/{runs['study'].iloc[0]}/audit.pdf"
+    return (
+        f"{' '.join(said)} `{target}` attacks exactly the methods of this study, at "
+        "settings of its own. It can refute a claim of ε, and never prove one."
+    )

@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from clipnoise.report.costs import BASELINE, baseline_of
+from clipnoise.report.baseline import BASELINE, baseline_of, changes, gaps, scored
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import Metric, budget, count, decimal
-from clipnoise.report.gaps import changes, gaps, scored
 from clipnoise.report.records import is_private
 from clipnoise.report.statistics import (
     Ranking,

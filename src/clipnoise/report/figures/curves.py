@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from clipnoise.report.costs import baseline_of
+from clipnoise.report.baseline import baseline_of
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, budget, significant
 from clipnoise.report.records import NON_PRIVATE, is_private

@@ -1,22 +1,36 @@
-"""The section on hyper-parameters: what every method was given, what was tuned, at what cost."""
+"""Hyper-parameters: what every method was given, what was tuned, at what cost, and how clearly."""
 
 from __future__ import annotations
 
 import json
+import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from clipnoise.report.compact import merged
-from clipnoise.report.formats import DASH, budget, shown, significant
+from clipnoise.report.formats import (
+    ACCURACY,
+    DASH,
+    LOSS,
+    Metric,
+    budget,
+    compact,
+    count,
+    merged,
+    named,
+    shown,
+    significant,
+)
+from clipnoise.report.records import split
+from clipnoise.report.statistics import sampling_error
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Search, Tune
 
 SPREAD = "scale q99/q1"  # how much the factors of gradients vary over coordinates
-CELL = ["panel", "dataset", "model", "budget", "hyperparameters", "tuned"]
 TUNED, NOMINAL = "*", "†"
 CHOICE = (
     f"{TUNED} Chosen on validation data among the values in brackets behind “tried”, before the "
@@ -70,7 +84,7 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, An
     """Return the hyper-parameters of every method and label, and what tuning tried and chose.
 
     Args:
-        runs: runs.csv.
+        runs: of all panels.
         tried: what `candidates` returned.
 
     Returns:
@@ -78,17 +92,18 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, An
         further settings with the places `where` they hold; and `notes`.
     """
     groups = []
-    for (label, method), every in runs.groupby(["label", "method"], sort=False):
+    place = ("panel", "dataset", "model", "budget")
+    for (label, method), every in split(runs, "label", "method"):
         cells = [
-            (tuple(map(str, place[:4])), _settings(cell, tried))
-            for place, cell in every.groupby(CELL, sort=False)
+            (key[:4], _settings(cell, tried))
+            for key, cell in split(every, *place, "hyperparameters", "tuned")
         ]
         common = _common([values for _, values in cells])
         rows = list(_rows(cells, common))
         groups.append(
             {
                 "label": label if label == method else f"{label} ({method})",
-                "settings": _words(common),
+                "settings": named(common),
                 "rows": rows if len(rows) > 1 else [],
             }
         )
@@ -97,13 +112,13 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, An
 
 def _common(cells: list[Settings]) -> Settings:
     """Return what holds in all places, and what was tried where all searches tried the same."""
-    same = {
+    common = {
         name: value
         for name, value in cells[0].items()
         if all(values.get(name) == value for values in cells)
     }
     tried = {values["tried"] for values in cells if "tried" in values}
-    return {**same, "tried": tried.pop()} if len(tried) == 1 else same
+    return {**common, "tried": tried.pop()} if len(tried) == 1 else common
 
 
 def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
@@ -138,10 +153,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the settings of a label that are not the same everywhere, with their places."""
     further = [
-        (
-            *((word,) for word in place),
-            tuple(f"{name} {value}" for name, value in values.items() if name not in common),
-        )
+        (*place, tuple(f"{name} {value}" for name, value in values.items() if name not in common))
         for place, values in cells
     ]
     where: dict[tuple[str, ...], list[str]] = {}
@@ -157,10 +169,6 @@ def _rows(
         yield {"where": places, "settings": ", ".join(words)}
 
 
-def _words(values: Settings) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
 def _notes(runs: pd.DataFrame) -> list[str]:
     """Return how the choices were made, and what is charged for them."""
     selected = runs[runs["configurations"].notna()]
@@ -172,3 +180,99 @@ def _notes(runs: pd.DataFrame) -> list[str]:
     if "nothing" in charges:
         notes.append(UNCHARGED)
     return [*notes, *(text for text in selected["tuning_remark"].drop_duplicates() if text)]
+
+
+# ---- How clear the choices were: the best and the next, and what validation can tell
+
+HEADS = (
+    *("panel", "dataset", "model", "method", "budget", "chosen", "score", "next best", "its score"),
+    *("tried", "seeds", "validation examples", "choice"),
+)
+MOST = 12  # rows of the table
+IMPLIED = {1: 0, 2: 0}  # datasets and models, where they follow from the panel
+CLEAR, TIED, EDGE, PENDING = "clear", "tied", "at an edge", "not made yet"
+SCORES = (
+    "Score: mean validation accuracy in %, or validation loss, over the tuning seeds. Tied: the "
+    "next best is nearer than one standard error of such an accuracy, √(p(1−p)/n) for n validation "
+    "examples, so that another validation set may well choose otherwise; losses are not tested."
+)
+EVERY = (
+    "Median lead: of the chosen one over the next best, in points or loss. Every choice with its "
+    "scores is in the column `choice` of the study's runs.csv."
+)
+BEYOND = (
+    "the smallest or the largest value tried, so a value beyond the grid may be better, and the "
+    "method may lose only for that."
+)
+
+
+def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
+    """Return how clear the choice behind a configuration was; nothing where none was made."""
+    if cell["configurations"].isna().all():
+        return ()
+    made = _made(cell)
+    if made is None:
+        return (PENDING,)
+    best, doubts = made["best"], []
+    if _metric(made) is ACCURACY and len(best) > 1:
+        error = sampling_error(best[0]["score"], cell["validation_examples"].iloc[0])
+        doubts += [TIED] if best[0]["score"] - best[1]["score"] < error else []
+    doubts += [EDGE] if made["edges"] else []
+    return tuple(doubts) or (CLEAR,)
+
+
+def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return what tuning chose, beside the next best, as plain data for the PDF template.
+
+    Returns:
+        `table`, without rows where nothing is tuned, and `notes` on it. Of more than `MOST` choices
+        the table counts, by method, how many were clear.
+    """
+    tuned = runs[runs["configurations"].notna()]
+    cells = split(tuned, "panel", "dataset", "model", "label", "budget")
+    edges = sum(EDGE in clarity(cell) for _, cell in cells)
+    warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
+    notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
+    if len(cells) > MOST:
+        return {"table": _counted(cells), "notes": [*notes, EVERY]}
+    rows = [_row(*cell) for cell in cells]
+    return {"table": compact(HEADS, rows, implied=IMPLIED), "notes": notes}
+
+
+def _metric(made: dict[str, Any]) -> Metric:
+    return LOSS if made["metric"].endswith("loss") else ACCURACY
+
+
+def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
+    """Return what `clipnoise collect` found of a choice, or None before it is made."""
+    text = next((text for text in cell["choice"] if text), "")
+    made: dict[str, Any] = json.loads(text) if text else {}
+    return made if made.get("best") else None
+
+
+def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
+    *place, text = key
+    made = _made(cell) or {"best": [], "edges": [], "seeds": DASH, "metric": ""}
+    found = [(named(one["values"]), _metric(made).show(one["score"])) for one in made["best"]]
+    best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
+    edge = f"{EDGE} of {', '.join(made['edges'])}"
+    remarks = [edge if one == EDGE else one for one in clarity(cell)]
+    return (
+        *(*place, budget(text), *best, *runner_up),
+        *(f"{cell['configurations'].iloc[0]:.0f}", str(made["seeds"])),
+        *(f"{cell['validation_examples'].iloc[0]:,.0f}", ", ".join(remarks)),
+    )
+
+
+def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> dict[str, Any]:
+    """Return how many choices of each method were clear, tied, at an edge, and not made yet."""
+    heads = ("method", "choices", CLEAR, TIED, EDGE, PENDING, "median lead")
+    rows = []
+    for label in dict.fromkeys(key[3] for key, _ in cells):
+        own = [cell for key, cell in cells if key[3] == label]
+        counts = Counter(word for cell in own for word in ("choices", *clarity(cell)))
+        compared = [made for cell in own if (made := _made(cell)) and len(made["best"]) > 1]
+        leads = [abs(one["best"][0]["score"] - one["best"][1]["score"]) for one in compared]
+        lead = _metric(compared[0]).show(statistics.median(leads)) if leads else DASH
+        rows.append((label, *(str(counts[head]) for head in heads[1:-1]), lead))
+    return compact(heads, rows, numbers=len(heads) - 1)

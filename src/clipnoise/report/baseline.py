@@ -1,0 +1,165 @@
+"""Methods beside DP-SGD: what they gain over it across tasks, what they change, what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import pandas as pd
+
+from clipnoise.report.formats import Metric
+from clipnoise.report.records import Key, Place, Task, by_key, is_private, split, where
+from clipnoise.report.statistics import Scores, closed_gap, paired_differences, sample
+
+BASELINE = "dp-sgd"
+FLOOR = 0.02  # of the metric: where privacy costs less, a share of it says nothing
+CONTENDED = 1.25  # wall clock over processor time, from which on a run was held up
+RAN_ON = ("seed", "dataset", "model", "cpu", "gpu")
+
+
+def baseline_of(keys: Iterable[Key]) -> Key | None:
+    """Return the method and label that stand for DP-SGD, or None: its own label comes first."""
+    those = [key for key in keys if key[0] == BASELINE]
+    return next((key for key in those if key[1] == BASELINE), those[0] if those else None)
+
+
+def scored(runs: pd.DataFrame, metric: Metric) -> dict[int, float]:
+    """Return the score of each finished run by seed: higher is better, −∞ where it diverged."""
+    ended = zip(runs["status"], runs["seed"], runs[metric.column], strict=True)
+    return {
+        int(seed): metric.sign * value
+        if status == "completed" and math.isfinite(value)
+        else -math.inf
+        for status, seed, value in ended
+        if status in ("completed", "diverged")
+    }
+
+
+# ---- What they gain: the closed share of the privacy gap
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The share of the privacy gap that methods close at one budget.
+
+    Attributes:
+        shares: by method and label, an array over seeds for each task that it has runs on.
+        tasks: how many tasks there are.
+        left_out: the tasks that do not count, because the gap is below the floor, or not known.
+    """
+
+    shares: Mapping[Key, Scores]
+    tasks: int
+    left_out: tuple[Task, ...]
+
+
+def gaps(runs: pd.DataFrame, budget: str, metric: Metric) -> Gaps:
+    """Compute the closed share of the privacy gap of every method at a budget.
+
+    Args:
+        runs: those without privacy among them.
+        budget: as in runs.csv.
+        metric: what runs are compared by.
+    """
+    private = runs[is_private(runs) & (runs["budget"] == budget)]
+    shares: dict[Key, list[np.ndarray]] = {}
+    left_out: list[Task] = []
+    tasks = split(private, "dataset", "model")
+    for task, here in tasks:
+        without = where(runs[~is_private(runs)], dataset=task[0], model=task[1])
+        found = _shares(here, without, metric)
+        if not found:
+            left_out.append(task)
+        for key, values in found.items():
+            shares.setdefault(key, []).append(np.array(list(values.values())))
+    return Gaps(shares, len(tasks), tuple(left_out))
+
+
+def _shares(
+    private: pd.DataFrame, without: pd.DataFrame, metric: Metric
+) -> dict[Key, dict[int, float]]:
+    """Return the closed share on one task by seed; nothing where the gap is small or unknown."""
+    scores = {key: scored(rows, metric) for key, rows in by_key(private)}
+    base = baseline_of(scores)
+    ceilings = [metric.sign * sample(rows, metric).mean for _, rows in by_key(without)]
+    ceiling = max((one for one in ceilings if math.isfinite(one)), default=math.nan)
+    level = float(np.mean(list(scores[base].values()))) if base and scores[base] else math.nan
+    if base is None or not FLOOR <= ceiling - level < math.inf:
+        return {}
+    return {key: closed_gap(values, scores[base], ceiling) for key, values in scores.items()}
+
+
+# ---- What they change
+
+
+def changes(
+    runs: pd.DataFrame, reference: pd.DataFrame, metric: Metric
+) -> dict[Key, dict[Place, float]]:
+    """Return by how much methods are better in some panels than in others.
+
+    Args:
+        runs: of the panels.
+        reference: of the panels that each is compared with.
+        metric: what runs are compared by.
+
+    Returns:
+        By method and label, then by dataset, model and budget: the mean difference over the seeds
+        that both have; NaN while planned runs of one have no result, or where there is nothing to
+        compare with; −∞ where a run of the first diverged, else ∞ where one of the second did.
+    """
+    configuration = ("method", "label", "dataset", "model", "budget")
+    others = dict(split(reference, *configuration))
+    found: dict[Key, dict[Place, float]] = {}
+    for names, rows in split(runs, *configuration):
+        value = _change(rows, others.get(names, reference[:0]), metric)
+        found.setdefault(names[:2], {})[names[2:]] = value
+    return found
+
+
+def _change(rows: pd.DataFrame, other: pd.DataFrame, metric: Metric) -> float:
+    """Return the mean difference between two configurations, as `changes` does."""
+    scores, levels = scored(rows, metric), scored(other, metric)
+    if len(scores) < len(rows) or len(levels) < len(other):
+        return math.nan
+    if -math.inf in scores.values():
+        return -math.inf
+    differences = list(paired_differences(scores, levels).values())
+    return float(np.mean(differences)) if differences else math.nan
+
+
+# ---- What they cost on the machine that trained them
+
+
+def device_seconds(runs: pd.DataFrame) -> pd.Series:
+    """Return the time that steps took of the processors, or of the GPU where one trained."""
+    return runs["training_seconds"].where(runs["gpu"] != "", runs["cpu_seconds"])
+
+
+def contended(runs: pd.DataFrame) -> bool:
+    """Return whether other work held up most runs: only what trains on processors shows it."""
+    on_cpu = runs[(runs["gpu"] == "") & runs["cpu_seconds"].notna()]
+    return bool((on_cpu["training_seconds"] > CONTENDED * on_cpu["cpu_seconds"]).mean() > 0.5)
+
+
+def cost_ratio(runs: pd.DataFrame, others: pd.DataFrame) -> float:
+    """Return how many times the device time of other runs these took.
+
+    It is the median over seeds, of pairs on the same kind of machine; NaN without such a pair.
+    """
+    first, second = _times(runs), _times(others)
+    ratios = [time / second[place] for place, time in first.items() if place in second]
+    return median(ratios) if ratios else math.nan
+
+
+def _times(runs: pd.DataFrame) -> dict[tuple[object, ...], float]:
+    """Return the median device time of completed runs, by seed, task and machine."""
+    found: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+    columns = (runs[name] for name in ("status", *RAN_ON))
+    for status, *place, time in zip(*columns, device_seconds(runs), strict=True):
+        if status == "completed" and math.isfinite(time):
+            found[tuple(place)].append(time)
+    return {place: median(times) for place, times in found.items()}
