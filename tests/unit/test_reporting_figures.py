@@ -19,8 +19,7 @@ from clipnoise.report.figures.canvas import FigureData, Series, legend, look, sh
 from clipnoise.report.figures.curves import draw_final
 from clipnoise.report.figures.kinds import draw_figure
 from clipnoise.report.figures.styles import COLOURS, LOOKS, style
-from clipnoise.report.figures.sweep import momentum_reduction
-from clipnoise.report.figures.variants import frequency_response, noise_gain
+from clipnoise.report.figures.variants import frequency_response, momentum_reduction, noise_gain
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS

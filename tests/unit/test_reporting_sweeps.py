@@ -13,9 +13,9 @@ import pytest
 from reporting_data import curve_rows, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.report.figures import canvas, sweep
+from clipnoise.report.figures import canvas, variants
 from clipnoise.report.figures.kinds import KINDS, draw_figure
-from clipnoise.report.figures.sweep import momentum_reduction
+from clipnoise.report.figures.variants import momentum_reduction
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
@@ -64,7 +64,7 @@ def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
 
 def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path: Path) -> None:
     points = tables(tmp_path, over("beta", [0.9, 0.1, 0.5]))
-    ax = drawn(sweep.draw, *points, over="beta").axes[0]
+    ax = drawn(variants.draw_sweep, *points, over="beta").axes[0]
     found = lines(ax)
     assert len(found) == 2
     for x, y in found:
@@ -75,13 +75,13 @@ def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path
 
 def test_values_of_many_sizes_stand_on_a_logarithmic_axis(tmp_path: Path) -> None:
     rows = over("gamma_prime", [1e-12, 1e-10, 1e-8])
-    ax = drawn(sweep.draw, *tables(tmp_path, rows), over="gamma_prime").axes[0]
+    ax = drawn(variants.draw_sweep, *tables(tmp_path, rows), over="gamma_prime").axes[0]
     assert ax.get_xscale() == "log"
 
 
 def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: Path) -> None:
     points = tables(tmp_path, over("phi", [1e-9, None, [0.5, 0.75]]))
-    ax = drawn(sweep.draw, *points, over="phi").axes[0]
+    ax = drawn(variants.draw_sweep, *points, over="phi").axes[0]
     assert lines(ax)[0][0] == [0, 1, 2]
     said = [tick.get_text() for tick in ax.get_xticklabels()]
     assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]

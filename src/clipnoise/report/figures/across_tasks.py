@@ -17,7 +17,7 @@ from clipnoise.report.baseline import BASELINE, baseline_of, changes, gaps, scor
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import Style
 from clipnoise.report.formats import Metric, budget, count, decimal
-from clipnoise.report.records import is_private
+from clipnoise.report.records import is_private, private_or_all, split, where
 from clipnoise.report.statistics import (
     Ranking,
     Scores,
@@ -28,6 +28,7 @@ from clipnoise.report.statistics import (
 )
 
 COLUMNS = 3
+TASK = ("dataset", "model")
 LOWEST_GAP = -100.0  # %: as far below DP-SGD as training without privacy is above it
 SHARE = Metric("", "Closed gap", "%", 100.0, 1, higher_is_better=True)
 THRESHOLDS = 101
@@ -39,15 +40,21 @@ NO_LEVELS: Mapping[Any, float] = MappingProxyType({})
 def draw_means(data: canvas.FigureData) -> Figure:
     """Draw the interquartile mean over the runs of all tasks with its interval, per budget."""
     every, titled = _subplots(data.runs)
-    metric = data.metric
-    tall = 0.9 + 0.22 * len(every)
-    figure, subplots = canvas.grid(titled, COLUMNS, height=tall, sharey=True)
+    figure, subplots = _rows_of(every, titled)
     for ax, runs in subplots:
         for height, series in enumerate(every):
-            _mean(ax, height, series, _scores(series.of(runs), metric), metric)
-        ax.set_xlabel(f"IQM of {metric.heading[0].lower()}{metric.heading[1:]}")
-        canvas.label_rows(ax, [series.title for series in every])
+            _mean(ax, height, series, _scores(series.of(runs), data.metric), data.metric)
+        heading = data.metric.heading
+        ax.set_xlabel(f"IQM of {heading[0].lower()}{heading[1:]}")
+        canvas.label_rows(ax, every)
     return figure
+
+
+def _rows_of(
+    every: list[canvas.Series], titled: list[tuple[str, pd.DataFrame]]
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure whose subplots have a row for each series."""
+    return canvas.grid(titled, COLUMNS, height=0.9 + 0.22 * len(every), sharey=True)
 
 
 def _mean(
@@ -61,9 +68,8 @@ def _mean(
     """Draw a mean and its interval; one below the lowest value is written at the edge, too."""
     if not scores:
         return
-    sign = 1 if metric.higher_is_better else -1
     found = interquartile_interval(scores)
-    value, low, high = (sign * end for end in (found.mean, found.low, found.high))
+    value, low, high = (metric.sign * end for end in (found.mean, found.low, found.high))
     if not np.isfinite(value):
         place = ax.get_yaxis_transform()
         ax.text(0.5, height, "over a quarter diverged", transform=place, ha="center", va="center")
@@ -73,7 +79,7 @@ def _mean(
     look = series.style
     ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
     x = metric.factor * value
-    ax.plot([x], [height], look.marker, color=look.colour, markersize=5)
+    canvas.dot(ax, x, height, look)
     if x < lowest:
         ax.annotate(
             f"◂ {decimal(x, 0)}", (lowest, height), (3, 0), textcoords="offset points",
@@ -89,17 +95,16 @@ def draw_gaps(data: canvas.FigureData) -> Figure:
     for (title, rows), one in zip(budgets, found, strict=True):
         counted = f"{one.tasks - len(one.left_out)} of {count(one.tasks, 'task')}"
         titled.append((f"{title.partition(',')[0]}, {counted}", rows))
-    figure, subplots = canvas.grid(titled, COLUMNS, height=0.9 + 0.22 * len(every), sharey=True)
+    figure, subplots = _rows_of(every, titled)
     for (ax, _), one in zip(subplots, found, strict=True):
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
         for height, series in enumerate(every):
-            scores = one.shares.get((series.method, series.label), [])
-            _mean(ax, height, series, scores, SHARE, LOWEST_GAP)
+            _mean(ax, height, series, one.shares.get(series.key, []), SHARE, LOWEST_GAP)
         if not one.shares:
             canvas.say(ax, "no gap to divide by")
         ax.set_xlim(left=max(ax.get_xlim()[0], LOWEST_GAP))
         ax.set_xlabel("Closed gap (%)")
-        canvas.label_rows(ax, [series.title for series in every])
+        canvas.label_rows(ax, every)
     return figure
 
 
@@ -107,9 +112,9 @@ def draw_best_of(data: canvas.FigureData) -> Figure:
     """Draw what a search of k configurations finds, on average over tasks, per budget."""
     every, titled = _subplots(data.runs)
     figure, subplots = canvas.grid(titled, COLUMNS, height=3.2)
-    factor, sign = data.metric.factor, 1 if data.metric.higher_is_better else -1
-    found = [{one: factor * _best_of(one.of(runs)) for one in every} for _, runs in subplots]
-    ranks = [{one: sign * y[-1] for one, y in lines.items() if len(y)} for lines in found]
+    metric = data.metric
+    found = [{one: metric.factor * _best_of(one.of(runs)) for one in every} for _, runs in subplots]
+    ranks = [{one: metric.sign * y[-1] for one, y in lines.items() if len(y)} for lines in found]
     named = _named(every, ranks)
     for (ax, _), lines in zip(subplots, found, strict=True):
         for series, y in lines.items():
@@ -118,7 +123,7 @@ def draw_best_of(data: canvas.FigureData) -> Figure:
         if len(named) < len(every):
             _focus(ax, lines, named)
         ax.set_xlabel("Configurations tried")
-    subplots[0][0].set_ylabel(data.metric.heading)
+    subplots[0][0].set_ylabel(metric.heading)
     _legend(figure, every, named, "that are highest at the right end")
     return figure
 
@@ -142,19 +147,17 @@ def _named(
 ) -> list[canvas.Series]:
     """Return the series to draw in colour: all, or the baseline and the best of many.
 
-    Args:
-        every: the series of a figure.
-        ranks: for each subplot the value of each series; a greater one is better.
+    `ranks` has for each subplot the value of each series; a greater one is better.
     """
     if len(every) <= MANY:
         return every
-    base = baseline_of((one.method, one.label) for one in every)
+    base = baseline_of(one.key for one in every)
     best = [
         sorted(values, key=lambda one: np.nan_to_num(-values[one], nan=np.inf))[:LEADERS]
         for values in ranks
     ]
     chosen = {one for ones in best for one in ones}
-    return [one for one in every if one in chosen or (one.method, one.label) == base]
+    return [one for one in every if one in chosen or one.key == base]
 
 
 def _legend(
@@ -179,24 +182,18 @@ def draw_changes(data: canvas.FigureData) -> Figure:
     """Draw by how much each method changes from one panel to another: a tick for each task."""
     every = canvas.series(data.runs[is_private(data.runs)])
     found = changes(data.runs, data.reference, data.metric)
-    figure, axes = canvas.sheet(1, 1, height=0.9 + 0.22 * len(every))
-    ax = axes[0, 0]
+    figure, ((ax, _),) = _rows_of(every, [("", data.runs)])
     ax.axvline(0, color=canvas.PALE, linewidth=0.8)
     for height, series in enumerate(every):
-        every_value = found.get((series.method, series.label), {}).values()
-        values = [value for value in every_value if not np.isnan(value)]
+        values = [one for one in found.get(series.key, {}).values() if not np.isnan(one)]
         finite = [data.metric.factor * value for value in values if np.isfinite(value)]
         ax.plot(finite, [height] * len(finite), "|", color=canvas.PALE, markersize=7)
         if finite and len(finite) == len(values):
-            look = series.style
-            ax.plot([np.mean(finite)], [height], look.marker, color=look.colour, markersize=5)
+            canvas.dot(ax, float(np.mean(finite)), height, series.style)
         elif values:
-            words = f"diverged on {len(values) - len(finite)} of {len(values)}"
-            ax.text(
-                1.01, height, words, transform=ax.get_yaxis_transform(), fontsize=7, va="center"
-            )
+            canvas.beside(ax, height, f"diverged on {len(values) - len(finite)} of {len(values)}")
     ax.set_xlabel(f"Change in {data.metric.change}")
-    canvas.label_rows(ax, [series.title for series in every])
+    canvas.label_rows(ax, every)
     return figure
 
 
@@ -253,7 +250,7 @@ def _profile(
     behind: bool,
 ) -> None:
     share = profile(at)
-    x = at * metric.factor * (1 if metric.higher_is_better else -1)
+    x = at * metric.factor * metric.sign
     y = share(np.concatenate(scores))
     if behind:
         ax.plot(x, y, zorder=1, **canvas.THIN)
@@ -269,8 +266,8 @@ def draw_differences(data: canvas.FigureData) -> Figure:
     Budgets and models of one dataset are not independent, so a method has one score per dataset:
     its mean over them and over seeds.
     """
-    every, _ = _subplots(data.runs)
     private = data.runs[is_private(data.runs)]
+    every = canvas.series(private_or_all(data.runs))
     datasets = list(private["dataset"].drop_duplicates())
     scores = {
         series.title: [_level(series.of(private), dataset, data.metric) for dataset in datasets]
@@ -289,7 +286,7 @@ def _diagram(ax: Axes, result: Ranking, styles: dict[str, Style]) -> None:
     for height, (name, rank) in enumerate(result.ranks.items()):
         look = styles[name]
         ax.plot([rank, last + 0.4], [height, height], color="#DDDDDD", linewidth=0.6, zorder=1)
-        ax.plot([rank], [height], look.marker, color=look.colour, markersize=5, zorder=3)
+        canvas.dot(ax, rank, height, look, zorder=3)
         ax.text(last + 0.5, height, name, va="center", fontsize=8)
     heights = {name: height for height, name in enumerate(result.ranks)}
     for members in result.cliques:
@@ -307,11 +304,10 @@ def _diagram(ax: Axes, result: Ranking, styles: dict[str, Style]) -> None:
 
 def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
     """Return the private series, and the private runs of each budget with a title."""
-    private = runs[is_private(runs)]
-    private = private if len(private) else runs
+    private = private_or_all(runs)
     subplots = [
-        (f"{budget(str(text))}, {count(len(canvas.tasks(rows)), 'task')}", rows)
-        for text, rows in private.groupby("budget", sort=False)
+        (f"{budget(text)}, {count(len(canvas.groups(rows, *TASK)), 'task')}", rows)
+        for (text,), rows in split(private, "budget")
     ]
     return canvas.series(private), subplots
 
@@ -325,7 +321,7 @@ def _scores(
     """
     found = [
         np.array(list(scored(rows, metric).values()), dtype=np.float64) - levels.get(task, 0.0)
-        for task, rows in runs.groupby(["dataset", "model"], sort=False)
+        for task, rows in split(runs, *TASK)
     ]
     return [values for values in found if len(values)]
 
@@ -340,16 +336,15 @@ def _baseline(runs: pd.DataFrame, metric: Metric) -> dict[Any, float]:
     if base is None:
         return {}
     found = {}
-    for task, rows in runs.groupby(["dataset", "model"], sort=False):
-        values = list(scored(rows[rows["label"] == base[1]], metric).values())
+    for task, rows in split(runs, *TASK):
+        values = list(scored(where(rows, label=base[1]), metric).values())
         found[task] = float(np.mean(values)) if values else float("nan")
     return found if len(found) > 1 and np.isfinite(list(found.values())).all() else {}
 
 
 def _level(runs: pd.DataFrame, dataset: str, metric: Metric) -> float:
     """Return the mean score on a dataset over models, budgets and seeds; NaN if any has no run."""
-    selected = runs[runs["dataset"] == dataset]
-    tasks = selected.groupby(["model", "budget"], sort=False)
+    tasks = split(where(runs, dataset=dataset), "model", "budget")
     scores_by_task = [_scores(rows, metric) for _, rows in tasks]
     if not scores_by_task or not all(scores_by_task):
         return float("nan")

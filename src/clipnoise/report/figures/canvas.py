@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.report.figures.styles import Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
-from clipnoise.report.records import ADJACENCY, NON_PRIVATE, is_private
+from clipnoise.report.records import ADJACENCY, NON_PRIVATE, Key, by_key, is_private, split, where
 from clipnoise.report.statistics import Sample, sample
 
 BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, for words
@@ -68,11 +68,9 @@ class FigureData:
     """What one figure is drawn from.
 
     Attributes:
-        runs: the panel's rows of runs.csv.
-        curves: the panel's rows of curves.csv.
+        runs, curves: those of the panel.
         metric: what runs are compared by.
-        reference: rows of runs.csv of the panels that these are compared with, where a figure
-            compares panels.
+        reference: runs of the panels that these are compared with, where a figure compares panels.
         over: the hyper-parameter of a sweep; empty for other kinds.
         shown: what curves show; empty takes the metric.
     """
@@ -96,8 +94,7 @@ def sheet(rows: int, columns: int, *, height: float, **options: Any) -> tuple[Fi
     """Return a figure of text width and its axes as a 2-D array.
 
     Args:
-        rows: of axes.
-        columns: of axes.
+        rows, columns: of axes.
         height: of one row, inches; more where subplots would be flatter than 2:1.
         options: for `Figure.subplots`.
     """
@@ -137,9 +134,7 @@ def grid(
 def to_svg(figure: Figure, watermark: str = "") -> bytes:
     """Return a figure as SVG: the same bytes for the same figure.
 
-    Args:
-        figure: what was drawn.
-        watermark: printed across it, and put into its title for programs to read; empty for none.
+    A watermark is printed across it, and put into its title for programs to read.
     """
     metadata: dict[str, Any] = {"Date": None, **({"Title": watermark} if watermark else {})}
     stream = io.BytesIO()
@@ -176,6 +171,17 @@ def blank(message: str) -> Figure:
     return figure
 
 
+def dot(ax: Axes, x: float, y: float, look: Style, **options: Any) -> None:
+    """Draw the marker of a series."""
+    ax.plot([x], [y], look.marker, color=look.colour, markersize=5, **options)
+
+
+def beside(ax: Axes, height: int, words: str, **options: Any) -> None:
+    """Write a few small words to the right of a row."""
+    place = ax.get_yaxis_transform()
+    ax.text(1.01, height, words, transform=place, va="center", fontsize=7, **options)
+
+
 def say(ax: Axes, message: str) -> None:
     """Write a message in the middle of empty axes."""
     ax.text(0.5, 0.5, message, transform=ax.transAxes, ha="center", va="center", color=PALE)
@@ -195,23 +201,28 @@ class Series:
     remark: str = ""
 
     @property
+    def key(self) -> Key:
+        """Method and label."""
+        return self.method, self.label
+
+    @property
     def title(self) -> str:
         """The label, with the remark in brackets."""
         return f"{self.label} ({self.remark})" if self.remark else self.label
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a study table that belong to this series."""
-        return frame[(frame["method"] == self.method) & (frame["label"] == self.label)]
+        return where(frame, method=self.method, label=self.label)
 
 
 def series(runs: pd.DataFrame) -> list[Series]:
     """Return the methods and labels of a panel in the order of the study, each with its look."""
     every: list[Series] = []
-    for (method, label), subset in runs.groupby(["method", "label"], sort=False):
+    for (method, label), subset in by_key(runs):
         variant = sum(previous.method == method for previous in every)
         private = bool(is_private(subset).any())
-        look = style(str(method), variant)
-        every.append(Series(str(method), str(label), private, look, _remark(subset, private)))
+        look, remark = style(method, variant), _remark(subset, private)
+        every.append(Series(method, label, private, look, remark))
     return every
 
 
@@ -225,18 +236,13 @@ def _remark(runs: pd.DataFrame, private: bool) -> str:
 
 def groups(runs: pd.DataFrame, *columns: str) -> list[tuple[str, pd.DataFrame]]:
     """Split a study table by some columns, in the order of the study; each with its title."""
-    by_key = runs.groupby(list(columns), sort=False)
-    return [(", ".join(budget(str(text)) for text in key), subset) for key, subset in by_key]
-
-
-def tasks(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split a study table by dataset and model."""
-    return groups(runs, "dataset", "model")
+    return [(", ".join(map(budget, key)), subset) for key, subset in split(runs, *columns)]
 
 
 def by_budget(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Split a study table by dataset, model and budget, the budgets of one pair together."""
-    return [part for _, task in tasks(runs) for part in groups(task, "dataset", "model", "budget")]
+    place = ("dataset", "model")
+    return [part for _, task in groups(runs, *place) for part in groups(task, *place, "budget")]
 
 
 def completed(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -248,20 +254,27 @@ def incomplete(runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> s
     """Return `label: n/N runs` for each series and budget that lacks runs, a line each."""
     lines = []
     for line in every:
-        for text, subset in line.of(runs).groupby("budget", sort=False):
+        for (text,), subset in split(line.of(runs), "budget"):
             values = sample(subset, metric)
             if not values.complete:
-                place = f" at {budget(str(text))}" if line.private else ""
+                place = f" at {budget(text)}" if line.private else ""
                 lines.append(f"{line.label}{place}: {values.n}/{values.planned} runs")
     if len(lines) > REMARKS:
         return f"{len(lines)} settings are incomplete: see the table"
     return "\n".join(lines)
 
 
-def label_rows(ax: Axes, labels: Sequence[str]) -> None:
+def say_what_lacks(ax: Axes, runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> None:
+    """Say in axes that show runs whether none completed, or which did not."""
+    if completed(runs, metric).empty:
+        say(ax, "no completed run")
+    remark(ax, incomplete(runs, every, metric))
+
+
+def label_rows(ax: Axes, every: Sequence[Series], *, labels: bool = True) -> None:
     """Give each series a row of its own, from top to bottom, labelled on the left."""
-    ax.set_ylim(len(labels) - 0.4, -0.6)
-    ax.set_yticks(range(len(labels)), list(labels))
+    ax.set_ylim(len(every) - 0.4, -0.6)
+    ax.set_yticks(range(len(every)), [one.title if labels else "" for one in every])
     ax.tick_params(axis="y", length=0)
 
 
@@ -289,12 +302,12 @@ def line_with_deviations(
 def powers(axis: Axis) -> None:
     """Label a logarithmic axis with plain text, at whole powers of ten."""
     axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
     axis.set_minor_formatter(NullFormatter())
 
+    def power(value: float, _: int | None) -> str:
+        return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
 
-def _power(value: float) -> str:
-    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
+    axis.set_major_formatter(FuncFormatter(power))
 
 
 def remark(ax: Axes, text: str) -> None:
@@ -332,7 +345,7 @@ def legend(figure: Figure, every: Sequence[Series], title: str = "", behind: int
     """Put one legend below a figure, references last; a long legend makes the figure taller.
 
     Args:
-        figure: the figure.
+        figure: what was drawn.
         every: the series with an entry of their own.
         title: what they have in common; may be empty.
         behind: how many others are drawn as `THIN` lines.

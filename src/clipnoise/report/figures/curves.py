@@ -6,7 +6,7 @@ Mean ± standard deviation over seeds: error bars for final models, a band along
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 import seaborn as sns
@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from clipnoise.report.baseline import baseline_of
 from clipnoise.report.figures import canvas
 from clipnoise.report.formats import Metric, budget, significant
-from clipnoise.report.records import NON_PRIVATE, is_private
+from clipnoise.report.records import NON_PRIVATE, private_or_all, split, where
 from clipnoise.report.statistics import Sample, paired_differences, paired_interval, sample
 
 COLUMNS = 4
@@ -32,7 +32,7 @@ def draw_final(data: canvas.FigureData) -> Figure:
 
     Beside each stands how much better than DP-SGD the other private methods are, if it is there.
     """
-    every, tasks = canvas.series(data.runs), canvas.tasks(data.runs)
+    every, tasks = canvas.series(data.runs), canvas.groups(data.runs, "dataset", "model")
     base = _baseline(every)
     titled = [
         part for title, runs in tasks for part in ((title, runs), (f"{title}: {PAIRED}", runs))
@@ -51,7 +51,7 @@ def draw_final(data: canvas.FigureData) -> Figure:
 
 def _baseline(every: Sequence[canvas.Series]) -> canvas.Series | None:
     """Return the private series that stands for DP-SGD, if others can be compared with it."""
-    private = {(series.method, series.label): series for series in every if series.private}
+    private = {series.key: series for series in every if series.private}
     key = baseline_of(private)
     return None if key is None or len(private) < 2 else private[key]
 
@@ -92,14 +92,11 @@ def _differences(
             found = paired_interval(
                 paired_differences(ours.values, other.values, higher_is_better=up)
             )
-            low, mean, high = (
-                metric.factor * value for value in (found.low, found.mean, found.high)
-            )
-            x, colour = float(str(at)) * shift, series.style.colour
-            ax.plot([x], [mean], series.style.marker, color=colour)
-            ax.plot([x, x], [low, high], color=colour, linewidth=1)
+            x, span = float(str(at)) * shift, [metric.factor * y for y in (found.low, found.high)]
+            canvas.dot(ax, x, metric.factor * found.mean, series.style)
+            ax.plot([x, x], span, color=series.style.colour, linewidth=1)
     ax.axhline(0, color=base.style.colour, linestyle=base.style.line)
-    unit = "points" if metric.unit == "%" else metric.name.lower()
+    unit = "points" if metric.unit else metric.name.lower()
     ax.set_ylabel(f"Better than {base.label} by ({unit})")
 
 
@@ -116,9 +113,7 @@ def _at_the_end(
     for series in every:
         if not series.private:
             _reference(ax, series.of(runs), series, metric)
-    if canvas.completed(runs, metric).empty:
-        canvas.say(ax, "no completed run")
-    canvas.remark(ax, canvas.incomplete(runs, every, metric))
+    canvas.say_what_lacks(ax, runs, every, metric)
 
 
 def _reference(ax: Axes, runs: pd.DataFrame, series: canvas.Series, metric: Metric) -> None:
@@ -143,31 +138,24 @@ def draw(data: canvas.FigureData, along: str = "step") -> Figure:
         along: the column of curves.csv on the horizontal axis, step or epsilon_spent; methods
             that spend no ε are left out of the latter.
     """
-    runs, curves, metric = data.runs, data.curves, data.metric
-    shown = data.shown[0] if data.shown else metric
-    every = canvas.series(runs)
-    done = curves[curves["hash"].isin(canvas.completed(runs, metric)["hash"])]
-    by_pair = runs.groupby(["dataset", "model"], sort=False)
-    pairs = [(pair, _budgets(subset)) for pair, subset in by_pair]
-    columns = min(COLUMNS, max(len(texts) for _, texts in pairs))
+    shown = data.shown[0] if data.shown else data.metric
+    every = canvas.series(data.runs)
+    tasks = split(data.runs, "dataset", "model")
+    columns = min(COLUMNS, max(len(_budgets(runs)) for _, runs in tasks))
     lines = [
-        (pair, texts[start : start + columns])
-        for pair, texts in pairs
-        for start in range(0, len(texts), columns)
+        (task, runs, _budgets(runs)[start : start + columns])
+        for task, runs in tasks
+        for start in range(0, len(_budgets(runs)), columns)
     ]
     figure, axes = canvas.sheet(len(lines), columns, height=1.75)
-    for number, (pair, texts) in enumerate(lines):
-        row = axes[number]
-        limits = _limits(_of(done, pair), shown)
+    for number, (row, ((dataset, model), runs, texts)) in enumerate(zip(axes, lines, strict=True)):
+        curves = where(_done(data), dataset=dataset, model=model)
         for ax in row[len(texts) :]:
             ax.set_axis_off()
         for ax, text in zip(row, texts, strict=False):
-            ax.set_title(f"{pair[0]}, {pair[1]}, {budget(text)}")
-            _subplot(ax, _at(_of(done, pair), text), every, shown, along)
-            missing = canvas.incomplete(_at(_of(runs, pair), text), every, metric)
-            apart = squared_difference(_at(_of(done, pair), text), every, shown)
-            canvas.remark(ax, "\n".join(filter(None, [missing, apart])))
-            ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits)
+            ax.set_title(f"{dataset}, {model}, {budget(text)}")
+            _subplot(ax, _at(runs, text), _at(curves, text), every, data.metric, shown, along)
+            ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=_limits(curves, shown))
             ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
             ax.tick_params(axis="y", labelleft=ax is row[0])
     canvas.legend(figure, every)
@@ -197,15 +185,10 @@ def draw_panels(panels: Sequence[canvas.FigureData], titles: Sequence[str]) -> F
         ax.set_axis_off()
     for number, (ax, (data, title, metric)) in enumerate(zip(axes.flat, subplots, strict=False)):
         text = _budgets(data.runs)[-1]
-        every, runs = canvas.series(data.runs), _at(data.runs, text)
-        done = canvas.completed(runs, data.metric)["hash"]
-        curves = data.curves[data.curves["hash"].isin(done)]
-        _subplot(ax, curves, every, metric, "step")
+        every, curves = canvas.series(data.runs), _at(_done(data), text)
+        _subplot(ax, _at(data.runs, text), curves, every, data.metric, metric)
         ax.set(title=title, ylabel=metric.heading, ylim=_limits(curves, metric))
         ax.set_xlabel(AXES["step"] if number + columns >= len(subplots) else "")
-        missing = canvas.incomplete(runs, every, data.metric)
-        apart = squared_difference(curves, every, metric)
-        canvas.remark(ax, "\n".join(filter(None, [missing, apart])))
         if not alike:
             canvas.legend_below(ax, every)
     if alike:
@@ -239,12 +222,12 @@ def squared_difference(curves: pd.DataFrame, every: Sequence[canvas.Series], met
 
 
 def _budgets(runs: pd.DataFrame) -> list[str]:
-    private = runs[is_private(runs)]
-    return list((private if len(private) else runs)["budget"].drop_duplicates())
+    return list(private_or_all(runs)["budget"].drop_duplicates())
 
 
-def _of(frame: pd.DataFrame, pair: tuple[Hashable, ...]) -> pd.DataFrame:
-    return frame[(frame["dataset"] == pair[0]) & (frame["model"] == pair[1])]
+def _done(data: canvas.FigureData) -> pd.DataFrame:
+    """Return the curves of the completed runs."""
+    return data.curves[data.curves["hash"].isin(canvas.completed(data.runs, data.metric)["hash"])]
 
 
 def _at(frame: pd.DataFrame, text: str) -> pd.DataFrame:
@@ -253,15 +236,22 @@ def _at(frame: pd.DataFrame, text: str) -> pd.DataFrame:
 
 
 def _subplot(
-    ax: Axes, curves: pd.DataFrame, every: list[canvas.Series], metric: Metric, along: str
+    ax: Axes,
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    every: list[canvas.Series],
+    metric: Metric,
+    shown: Metric,
+    along: str = "step",
 ) -> None:
+    """Draw the curves of completed runs, and remark which runs have no final value of a metric."""
     for rank, series in enumerate(every):
         subset = series.of(curves).dropna(subset=[along])
         if subset.empty:
             continue
         sns.lineplot(
             x=subset[along],
-            y=subset[metric.column] * metric.factor,
+            y=subset[shown.column] * shown.factor,
             ax=ax,
             estimator="mean",
             errorbar="sd",
@@ -275,3 +265,6 @@ def _subplot(
         )
     if curves.empty:
         canvas.say(ax, "no completed run")
+    missing = canvas.incomplete(runs, every, metric)
+    apart = squared_difference(curves, every, shown)
+    canvas.remark(ax, "\n".join(filter(None, [missing, apart])))

@@ -10,14 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from clipnoise.errors import unknown
-from clipnoise.report.figures import (
-    across_tasks,
-    canvas,
-    curves,
-    moments,
-    sweep,
-    variants,
-)
+from clipnoise.report.figures import across_tasks, canvas, curves, moments, variants
 from clipnoise.report.formats import METRICS
 from clipnoise.report.records import of_panels
 from clipnoise.report.tables import choose_metric
@@ -33,8 +26,8 @@ KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "estimates": moments.draw_estimates,
     "corrections": moments.draw_corrections,
     "noise-bias": moments.draw_noise_bias,
-    "sweep": sweep.draw,
-    "momentum-sweep": partial(sweep.draw, beside=sweep.draw_momentum),
+    "sweep": variants.draw_sweep,
+    "momentum-sweep": partial(variants.draw_sweep, beside=variants.draw_momentum),
     "interquartile-means": across_tasks.draw_means,
     "performance-profiles": across_tasks.draw_profiles,
     "critical-differences": across_tasks.draw_differences,
@@ -51,9 +44,8 @@ def draw_figure(
 
     Args:
         item: what to draw, and of which panel.
-        runs: runs.csv.
-        points: curves.csv.
-        watermark: printed across it; empty for none.
+        runs, points: runs and curves of all panels.
+        watermark: printed across it.
 
     Returns:
         SVG; the same bytes for the same tables. Without a completed run it says so.
@@ -63,8 +55,23 @@ def draw_figure(
     """
     if item.kind not in KINDS:
         raise unknown("figure kind", item.kind, KINDS)
+    data = _data(item, runs, points)
+    with canvas.look():
+        if canvas.completed(data.runs, data.metric).empty:
+            figure = canvas.blank(f"{item.panel}: no completed run (0/{len(data.runs)})")
+        elif item.kind == "curves" and (item.beside or len(data.shown) > 1):
+            alone = [replace(item, panel=panel, beside=()) for panel in item.panels]
+            panels = [_data(one, runs, points) for one in alone]
+            figure = curves.draw_panels(panels, item.titles or item.panels)
+        else:
+            figure = KINDS[item.kind](data)
+        return canvas.to_svg(figure, watermark)
+
+
+def _data(item: ReportItem, runs: pd.DataFrame, points: pd.DataFrame) -> canvas.FigureData:
+    """Return what an item is drawn from."""
     selected = of_panels(runs, item)
-    data = canvas.FigureData(
+    return canvas.FigureData(
         runs=selected,
         curves=of_panels(points, item),
         reference=runs[runs["panel"].isin(item.against)],
@@ -72,23 +79,3 @@ def draw_figure(
         over=item.over,
         shown=tuple(METRICS[name] for name in item.metrics),
     )
-    with canvas.look():
-        if canvas.completed(selected, data.metric).empty:
-            figure = canvas.blank(f"{item.panel}: no completed run (0/{len(selected)})")
-        elif item.kind == "curves" and (item.beside or len(data.shown) > 1):
-            figure = curves.draw_panels(
-                [_of_panel(data, runs, points, panel) for panel in item.panels],
-                item.titles or item.panels,
-            )
-        else:
-            figure = KINDS[item.kind](data)
-        return canvas.to_svg(figure, watermark)
-
-
-def _of_panel(
-    data: canvas.FigureData, runs: pd.DataFrame, points: pd.DataFrame, panel: str
-) -> canvas.FigureData:
-    """Return what one of several panels is drawn from."""
-    selected = runs[runs["panel"] == panel]
-    own = choose_metric(selected)
-    return replace(data, runs=selected, curves=points[points["panel"] == panel], metric=own)
