@@ -14,10 +14,9 @@ from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import csv_text
 from clipnoise.methods.registry import example, method_class
-from clipnoise.report.judgement import standing_rows
-from clipnoise.report.publication import run_rows, to_csv
+from clipnoise.report.judgement import standing, standing_rows
+from clipnoise.report.publication import read_published, run_rows, to_csv
 from clipnoise.report.records import read_runs
-from clipnoise.report.standing import read_published, standing
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
 from clipnoise.studies.grid import PanelGrid

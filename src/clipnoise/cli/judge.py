@@ -155,8 +155,8 @@ class Contest:
         Raises:
             UserError: the method cannot take part, the file has changed, or a run failed.
         """
+        from clipnoise.report.judgement import standing
         from clipnoise.report.records import read_runs
-        from clipnoise.report.standing import standing
         from clipnoise.studies.league import enter
 
         method, track = judged["method"], judged["track"]
@@ -202,9 +202,8 @@ class Contest:
 
     def _results(self, entry: LeagueEntry) -> tuple[pd.DataFrame, str]:
         """Return the rows of the league's runs that have ended, and in words whose they are."""
-        from clipnoise.report.publication import run_rows
+        from clipnoise.report.publication import read_published, run_rows
         from clipnoise.report.records import read_runs
-        from clipnoise.report.standing import read_published
         from clipnoise.studies.collect import collect
 
         if PUBLISHED.is_file():

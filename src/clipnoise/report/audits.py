@@ -53,7 +53,7 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
 
     Args:
         folder: holds contract/, empirical/ and control/ with one JSON file each.
-        template: the Typst file.
+        template: how to lay it out.
         methods: those to show, by id, without the controls; none shows everything.
 
     Returns:
@@ -90,7 +90,7 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         heads = "mistake, refuted by, evidence"
         found = map(_control, controls.values())
         blocks.append(sheet("Controls: deliberate mistakes", heads.split(", "), "lll", found))
-    return typeset(content("Audit", "audit", blocks), template, {})
+    return page("Audit", "audit", blocks, template)
 
 
 def build_reaccounting_report(table: Path, template: Path) -> bytes:
@@ -98,7 +98,7 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
 
     Args:
         table: the CSV file of `clipnoise reaccount`.
-        template: the Typst file.
+        template: how to lay it out.
 
     Raises:
         UserError: the table is missing, or the template does not compile.
@@ -121,7 +121,7 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
         ),
         sheet("Assumptions", assumed.split(", "), "lrrrrlll", map(_assumptions, rows)),
     ]
-    return typeset(content("Published ε, computed again", "reaccounting", blocks), template, {})
+    return page("Published ε, computed again", "reaccounting", blocks, template)
 
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
@@ -131,9 +131,11 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
         raise UserError(f"{folder}: damaged result file: {error}.") from None
 
 
-def content(title: str, name: str, blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the template lays out: a title, the kind of report, and its blocks."""
-    return {"title": title, "name": name, "blocks": list(blocks)}
+def page(
+    title: str, name: str, blocks: Sequence[dict[str, Any]], template: Path, **options: Any
+) -> bytes:
+    """Lay out a title and blocks; `name` is the kind of report."""
+    return typeset({"title": title, "name": name, "blocks": blocks, **options}, template, {})
 
 
 def text(head: str, paragraphs: Iterable[str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from clipnoise.report.formats import METRICS, Metric, budget, count
-from clipnoise.report.records import NON_PRIVATE
+from clipnoise.report.formats import ALONG, DROP, Metric, budget, count, metric_of
+from clipnoise.report.records import NON_PRIVATE, Place, split, where
 from clipnoise.report.statistics import (
     Interval,
     Sample,
@@ -24,13 +24,8 @@ from clipnoise.studies.claims import Contrast, PlacedClaim, Side
 from clipnoise.studies.file import PaperClaim
 
 Answer = Literal["holds", "does not hold", "cannot be told"]
+WORST_FIRST: tuple[Answer, ...] = ("does not hold", "cannot be told", "holds")
 NOT_EVIDENCE = "not evidence"
-CURVE_METRICS = (
-    Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False),
-    Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True),
-)
-PLAIN = Metric("", "", "", 1.0, None, True)
-CLAIM_METRICS = METRICS | {metric.column: metric for metric in CURVE_METRICS}
 CLAIM_NOTE = (
     "Difference: positive where the method named first is better; its mean over seeds, and in "
     "brackets the 95% t-interval of the paired differences. A claim holds if the whole interval "
@@ -39,7 +34,6 @@ CLAIM_NOTE = (
     "one that decides. Intervals are not corrected for the number of claims."
 )
 
-Place = tuple[str, str, str]  # dataset, model, budget
 Bounds = tuple[float, float]
 
 
@@ -74,26 +68,23 @@ def answer(interval: Interval, bounds: Bounds) -> Answer:
     return "cannot be told"
 
 
-def together(verdicts: Sequence[Answer]) -> Answer:
-    """Return the verdict on a claim that is made of several places, each of which must hold."""
-    if not verdicts:
-        return "cannot be told"
-    return next((v for v in ("does not hold", "cannot be told") if v in verdicts), "holds")
-
-
 def claims_data(
     claims: Iterable[PlacedClaim], runs: pd.DataFrame, curves: pd.DataFrame, watermark: str
 ) -> list[dict[str, Any]]:
     """Return every claim of a study with its verdict as plain data for the PDF template.
 
-    Args:
-        claims: of the study.
-        runs: runs.csv.
-        curves: curves.csv.
-        watermark: that of the report; where there is one, no verdict is given.
+    Where there is a watermark, no verdict is given.
     """
     every = _with_curves(runs, curves)
-    return [_claim_data(placed, every, watermark) for placed in claims]
+    return [
+        claim_row(
+            (placed.claim.text, placed.claim.source),
+            placed.claim.bounds,
+            list(_found(placed, every)),
+            watermark,
+        )
+        for placed in claims
+    ]
 
 
 def claim_row(
@@ -104,10 +95,10 @@ def claim_row(
     Args:
         claim: its text and its source.
         bounds: what is claimed.
-        found: the verdict in each place.
-        watermark: that of the report; where there is one, no verdict is given.
+        found: the verdict in each place, each of which must hold.
+        watermark: where there is one, no verdict is given.
     """
-    overall = together([one.verdict for one in found])
+    overall = min((one.verdict for one in found), key=WORST_FIRST.index)
     votes = Counter(one.verdict for one in found if not watermark)
     several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
     said = dict.fromkeys(filter(None, (one.metric.heading for one in found)))
@@ -126,18 +117,8 @@ def claim_row(
     }
 
 
-def _claim_data(placed: PlacedClaim, runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
-    claim = placed.claim
-    return claim_row(
-        (claim.text, claim.source), claim.bounds, list(_found(placed, runs)), watermark
-    )
-
-
 def _metric(claim: PaperClaim, runs: pd.DataFrame) -> Metric:
-    if claim.metric is None:
-        return choose_metric(runs)
-    plain = Metric(claim.metric, claim.metric, "", 1.0, None, True)
-    return CLAIM_METRICS.get(claim.metric, plain)
+    return choose_metric(runs) if claim.metric is None else metric_of(claim.metric)
 
 
 def _bounds_text(bounds: Bounds, metric: Metric) -> str:
@@ -155,7 +136,7 @@ def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Add the statistics of each run's curve to its row."""
     accuracy = curves.drop_duplicates(["hash", "step"]).groupby("hash")["test_accuracy"]
     drops = accuracy.apply(lambda values: float((-values.diff()).clip(lower=0).max()))
-    columns = {"largest_drop": drops, "mean_test_accuracy": accuracy.mean()}
+    columns = {DROP.column: drops, ALONG.column: accuracy.mean()}
     return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
 
 
@@ -192,13 +173,12 @@ def _decisive(place: str, here: Sequence[tuple[str, Advantage]], bounds: Bounds)
     """Return the finding against the competitor that decides: the worst verdict, then the nearest
     competitor.
     """
-    order = ("does not hold", "cannot be told", "holds")
     every = []
     for sides, advantage in here:
         interval = paired_interval(advantage.values)
         told: Answer = "cannot be told" if advantage.lost else answer(interval, bounds)
         every.append(Found(place, sides, interval, told, advantage.metric, advantage.lost))
-    return min(every, key=lambda one: (order.index(one.verdict), one.interval.mean))
+    return min(every, key=lambda one: (WORST_FIRST.index(one.verdict), one.interval.mean))
 
 
 def _mean(advantages: Sequence[Advantage]) -> Advantage:
@@ -213,7 +193,7 @@ def _pairs(
     contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame
 ) -> Iterator[tuple[str, str, Advantage]]:
     """Yield place, sides and advantage of a method over each of its competitors."""
-    metric = _metric(claim, runs[runs["panel"] == contrast.method.panel])
+    metric = _metric(claim, where(runs, panel=contrast.method.panel))
     ours = _samples(contrast.method, claim, runs, metric)
     theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
     for (dataset, model, text), method in ours.items():
@@ -233,15 +213,15 @@ def _samples(
     side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
 ) -> dict[Place, Sample]:
     """Return the runs of a method by place, where the claim is about that place."""
-    chosen = runs[(runs["panel"] == side.panel) & (runs["label"] == side.label)]
+    chosen = where(runs, panel=side.panel, label=side.label)
     for column, names in (("dataset", claim.datasets), ("model", claim.models)):
         chosen = chosen[chosen[column].isin(names)] if names else chosen
     budgets = [NON_PRIVATE, *(f"eps={epsilon:g}" for epsilon in claim.epsilons)]
     chosen = chosen[chosen["budget"].isin(budgets)] if claim.epsilons else chosen
     if metric.column not in chosen.columns:
         return {}
-    places = chosen.groupby(["dataset", "model", "budget"], sort=False)
-    return {tuple(map(str, key)): sample(rows, metric) for key, rows in places}  # type: ignore[misc]
+    places = split(chosen, "dataset", "model", "budget")
+    return {place: sample(rows, metric) for place, rows in places}
 
 
 def _advantage(method: Sample, other: Sample | None, metric: Metric) -> Advantage:
@@ -262,4 +242,4 @@ def quantity_found(sides: str, value: float, bounds: Bounds) -> Found:
     """Return what one computed number says of a claim."""
     interval = Interval(value, value, value)
     told = "cannot be told" if math.isnan(value) else answer(interval, bounds)
-    return Found("", sides, Interval(value, math.nan, math.nan), told, PLAIN)
+    return Found("", sides, Interval(value, math.nan, math.nan), told, Metric("", ""))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, count, significant
-from clipnoise.report.records import PLACE
+from clipnoise.report.records import PLACE, split
 from clipnoise.studies.file import ReportItem
 
 HEADS = ("configuration", "quantity", "min", "q1", "median", "q3", "max", "mean")
@@ -42,7 +42,7 @@ class Diagnosed:
         title: the configuration in words.
         values: the diagnostics of the first seed that has some.
         seed: that seed.
-        runs: rows of runs.csv with diagnostics, of every seed.
+        runs: those with diagnostics, of every seed.
     """
 
     method: str
@@ -53,19 +53,13 @@ class Diagnosed:
 
 
 def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
-    """Return what diagnostics recorded, by configuration in study order.
-
-    Args:
-        runs: rows of runs.csv.
-    """
+    """Return what diagnostics recorded, by configuration in study order."""
     places = runs[["dataset", "model"]].drop_duplicates()
     configurations = []
-    for key, subset in runs[runs["diagnostics"] != ""].groupby(PLACE, sort=False):
-        dataset, model, text, method, label = map(str, key)
-        values = json.loads(subset["diagnostics"].iloc[0])
-        place = [dataset, model] if len(places) > 1 else []
+    for (*task, text, method, label), subset in split(runs[runs["diagnostics"] != ""], *PLACE):
+        place = task if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
-        seed = int(subset["seed"].iloc[0])
+        values, seed = json.loads(subset["diagnostics"].iloc[0]), int(subset["seed"].iloc[0])
         configurations.append(Diagnosed(method, title, values, seed, subset))
     return configurations
 
@@ -77,12 +71,7 @@ def share_below(configuration: Diagnosed, bound: float) -> float:
 
 
 def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the table of a panel's moments as plain data for the PDF template.
-
-    Args:
-        item: the report item.
-        runs: runs.csv.
-    """
+    """Return the table of a panel's moments as plain data for the PDF template."""
     selected = runs[runs["panel"] == item.panel]
     configurations = diagnosed(selected)
     return {
@@ -110,7 +99,7 @@ def _rows(configuration: Diagnosed) -> list[list[str]]:
 
 
 def diagnostic_notes(runs: pd.DataFrame) -> list[str]:
-    """Return how to read the moments of a panel, whose rows of runs.csv these are."""
+    """Return how to read the moments of a panel, whose runs these are."""
     found = diagnosed(runs)
     steps = sorted({configuration.values["step"] for configuration in found})
     number = int((runs["diagnostics"] != "").sum())

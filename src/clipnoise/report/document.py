@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,15 @@ def document(
     study: Study,
     runs: pd.DataFrame,
     curves: pd.DataFrame,
-    figures: Mapping[int, str],
+    figures: Collection[str],
     published: Path = PUBLISHED,
 ) -> dict[str, Any]:
     """Return the whole content of a report.
 
     Args:
         study, runs, curves, published: as in `build_report`, and so are the errors.
-        figures: path of the image of a report item, by its number; a missing one is reported as
-            not drawn.
+        figures: the images that there are, each `<number>.svg` of its report item; a missing one
+            is reported as not drawn.
     """
     distinct = runs.drop_duplicates("hash")
     tried = candidates(study) if runs["configurations"].notna().any() else {}
@@ -99,7 +99,7 @@ def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 def _results(
     items: Iterable[ReportItem],
     runs: pd.DataFrame,
-    figures: Mapping[int, str],
+    figures: Collection[str],
     tables: Mapping[ReportItem, Path],
 ) -> Iterator[dict[str, Any]]:
     """Yield the tables and figures of a report in order."""
@@ -111,7 +111,8 @@ def _results(
         elif item in tables:
             yield comparison_data(compare(runs, item, tables[item]))
         else:
-            yield _item(item, runs, figures.get(number))
+            image = f"{number}.svg"
+            yield _item(item, runs, image if image in figures else None)
 
 
 def _noted_once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

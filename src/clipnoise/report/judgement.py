@@ -1,15 +1,26 @@
-"""The page that says how a method in a file was judged, from the judge's result."""
+"""The judgement of a method in a file: where it stands in the league, and the page that says so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clipnoise.report.audits import content, sheet, text
-from clipnoise.report.formats import DASH, METRICS, decimal, shown
-from clipnoise.report.pdf import typeset
-from clipnoise.report.statistics import ALPHA, Interval
+import pandas as pd
+
+from clipnoise.report.audits import page, sheet, text
+from clipnoise.report.baseline import contended, cost_ratio
+from clipnoise.report.formats import DASH, METRICS, decimal, named
+from clipnoise.report.publication import run_rows
+from clipnoise.report.records import split, where
+from clipnoise.report.statistics import (
+    ALPHA,
+    Interval,
+    holm,
+    paired_differences,
+    paired_interval,
+    paired_p_value,
+)
 from clipnoise.report.verdict import HELD_UP
 from clipnoise.studies.league import GIVEN
 
@@ -36,8 +47,8 @@ def build_judgement(result: dict[str, Any], template: Path) -> bytes:
     Raises:
         UserError: the template does not compile.
     """
-    hyperparameters = ", ".join(f"{k} {shown(v)}" for k, v in result["hyperparameters"].items())
-    file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; {hyperparameters or 'no options'}"
+    options = named(result["hyperparameters"]) or "no options"
+    file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; {options}"
     checks = (
         [each["name"], "" if each["holds"] else "refuted", each["said"]]
         for each in result["checks"]
@@ -50,8 +61,7 @@ def build_judgement(result: dict[str, Any], template: Path) -> bytes:
         *([text("Controls", beside)] if beside else []),
         text("Not checked", result["not_checked"]),
     ]
-    page = content(result["method"] or result["file"], "judge", blocks)
-    return typeset({**page, "flipped": False}, template, {})
+    return page(result["method"] or result["file"], "judge", blocks, template, flipped=False)
 
 
 def _claim(result: dict[str, Any]) -> Iterator[str]:
@@ -114,7 +124,7 @@ def _reading(league: dict[str, Any]) -> Iterator[str]:
     found = whose.get(league["space"], "the league's for this method")
     space = {**league["tune"].get("ranges", {}), **league["tune"].get("grid", {})}
     yield (
-        f"Search space: {', '.join(f'{k} {shown(v)}' for k, v in space.items())}; {found}. Both "
+        f"Search space: {named(space)}; {found}. Both "
         "methods were tuned by ruleset A of docs/league.md: the configuration that is best on "
         "validation data is run with other seeds. Other hyper-parameters are those that were "
         "judged. The ε of the search is not included."
@@ -142,3 +152,93 @@ def _controls(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         found = ", ".join(control["found"]) or "nothing"
         wrong = "" if control["as_expected"] else " (not as expected)"
         yield control["name"], f"refuted by {found}{wrong}"
+
+
+# ---- Where it stands
+
+
+def standing(
+    runs: pd.DataFrame, league: pd.DataFrame, method: str, baseline: str
+) -> dict[str, Any]:
+    """Compare a method with a baseline, and rank it among the methods of the league.
+
+    Args:
+        runs: of the two, tuned alike.
+        league: the rows of the league's runs that have ended, as `run_rows` returns them.
+        method: the id of the method.
+        baseline: the id of the other one.
+
+    Returns:
+        Plain data: `settings`, one for each task and budget; `time`, the median device time as a
+        multiple of the baseline's, None if unknown; and whether other work `held_up` the runs.
+    """
+    known = league[~league["method"].isin([method, baseline])]
+    both = pd.concat([run_rows(runs), known], ignore_index=True)
+    settings = []
+    for (panel, epsilon), here in both.groupby(["panel", "epsilon"], sort=False):
+        trained = where(runs, panel=panel, epsilon=epsilon)
+        if len(trained):
+            ratio = _ratio(trained, method, baseline)
+            settings.append({**_setting(here, method, baseline), "time": ratio})
+    time = _ratio(runs, method, baseline)
+    return {"settings": settings, "time": time, "held_up": contended(runs)}
+
+
+def _ratio(runs: pd.DataFrame, method: str, baseline: str) -> float | None:
+    ratio = cost_ratio(where(runs, method=method), where(runs, method=baseline))
+    return None if pd.isna(ratio) else ratio
+
+
+def _setting(rows: pd.DataFrame, method: str, baseline: str) -> dict[str, Any]:
+    """Return how a method does at one task and budget, as plain data."""
+    mine = where(rows, method=method)
+    done = where(mine, status="completed")
+    first, seeds = mine.iloc[0], set(mine["seed"])
+    metric = METRICS[first["metric"]]
+    # Ranks are among completed runs whose ε is a guarantee under the same adjacency.
+    able = where(rows, claim="guarantee", adjacency=first["adjacency"], status="completed")
+    scores = {
+        label: dict(zip(one["seed"].astype(int), one["value"], strict=True))
+        for (label,), one in split(able[able["value"].notna()], "label")
+    }
+    complete = {name: one for name, one in scores.items() if seeds <= one.keys()}
+    own, base = scores.get(method, {}), scores.get(baseline, {})
+    up = metric.higher_is_better
+    over = paired_interval(paired_differences(own, base, higher_is_better=up))
+    return {
+        "task": str(first["panel"]),
+        "epsilon": float(first["epsilon"]),
+        "metric": metric.column,
+        "mean": float(done["value"].mean()) if len(done) else None,
+        "runs": len(done),
+        "planned": len(mine),
+        "over": [over.mean, over.low, over.high] if {*own} & {*base} else None,
+        "rank": _rank(complete, method, higher_is_better=up) if method in complete else None,
+        "not_ranked": sorted({*rows["label"]} - {*complete}),
+        "hyperparameters": str(first["hyperparameters"]),
+    }
+
+
+def _rank(
+    scores: Mapping[str, Mapping[int, float]], method: str, *, higher_is_better: bool
+) -> dict[str, Any]:
+    """Return the rank of a method, with the ranks that cannot be excluded.
+
+    A method is surely better or worse than another one if they differ in a two-sided paired t-test
+    over seeds, Holm-corrected over the others. So the interval holds the rank of the expected
+    results at a confidence of 1 − α. `scores` are by label, then by seed.
+    """
+    mine, others = scores[method], [name for name in scores if name != method]
+    pairs = [{seed: scores[name][seed] for seed in mine} for name in others]
+    p_values = holm([paired_p_value(mine, pair) for pair in pairs])
+    gains = [
+        paired_interval(paired_differences(mine, pair, higher_is_better=higher_is_better)).mean
+        for pair in pairs
+    ]
+    surely = [gain for gain, p in zip(gains, p_values, strict=True) if p < ALPHA]
+    return {
+        "rank": 1 + sum(gain < 0 for gain in gains),
+        "low": 1 + sum(gain < 0 for gain in surely),
+        "high": len(scores) - sum(gain > 0 for gain in surely),
+        "of": len(scores),
+    }

@@ -211,7 +211,7 @@ def closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     """Draw the interquartile mean of the closed share of the privacy gap, for each budget."""
     shown = of_panels(runs, item)
     metric = choose_metric(shown)
-    names = {(one.method, one.label): one.title for one in series(shown)}
+    names = {one.key: one.title for one in series(shown)}
     drawn = []
     for text in shown[is_private(shown)]["budget"].drop_duplicates():
         found = gaps(shown, str(text), metric)

@@ -35,12 +35,10 @@ def build_report(
     """Make the report of a study.
 
     Args:
-        study: what to show.
-        runs: runs.csv.
-        curves: curves.csv.
+        study, runs, curves: what to show.
         figures: folder of the drawn figures, each named by the number of its report item,
             `<number>.svg`; a missing one is reported as not drawn.
-        template: the Typst file.
+        template: how to lay it out.
         published: the folder of published tables, and of what papers leave open.
 
     Returns:
@@ -50,10 +48,9 @@ def build_report(
         UserError: the template is missing or does not compile, two configurations of a table
             share a label, or a published table is missing or wrong.
     """
-    names = {number: f"{number}.svg" for number, _ in enumerate(study.report)}
-    drawn = {number: name for number, name in names.items() if (figures / name).is_file()}
-    images = {name: figures / name for name in drawn.values()}
-    return typeset(document(study, runs, curves, drawn, published), template, images)
+    images = {f"{number}.svg": figures / f"{number}.svg" for number, _ in enumerate(study.report)}
+    images = {name: path for name, path in images.items() if path.is_file()}
+    return typeset(document(study, runs, curves, images, published), template, images)
 
 
 def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Path]) -> bytes:
@@ -64,7 +61,7 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
     input gives the same bytes on every machine.
 
     Args:
-        content: what `document` returned.
+        content: plain data that the template reads.
         template: the Typst file.
         images: the files that the content names; the page has the watermark, figures have none.
 
@@ -120,9 +117,9 @@ def bundle(
     Args:
         artefacts: their PDFs by name, `<paper>/<artefact>`.
         titles: their titles by name.
-        template: the Typst file.
+        template: how to lay it out.
         published: the folder with what each paper leaves open.
-        watermark: printed on the first page, too; empty for none.
+        watermark: printed on the first page, too.
 
     Returns:
         The PDF; the same bytes for the same input. Pages are taken over unchanged, watermarks

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from clipnoise.errors import UserError
 from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.formats import exact
 from clipnoise.report.tables import choose_metric
@@ -40,12 +42,11 @@ COLUMNS = {  # column → its kind and what it holds
 NUMBERS = frozenset(name for name, (kind, _) in COLUMNS.items() if kind != "sc:Text")
 LICENCE = "https://www.apache.org/licenses/LICENSE-2.0"
 
-# The specification asks for this context word by word.
+# The specification asks for this context word by word, in this order.
 CONTEXT: dict[str, Any] = {
     "@language": "en",
     "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
+    **{name: f"cr:{name}" for name in ("citeAs", "column")},
     "conformsTo": "dct:conformsTo",
     "cr": "http://mlcommons.org/croissant/",
     "rai": "http://mlcommons.org/croissant/RAI/",
@@ -53,38 +54,21 @@ CONTEXT: dict[str, Any] = {
     "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
     "dct": "http://purl.org/dc/terms/",
     "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileProperty": "cr:fileProperty",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
+    **{
+        name: f"cr:{name}"
+        for name in (
+            *("extract", "field", "fileProperty", "fileObject", "fileSet", "format", "includes"),
+            *("isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet"),
+            *("references", "regex", "repeated", "replace"),
+        )
+    },
     "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
+    **{name: f"cr:{name}" for name in ("separator", "source", "subField", "transform")},
 }
 
 
 def run_rows(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per planned run, with the columns of COLUMNS.
-
-    Args:
-        runs: runs.csv of a study.
-    """
+    """Return one row per planned run of a study, with the columns of COLUMNS."""
     metric = choose_metric(runs)
     done = runs["status"] == "completed"
     named = runs.rename(columns={"git_commit": "commit"}).assign(
@@ -107,6 +91,20 @@ def to_csv(rows: pd.DataFrame) -> str:
         for row in rows.to_dict("records")
     ]
     return csv_text(list(COLUMNS), map(without_formulas, lines))
+
+
+def read_published(path: Path) -> pd.DataFrame:
+    """Read a study's results as `clipnoise publish` writes them, a row per run.
+
+    Raises:
+        UserError: the file is no such table.
+    """
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+        numbers = {name: pd.to_numeric(rows[name]) for name in NUMBERS}
+        return rows.assign(**numbers)[list(COLUMNS)]
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path}: not a table of `clipnoise publish`: {error}") from None
 
 
 def to_parquet(rows: pd.DataFrame) -> bytes:

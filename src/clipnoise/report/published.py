@@ -228,7 +228,7 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
 
     Args:
         runs: of all panels.
-        item: the report item; it names the panel.
+        item: names the panel.
         table: the published table.
 
     Raises:
@@ -433,9 +433,7 @@ def _by_quantity(comparison: Comparison) -> Iterator[Table]:
 def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
     """Put published numbers into the cells of a table, in new rows and columns where it has none.
 
-    Args:
-        table: the results of a panel.
-        pairs: published cells at its datasets and models.
+    The pairs are at its datasets and models.
     """
     rows = {(row.method, row.label): row for row in (*table.rows, *table.references)}
     groups = {group[0][:2]: group for group in table.groups}

@@ -72,12 +72,7 @@ class Sample:
 
 
 def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
-    """Gather the runs of one configuration.
-
-    Args:
-        runs: rows of runs.csv that differ only in their seed.
-        metric: the column to read.
-    """
+    """Gather the runs of one configuration, which differ only in their seed."""
     statuses = list(runs["status"])
     done = [
         (int(seed), float(score))
@@ -109,8 +104,7 @@ def paired_p_value(first: Mapping[int, float], second: Mapping[int, float]) -> f
     below p = 2^(1−n), which no correction for several comparisons survives at five or six seeds.
 
     Args:
-        first: metric by seed.
-        second: metric by seed.
+        first, second: metric by seed.
 
     Returns:
         The two-sided p-value of the paired t-test; NaN with fewer than two shared seeds.
@@ -140,11 +134,7 @@ class Interval:
 
 
 def paired_interval(differences: Mapping[int, float]) -> Interval:
-    """Return the t-interval of a mean difference, the counterpart of `paired_p_value`.
-
-    Args:
-        differences: by seed.
-    """
+    """Return the t-interval of a mean difference by seed, the counterpart of `paired_p_value`."""
     values = list(differences.values())
     if len(values) < 2:
         return Interval(values[0] if values else math.nan, math.nan, math.nan)
@@ -154,25 +144,15 @@ def paired_interval(differences: Mapping[int, float]) -> Interval:
 
 
 def sampling_error(share: float, examples: float) -> float:
-    """Return the standard error of a share of independent examples: √(p(1−p)/n).
+    """Return the standard error √(p(1−p)/n) of a share p of n independent examples.
 
     The mean of scores between 0 and 1 has at most this.
-
-    Args:
-        share: p, for example a test accuracy.
-        examples: n.
     """
     return math.sqrt(share * (1 - share) / examples) if examples > 0 else math.nan
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for the number of comparisons.
-
-    Args:
-        p_values: one per comparison.
-
-    Returns:
-        Adjusted p-values in the same order, none above 1.
+    """Adjust p-values for the number of comparisons; none is above 1 then.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, 1979.
     """
@@ -204,10 +184,7 @@ def judge(samples: Mapping[K, Sample], *, higher_is_better: bool) -> Verdict[K]:
 
     The mean over the runs that survived flatters a method that diverges, so only methods whose
     planned runs all completed can lead. A column with missing or damaged runs has no leaders.
-
-    Args:
-        samples: the competitors of one column.
-        higher_is_better: the direction of the metric.
+    `samples` are those of the competitors of one column.
     """
     if any(sample.missing or sample.corrupt for sample in samples.values()):
         return Verdict(withheld="unfinished")
@@ -251,12 +228,9 @@ def closed_gap(
 
 
 def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of the middle half, along the last axis.
+    """Return the mean of the middle half of scores of shape (…, n), along the last axis.
 
     A run without a score counts as −∞: either it falls in the lowest quarter, or the mean is −∞.
-
-    Args:
-        scores: shape (…, n).
     """
     ordered = np.sort(scores, axis=-1)
     cut = int(0.25 * ordered.shape[-1])
@@ -294,20 +268,13 @@ def bootstrap(
 
 
 def interquartile_interval(tasks: Scores) -> Interval:
-    """Return the interquartile mean over the runs of several tasks, with its bootstrap interval.
-
-    Args:
-        tasks: as for `bootstrap`, and so is the source.
-    """
+    """Return the interquartile mean over the runs of several tasks, with its bootstrap interval."""
     low, high = bootstrap(tasks, interquartile_mean)
     return Interval(float(interquartile_mean(np.concatenate(tasks))), float(low), float(high))
 
 
 def profile(thresholds: NDArray[np.float64]) -> Statistic:
-    """Return the statistic that gives the share of runs that reach each threshold.
-
-    Args:
-        thresholds: shape (k,).
+    """Return the statistic that gives the share of runs that reach each of k thresholds.
 
     Source: Agarwal et al. 2021, section 4.2 (score distributions).
     """
@@ -340,10 +307,7 @@ def ranking(scores: Mapping[str, Sequence[float]]) -> Ranking:
     """Rank methods on each dataset, and find the cliques of a critical-difference diagram.
 
     Two methods are compared by a Wilcoxon signed-rank test over datasets, Holm-corrected over all
-    pairs.
-
-    Args:
-        scores: by method, one score per dataset in the same order; higher is better.
+    pairs. `scores` has for each method one per dataset, in the same order; higher is better.
 
     Source: Demšar 2006; Benavoli, Corani, Mangili 2016 for Wilcoxon and Holm instead of Nemenyi.
     """
