@@ -78,7 +78,7 @@ def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, An
         value = results.measured(claim.quantity)
         value -= results.measured(claim.minus) if claim.minus else 0.0
         sides = f"{claim.quantity} − {claim.minus}" if claim.minus else claim.quantity
-        found, words = [quantity_found(sides, value, claim.bounds)], (claim.text, claim.source)
+        found, words = [quantity_found(sides, value)], (claim.text, claim.source)
         rows.append(claim_row(words, claim.bounds, found, results.watermark))
     return rows
 

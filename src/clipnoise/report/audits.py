@@ -87,8 +87,15 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         text("Setup", _setup(contracts.values(), bounds.values())),
     ]
     if controls:
+        found = [
+            [
+                f"{control['control']}: {control['mistake']}",
+                ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken",
+                "; ".join(control["said"]),
+            ]
+            for control in controls.values()
+        ]
         heads = "mistake, refuted by, evidence"
-        found = map(_control, controls.values())
         blocks.append(sheet("Controls: deliberate mistakes", heads.split(", "), "lll", found))
     return page("Audit", "audit", blocks, template)
 
@@ -153,11 +160,12 @@ def _method(contract: dict[str, Any], bound: dict[str, Any] | None) -> list[str]
     unit = (at["clip_norm"] or math.nan) / at["expected_batch_size"]
     declared = [significant(panel["sensitivity"] / unit, 3) for panel in contract["declared"]]
     measured, noise = contract["measured"], contract["noise"]
+    joint = math.nan if measured is None else measured["joint"]
     return [
         contract["method"],
         contract["adjacency"],
         ", ".join(declared) or DASH,
-        DASH if measured is None else _infinite(measured["joint"], 4),
+        significant(math.inf if joint is None else joint),  # null in a file stands for infinity
         DASH if noise is None else decimal(noise["variance"], 3),
         DASH if bound is None else decimal(bound["claimed_epsilon"], 2),
         DASH if bound is None else decimal(bound["bound"]["epsilon"], 2),
@@ -191,12 +199,6 @@ def _result(verdicts: Sequence[str], controls: Sequence[dict[str, Any]]) -> str:
     if not controls:
         return f"{found} {WITHOUT_CONTROLS}"
     return f"{found} All {len(controls)} controls are refuted, as they must be."
-
-
-def _control(control: dict[str, Any]) -> list[str]:
-    refuted_by = ", ".join(control["refuted_by"]) or "NOT REFUTED: the audit is broken"
-    mistake = f"{control['control']}: {control['mistake']}"
-    return [mistake, refuted_by, "; ".join(control["said"])]
 
 
 def _setup(contracts: Iterable[Any], bounds: Iterable[Any]) -> list[str]:
@@ -251,8 +253,3 @@ def _assumptions(row: dict[Any, Any]) -> list[str]:
     names = ("examples", "batch_size", "steps", "noise_multiplier")
     words = [row[name] for name in ("noise_source", "steps_source", "released_code")]
     return [row["result"], *(significant(row[name], 6) for name in names), *words]
-
-
-def _infinite(value: float | None, digits: int) -> str:
-    """Return a number; null in a file stands for infinity."""
-    return significant(math.inf if value is None else value, digits)

@@ -39,33 +39,36 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Found:
-    """What the runs say of a claim in one place.
+    """What the runs say of a claim in one place, against one competitor.
 
     Attributes:
         place: dataset, model and budget in words; those of a mean together.
         sides: the method and its competitor, or the method alone.
-        interval: of the advantage.
-        verdict: on the claim here.
         metric: how the advantage is written.
-        lost: why there is no interval; empty where there is one.
+        values: how much better the method is than the competitor, by seed.
+        lost: why there are no values; empty where there are some.
+        exact: whether the only value holds for all seeds.
     """
 
     place: str
     sides: str
-    interval: Interval
-    verdict: Answer
     metric: Metric
+    values: Mapping[int, float]
     lost: str = ""
+    exact: bool = False
 
+    @property
+    def interval(self) -> Interval:
+        """Of the advantage."""
+        return paired_interval(self.values)
 
-def answer(interval: Interval, bounds: Bounds) -> Answer:
-    """Return whether an interval lies within bounds, beyond one of them, or across one."""
-    low, high = bounds
-    if low < interval.low and interval.high < high:
-        return "holds"
-    if interval.high < low or interval.low > high:
-        return "does not hold"
-    return "cannot be told"
+    def verdict(self, bounds: Bounds) -> Answer:
+        """Return whether the interval lies within bounds, beyond one of them, or across one."""
+        (low, high), found = bounds, self.interval
+        least, most = (found.mean, found.mean) if self.exact else (found.low, found.high)
+        if low < least and most < high:
+            return "holds"
+        return "does not hold" if most < low or least > high else "cannot be told"
 
 
 def claims_data(
@@ -80,7 +83,7 @@ def claims_data(
         claim_row(
             (placed.claim.text, placed.claim.source),
             placed.claim.bounds,
-            list(_found(placed, every)),
+            _found(placed, every),
             watermark,
         )
         for placed in claims
@@ -98,21 +101,21 @@ def claim_row(
         found: the verdict in each place, each of which must hold.
         watermark: where there is one, no verdict is given.
     """
-    overall = min((one.verdict for one in found), key=WORST_FIRST.index)
-    votes = Counter(one.verdict for one in found if not watermark)
+    verdicts = [one.verdict(bounds) for one in found]
+    votes = Counter(() if watermark else verdicts)
     several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
     said = dict.fromkeys(filter(None, (one.metric.heading for one in found)))
     words = ": ".join(filter(None, [" or ".join(said), _bounds_text(bounds, found[0].metric)]))
     return {
         **{"text": claim[0], "source": claim[1], "bounds": words, "votes": several},
-        "verdict": NOT_EVIDENCE if watermark else overall,
+        "verdict": NOT_EVIDENCE if watermark else min(verdicts, key=WORST_FIRST.index),
         "found": [
             {
                 **{"place": one.place, "sides": one.sides},
                 "difference": one.lost or one.interval.show(one.metric),
-                "verdict": NOT_EVIDENCE if watermark else one.verdict,
+                "verdict": NOT_EVIDENCE if watermark else verdict,
             }
-            for one in found
+            for one, verdict in zip(found, verdicts, strict=True)
         ],
     }
 
@@ -140,59 +143,38 @@ def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
 
 
-def _found(placed: PlacedClaim, runs: pd.DataFrame) -> Iterator[Found]:
-    """Yield what was found in each place, or of the mean over all places."""
-    pairs = [pair for one in placed.contrasts for pair in _pairs(one, placed.claim, runs)]
-    bounds = placed.claim.bounds
-    if not pairs:
-        nothing = Interval(math.nan, math.nan, math.nan)
-        metric = _metric(placed.claim, runs)
-        yield Found("", placed.claim.method, nothing, "cannot be told", metric, "no such run")
-    elif placed.claim.over == "each":
-        for place in dict.fromkeys(place for place, _, _ in pairs):
-            here = [(sides, advantage) for at, sides, advantage in pairs if at == place]
-            yield _decisive(place, here, bounds)
-    else:
-        by_sides: dict[str, list[Advantage]] = {}
-        for _, sides, advantage in pairs:
-            by_sides.setdefault(sides, []).append(advantage)
-        means = [(sides, _mean(advantages)) for sides, advantages in by_sides.items()]
-        yield _decisive(f"mean of {count(len({p for p, _, _ in pairs}), 'place')}", means, bounds)
+def _found(placed: PlacedClaim, runs: pd.DataFrame) -> list[Found]:
+    """Return what was found in each place, or of the mean over all places.
 
-
-@dataclass(frozen=True)
-class Advantage:
-    """How much better a method is than another one, by seed; `lost` says why that is unknown."""
-
-    values: Mapping[int, float]
-    metric: Metric
-    lost: str = ""
-
-
-def _decisive(place: str, here: Sequence[tuple[str, Advantage]], bounds: Bounds) -> Found:
-    """Return the finding against the competitor that decides: the worst verdict, then the nearest
-    competitor.
+    It is against the competitor that decides: the worst verdict, then the nearest competitor.
     """
-    every = []
-    for sides, advantage in here:
-        interval = paired_interval(advantage.values)
-        told: Answer = "cannot be told" if advantage.lost else answer(interval, bounds)
-        every.append(Found(place, sides, interval, told, advantage.metric, advantage.lost))
-    return min(every, key=lambda one: (WORST_FIRST.index(one.verdict), one.interval.mean))
+    claim = placed.claim
+    every = [found for one in placed.contrasts for found in _against_each(one, claim, runs)]
+    if not every:
+        return [Found("", claim.method, _metric(claim, runs), {}, "no such run")]
+    places = dict.fromkeys(one.place for one in every)
+    if claim.over != "each":
+        place = f"mean of {count(len(places), 'place')}"
+        sides = dict.fromkeys(one.sides for one in every)
+        every = [_mean(place, [one for one in every if one.sides == side]) for side in sides]
+        places = {place: None}
+
+    def deciding(one: Found) -> tuple[int, float]:
+        return WORST_FIRST.index(one.verdict(claim.bounds)), one.interval.mean
+
+    return [min((one for one in every if one.place == at), key=deciding) for at in places]
 
 
-def _mean(advantages: Sequence[Advantage]) -> Advantage:
+def _mean(place: str, found: Sequence[Found]) -> Found:
     """Return the mean over places, seed by seed; unknown if it is in one place."""
-    lost = next((one.lost for one in advantages if one.lost), "")
-    seeds = set.intersection(*(set(one.values) for one in advantages))
-    means = {s: sum(one.values[s] for one in advantages) / len(advantages) for s in sorted(seeds)}
-    return Advantage(means, advantages[0].metric, lost)
+    lost = next((one.lost for one in found if one.lost), "")
+    seeds = set.intersection(*(set(one.values) for one in found))
+    means = {seed: sum(one.values[seed] for one in found) / len(found) for seed in sorted(seeds)}
+    return Found(place, found[0].sides, found[0].metric, means, lost)
 
 
-def _pairs(
-    contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame
-) -> Iterator[tuple[str, str, Advantage]]:
-    """Yield place, sides and advantage of a method over each of its competitors."""
+def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
+    """Yield what was found in each place against each competitor there."""
     metric = _metric(claim, where(runs, panel=contrast.method.panel))
     ours = _samples(contrast.method, claim, runs, metric)
     theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
@@ -200,13 +182,13 @@ def _pairs(
         # A panel is often named for its dataset.
         place = ", ".join(dict.fromkeys([contrast.method.panel, dataset, model, budget(text)]))
         if not theirs:
-            yield place, contrast.method.label, _advantage(method, None, metric)
+            yield _compared(place, contrast.method.label, method, None, metric)
         for side, samples in theirs.items():
             alike = [other for at, other in samples.items() if at[:2] == (dataset, model)]
             other = samples.get((dataset, model, text), alike[0] if len(alike) == 1 else None)
             if other is not None:
                 sides = f"{contrast.method.label} − {side.label}"
-                yield place, sides, _advantage(method, other, metric)
+                yield _compared(place, sides, method, other, metric)
 
 
 def _samples(
@@ -224,22 +206,20 @@ def _samples(
     return {place: sample(rows, metric) for place, rows in places}
 
 
-def _advantage(method: Sample, other: Sample | None, metric: Metric) -> Advantage:
-    """Return the differences by shared seed, or the values themselves without a competitor."""
+def _compared(
+    place: str, sides: str, method: Sample, other: Sample | None, metric: Metric
+) -> Found:
+    """Take the differences by shared seed, or the values themselves without a competitor."""
     for one in (method, other):
         if one is not None and not one.complete:
-            return Advantage({}, metric, f"{one.n}/{one.planned} runs")
+            return Found(place, sides, metric, {}, f"{one.n}/{one.planned} runs")
     if other is None:
-        return Advantage(method.values, metric)
+        return Found(place, sides, metric, method.values)
     up = metric.higher_is_better
-    return Advantage(paired_differences(method.values, other.values, higher_is_better=up), metric)
+    values = paired_differences(method.values, other.values, higher_is_better=up)
+    return Found(place, sides, metric, values)
 
 
-# ---- Of experiments without seeds
-
-
-def quantity_found(sides: str, value: float, bounds: Bounds) -> Found:
-    """Return what one computed number says of a claim."""
-    interval = Interval(value, value, value)
-    told = "cannot be told" if math.isnan(value) else answer(interval, bounds)
-    return Found("", sides, Interval(value, math.nan, math.nan), told, Metric("", ""))
+def quantity_found(sides: str, value: float) -> Found:
+    """Return what one computed number, of an experiment without seeds, says of a claim."""
+    return Found("", sides, Metric("", ""), {0: value}, exact=True)

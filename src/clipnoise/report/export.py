@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clipnoise.files import csv_text, without_formulas
-from clipnoise.report.formats import exact
+from clipnoise.report.formats import exact, safe_csv
 from clipnoise.report.overview import Overview
 from clipnoise.report.tables import Block, Table, laid_out, title_of
 
@@ -52,7 +51,6 @@ LATEX = {
 
 def to_csv(table: Table) -> str:
     """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
-    mark = {"warning": table.watermark} if table.watermark else {}
     lines = [
         {
             "panel": table.panel,
@@ -68,11 +66,10 @@ def to_csv(table: Table) -> str:
             **{name: getattr(cell.sample, name) for name in COUNTS},
             "bold": str(cell.leads).lower(),
             "p_value": exact(cell.p_value),
-            **mark,
         }
         for row, (dataset, model, budget), cell in table.cells()
     ]
-    return csv_text([*CSV_COLUMNS, *mark], map(without_formulas, lines))
+    return safe_csv(CSV_COLUMNS, lines, table.watermark)
 
 
 def overview_to_csv(overview: Overview) -> str:
@@ -80,7 +77,6 @@ def overview_to_csv(overview: Overview) -> str:
 
     A value is empty where a run diverged or nothing is known.
     """
-    mark = {"warning": overview.watermark} if overview.watermark else {}
     lines = [
         {
             "method": line.method,
@@ -92,13 +88,12 @@ def overview_to_csv(overview: Overview) -> str:
             "value": exact(entry.value) if math.isfinite(entry.value) else "",
             "tasks": entry.tasks,
             "diverged": entry.diverged,
-            **mark,
         }
         for line in overview.lines
         for (group, heading), entry in line.entries.items()
         if entry
     ]
-    return csv_text([*OVERVIEW_COLUMNS, *mark], map(without_formulas, lines))
+    return safe_csv(OVERVIEW_COLUMNS, lines, overview.watermark)
 
 
 def _heads(block: Block) -> list[str]:

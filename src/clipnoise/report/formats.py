@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clipnoise.files import csv_text, without_formulas
+
 DASH = "–"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -75,6 +77,15 @@ def metric_of(column: str) -> Metric:
 def exact(value: float) -> str:
     """Return a number for a CSV file with all its digits; nothing for NaN."""
     return "" if math.isnan(value) else repr(value)
+
+
+def safe_csv(
+    columns: Sequence[str], lines: Iterable[Mapping[str, Any]], watermark: str = ""
+) -> str:
+    """Return lines as CSV in which no program finds a formula; a watermark is a column."""
+    mark = {"warning": watermark} if watermark else {}
+    marked = (without_formulas({**line, **mark}) for line in lines)
+    return csv_text([*columns, *mark], marked)
 
 
 def decimal(value: float, decimals: int) -> str:

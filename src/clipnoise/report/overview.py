@@ -12,7 +12,7 @@ import pandas as pd
 
 from clipnoise.report.baseline import BASELINE, baseline_of, changes, contended, cost_ratio
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal
-from clipnoise.report.records import Place, Task, by_key, is_private, of_panels, split
+from clipnoise.report.records import Place, Task, by_key, is_private, of_panels, split, where
 from clipnoise.report.tables import (
     HELD_UP,
     HELD_UP_NOTE,
@@ -55,15 +55,18 @@ class Line:
         method: its id.
         label: what tells it apart from others with the same id.
         cell: all its runs, for what they claim.
-        held_up: whether other work held up most of its runs.
         entries: by column; None where nothing is planned.
     """
 
     method: str
     label: str
     cell: Cell
-    held_up: bool
     entries: Mapping[Column, OverTasks | None]
+
+    @property
+    def held_up(self) -> bool:
+        """Whether other work held up most of its runs."""
+        return contended(where(self.cell.runs, status="completed"))
 
 
 @dataclass(frozen=True)
@@ -185,8 +188,7 @@ def build_overview(item: ReportItem, runs: pd.DataFrame, watermark: str = "") ->
             for heading, found in others.items()
         }
         columns[TIME, "time"] = _time(rows, level)
-        done = rows[rows["status"] == "completed"]
-        lines.append(Line(method, label, cell_of(rows, metric), contended(done), columns))
+        lines.append(Line(method, label, cell_of(rows, metric), columns))
     tasks = len(shown[["dataset", "model"]].drop_duplicates())
     return Overview(item.title or "Overview", item.caption, metric, tasks, tuple(lines), watermark)
 

@@ -23,7 +23,6 @@ from clipnoise.report.formats import Metric, budget, named
 from clipnoise.report.overview import build_overview
 from clipnoise.report.records import is_private, of_panels, split
 from clipnoise.report.statistics import (
-    Scores,
     interquartile_interval,
     paired_differences,
     paired_interval,
@@ -215,28 +214,24 @@ def closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
     drawn = []
     for text in shown[is_private(shown)]["budget"].drop_duplicates():
         found = gaps(shown, str(text), metric)
-        shares = {one: _share(scores) for one, scores in found.shares.items()}
-        points = [
-            {"method": names[one], "_method": one[0], **interval}
-            for one, interval in shares.items()
-            if interval
-        ]
-        if shares:
+        points, lost = [], []
+        for key, scores in found.shares.items():
+            share = interquartile_interval(scores)
+            ends = [round(100 * end, 1) for end in (share.mean, share.low, share.high)]
+            if all(map(math.isfinite, ends)):
+                interval = dict(zip(("value", "low", "high"), ends, strict=True))
+                known = {"method": names[key], "_method": key[0], **interval}
+                points.append({**known, "tasks": len(scores)})
+            else:
+                lost.append(names[key])
+        if found.shares:
             counted = f"{found.tasks - len(found.left_out)} of {found.tasks} tasks"
             title = [f"{budget(str(text))}, {counted}"]
-            if lost := [names[one] for one, interval in shares.items() if not interval]:
+            if lost:
                 title.append(f"no finite interval, because runs diverged: {', '.join(lost)}")
             chart = _with_intervals(points, "Closed gap (%)", least=-100)
             drawn.append(chart.properties(title=title))
     return drawn
-
-
-def _share(scores: Scores) -> dict[str, float] | None:
-    found = interquartile_interval(scores)
-    ends = [round(100 * end, 1) for end in (found.mean, found.low, found.high)]
-    if not all(map(math.isfinite, ends)):
-        return None
-    return {"value": ends[0], "low": ends[1], "high": ends[2], "tasks": len(scores)}
 
 
 def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:

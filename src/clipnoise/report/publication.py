@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.files import csv_text, without_formulas
-from clipnoise.report.formats import exact
+from clipnoise.report.formats import exact, safe_csv
 from clipnoise.report.tables import choose_metric
 from clipnoise.studies.study import Study
 
@@ -90,7 +89,7 @@ def to_csv(rows: pd.DataFrame) -> str:
         }
         for row in rows.to_dict("records")
     ]
-    return csv_text(list(COLUMNS), map(without_formulas, lines))
+    return safe_csv(list(COLUMNS), lines)
 
 
 def read_published(path: Path) -> pd.DataFrame:

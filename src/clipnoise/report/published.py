@@ -16,9 +16,8 @@ from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
-from clipnoise.files import csv_text, without_formulas
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
-from clipnoise.report.formats import DASH, Metric, budget, count, exact, metric_of, power
+from clipnoise.report.formats import DASH, Metric, budget, count, exact, metric_of, power, safe_csv
 from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels, split
 from clipnoise.report.statistics import Sample
 from clipnoise.report.tables import (
@@ -286,16 +285,14 @@ def to_csv(compared: Iterable[Comparison], watermark: str = "") -> str:
     """Return one line per pair, every number in the metric's own unit.
 
     Published cells that no panel has appear once, without a panel; results without a published
-    number appear too. A watermark is a column of its own.
+    number appear too.
     """
     comparisons = list(compared)
     rows = [_line(pair) for each in comparisons for pair in (*each.pairs, *each.unpublished)]
     placed = {pair.published for each in comparisons for pair in each.pairs}
     rest = (pair for each in comparisons for pair in each.elsewhere if pair.published not in placed)
     lines = [*rows, *dict.fromkeys(map(_line, rest))]
-    mark = {"warning": watermark} if watermark else {}
-    table = ({**dict(zip(COLUMNS, line, strict=True)), **mark} for line in lines)
-    return csv_text([*COLUMNS, *mark], map(without_formulas, table))
+    return safe_csv(COLUMNS, (dict(zip(COLUMNS, line, strict=True)) for line in lines), watermark)
 
 
 def _line(pair: ComparedCell) -> tuple[Any, ...]:
@@ -435,7 +432,7 @@ def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
 
     The pairs are at its datasets and models.
     """
-    rows = {(row.method, row.label): row for row in (*table.rows, *table.references)}
+    rows = {row.key: row for row in (*table.rows, *table.references)}
     groups = {group[0][:2]: group for group in table.groups}
     for pair in pairs:
         dataset, model, text, method, label = pair.place
@@ -450,7 +447,6 @@ def _beside(table: Table, pairs: Sequence[ComparedCell]) -> Table:
 
 
 def _shared(pair: ComparedCell, ours: Cell | None) -> Cell:
-    """Return a cell with what is published there."""
     cell = ours or Cell(Sample(), pair.metric)
     return replace(cell, published=_printed(pair), difference=_difference(pair))
 

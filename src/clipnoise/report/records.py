@@ -49,7 +49,9 @@ def read_runs(path: Path) -> pd.DataFrame:
         UserError: the file is missing, lacks a column, or holds an unknown status or a malformed
             number.
     """
-    runs = _with_statistics(_read(path, RUN_COLUMNS))
+    runs = _read(path, RUN_COLUMNS)
+    parsed = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
+    runs = pd.concat([runs, pd.DataFrame(parsed, index=runs.index, dtype=float)], axis=1)
     for status in set(runs["status"]) - set(STATUSES):
         raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
     return runs
@@ -88,12 +90,6 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         except ValueError as error:
             raise UserError(f"{path}: {column}: {error}") from None
     return frame
-
-
-def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
-    parsed = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
-    statistics = pd.DataFrame(parsed, index=runs.index, dtype=float)
-    return pd.concat([runs, statistics], axis=1)
 
 
 def of_panels(rows: pd.DataFrame, item: ReportItem) -> pd.DataFrame:

@@ -127,6 +127,11 @@ class Row:
     private: bool
     cells: dict[Place, Cell]
 
+    @property
+    def key(self) -> Key:
+        """Method and label."""
+        return self.method, self.label
+
     def across(self, group: Group) -> list[dict[str, Any]]:
         """Return the cells below a group of columns as plain data.
 
@@ -196,9 +201,7 @@ class Table:
 
     def column(self, place: Place) -> dict[Key, Cell]:
         """Return the cells of the rows that compete in a column, by method and label."""
-        return {
-            (row.method, row.label): row.cells[place] for row in self.rows if place in row.cells
-        }
+        return {row.key: row.cells[place] for row in self.rows if place in row.cells}
 
     def competing(self, place: Place) -> dict[Key, Sample]:
         """Return the samples of a column whose ε are guarantees under one adjacency.
@@ -354,7 +357,7 @@ def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
 def _mark_leaders(table: Table) -> dict[Place, Verdict[Key]]:
     """Mark the leaders of every column in its cells, and return the verdicts."""
     verdicts = {}
-    cells = {(row.method, row.label): row.cells for row in table.rows}
+    cells = {row.key: row.cells for row in table.rows}
     for place in (place for group in table.groups for place in group):
         samples = table.competing(place)
         if not samples:

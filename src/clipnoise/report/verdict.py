@@ -107,7 +107,6 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
 
 
 def _row(table: Table, place: Place, watermark: str) -> tuple[str, ...]:
-    """Return the row of one setting."""
     dataset, model, text = place
     judged = table.verdicts[place].withheld != "unfinished"
     samples = {key: one for key, one in table.competing(place).items() if judged and one.complete}
@@ -166,7 +165,7 @@ def _left_out(table: Table) -> Iterator[str]:
     """Yield the methods that do not compete in a setting of a panel, and why."""
     for row in table.rows:
         for place, cell in row.cells.items():
-            if place not in table.verdicts or (row.method, row.label) in table.competing(place):
+            if place not in table.verdicts or row.key in table.competing(place):
                 if cell.sample.diverged:
                     yield f"{row.label} where it diverged"
             elif cell.oracle or cell.claim == NON_PRIVATE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ SHARE = Metric("", "Closed gap", "%", 100.0, 1, higher_is_better=True)
 THRESHOLDS = 101
 MANY, LEADERS = 10, 3  # of more lines than these, only the best of each subplot are named
 TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method would squeeze it
-NO_LEVELS: Mapping[Any, float] = MappingProxyType({})
 
 
 def draw_means(data: canvas.FigureData) -> Figure:
@@ -313,17 +311,19 @@ def _subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, 
 
 
 def _scores(
-    runs: pd.DataFrame, metric: Metric, levels: Mapping[Any, float] = NO_LEVELS
+    runs: pd.DataFrame, metric: Metric, levels: Mapping[Any, float] | None = None
 ) -> list[NDArray[np.float64]]:
     """Return the scores over seeds of each task, over its level if it has one.
 
     A diverged run scores −∞; a missing one has no score.
     """
-    found = [
-        np.array(list(scored(rows, metric).values()), dtype=np.float64) - levels.get(task, 0.0)
-        for task, rows in split(runs, *TASK)
+    found = {task: list(scored(rows, metric).values()) for task, rows in split(runs, *TASK)}
+    level = levels or {}
+    return [
+        np.array(values, dtype=np.float64) - level.get(task, 0.0)
+        for task, values in found.items()
+        if values
     ]
-    return [values for values in found if len(values)]
 
 
 def _baseline(runs: pd.DataFrame, metric: Metric) -> dict[Any, float]:

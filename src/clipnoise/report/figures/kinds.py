@@ -23,7 +23,7 @@ KINDS: Mapping[str, Callable[[canvas.FigureData], Figure]] = {
     "ablation": variants.draw_ablation,
     "filter-sweep": variants.draw_filters,
     "moments": moments.draw,
-    "estimates": moments.draw_estimates,
+    "estimates": partial(moments.draw, names=("first", "root")),  # as in DP-AdamBC, Figure 1
     "corrections": moments.draw_corrections,
     "noise-bias": moments.draw_noise_bias,
     "sweep": variants.draw_sweep,
@@ -69,7 +69,6 @@ def draw_figure(
 
 
 def _data(item: ReportItem, runs: pd.DataFrame, points: pd.DataFrame) -> canvas.FigureData:
-    """Return what an item is drawn from."""
     selected = of_panels(runs, item)
     return canvas.FigureData(
         runs=selected,

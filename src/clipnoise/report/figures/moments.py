@@ -34,7 +34,7 @@ PANELS = {
 def draw(data: canvas.FigureData, names: Sequence[str] = ("first", "second", "update")) -> Figure:
     """Draw one row per configuration: first moments, second moments with Φ, updates.
 
-    Of each configuration the first seed with diagnostics is drawn.
+    Of each configuration the first seed with diagnostics is drawn. `names` are keys of `PANELS`.
     """
     configurations = diagnosed(data.runs)
     if not configurations:
@@ -47,14 +47,6 @@ def draw(data: canvas.FigureData, names: Sequence[str] = ("first", "second", "up
         row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
     _legend(figure)
     return figure
-
-
-def draw_estimates(data: canvas.FigureData) -> Figure:
-    """Draw first and second moments, with noise and without, one row per configuration.
-
-    Source: DP-AdamBC, Figure 1.
-    """
-    return draw(data, ("first", "root"))
 
 
 def draw_corrections(data: canvas.FigureData) -> Figure:
