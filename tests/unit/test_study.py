@@ -366,6 +366,32 @@ def test_later_layers_add_to_a_base_and_take_precedence(tmp_path: Path) -> None:
     assert runs["other"].label == "mine"
 
 
+def test_a_panel_starts_from_several_bases_the_later_ones_taking_precedence(tmp_path: Path) -> None:
+    path = multiplied(tmp_path, "main: {base: digits}", "main: {base: [digits, few, every]}")
+    shared = path.with_name("shared.yaml")
+    few = "  few: {base: every, title: Few, seeds: [3], hyperparameters: {dp-sgd: {clip_norm: 5}}}"
+    shared.write_text(f"{PAPER}{few}\n")
+    runs = [run for run in load_study(path).runs if run.panel == "main"]
+    assert load_study(path).titles["main"] == "Few, as published"
+    (run,) = runs  # of `every`, which is not repeated after `few`, there are no seeds
+    assert (run.spec.seed, run.spec.method.clip_norm, run.spec.training.steps) == (3, 5, 4)  # type: ignore[attr-defined]
+
+
+def test_hyperparameters_of_several_methods_add_up(tmp_path: Path) -> None:
+    several = """
+  hyperparameters:
+    dp-sgd, dp-sgdm: {learning_rate: 5, clip_norm: 4}
+    dp-sgdm, dp-sgd: {clip_norm: 7}
+"""
+    path = multiplied(tmp_path, "  methods: [dp-sgd]\n", f"  methods: [dp-sgd, dp-sgdm]{several}")
+    methods = {run.label: run.spec.method for run in load_study(path).runs if run.panel == "main"}
+    found = {name: (one.learning_rate, one.clip_norm) for name, one in methods.items()}  # type: ignore[attr-defined]
+    assert found == {"dp-sgd": (5, 7), "dp-sgdm": (5, 7)}
+    path.write_text(path.read_text().replace("dp-sgdm, dp-sgd:", "dp-sgdm, dp-sdg:"))
+    with pytest.raises(UserError, match="hyperparameters: unknown method 'dp-sdg'. Did you mean"):
+        load_study(path).runs  # noqa: B018
+
+
 def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
     items = [(i.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
     assert items == [

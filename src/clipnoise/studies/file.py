@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
@@ -239,19 +239,30 @@ class PaperClaim:
         return low, math.inf if high is None else high
 
 
+def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return values by method; a key may name several methods, and later values take precedence."""
+    found: dict[str, dict[str, Any]] = {}
+    for names, values in groups.items():
+        for name in names.split(", "):
+            found[name] = {**found.get(name, {}), **values}
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class PanelValues:
     """What the defaults of a study, a base, a panel or an option of an axis may say.
 
     Attributes:
-        base: the base in the folder's shared file that these values start from.
+        base: the base in the folder's shared file that these values start from, or several, the
+            later ones taking precedence.
         title: what titles of the report call the panel, or the option; empty takes its name.
         datasets: dataset ids, or mappings with an id and options.
         models: model ids, or mappings with an id and options.
         methods: method ids, or mappings with an id, hyper-parameters, an optional label, and
             optional overrides: a list of mappings whose dataset, model and epsilon say where they
             apply.
-        hyperparameters: method id → the values that every method with that id starts from.
+        hyperparameters: method id → the values that every method with that id starts from; a key
+            may name several methods: `dp-sgd, dp-sgdm`.
         epsilons: targets for the methods that add noise; any other runs once per seed.
         seeds: one run each.
         training: values of the training section; they add to those of earlier layers.
@@ -265,12 +276,14 @@ class PanelValues:
 
     __pydantic_config__: ClassVar = STRICT
 
-    base: str = ""
+    base: str | tuple[str, ...] = ()
     title: str = ""
     datasets: tuple[str | dict[str, Any], ...] | None = None
     models: tuple[str | dict[str, Any], ...] | None = None
     methods: tuple[str | dict[str, Any], ...] | None = None
-    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hyperparameters: Annotated[dict[str, dict[str, Any]], AfterValidator(_of_each)] = field(
+        default_factory=dict
+    )
     epsilons: tuple[Positive, ...] | None = None
     seeds: tuple[Natural, ...] | None = None
     training: dict[str, Any] = field(default_factory=dict)
@@ -428,8 +441,8 @@ def _family(
 ) -> Iterator[NamedPanel]:
     key = f"panels.{family}"
     bases = [
-        *_bases(defaults.base, shared, f"{path}: defaults"),
-        *_bases(values.base, shared, f"{path}: {key}"),
+        *_bases(defaults.base, shared, f"{path}: defaults").values(),
+        *_bases(values.base, shared, f"{path}: {key}").values(),
     ]
     layers = [*bases, defaults, values]
     title = next((layer.title for layer in reversed(layers) if layer.title), family)
@@ -461,19 +474,19 @@ def _family(
         )
 
 
-def _bases(name: str, shared: SharedFile, where: str) -> list[PanelValues]:
-    """Return a base after those that it starts from itself."""
-    chain: list[PanelValues] = []
-    visited: list[str] = []
-    while name:
+def _bases(
+    names: str | tuple[str, ...], shared: SharedFile, where: str, *before: str
+) -> dict[str, PanelValues]:
+    """Return bases in order, each once and after those that it starts from itself."""
+    found: dict[str, PanelValues] = {}
+    for name in (names,) if isinstance(names, str) else names:
         if name not in shared.bases:
             raise unknown("base", name, shared.bases, file=where, key="base")
-        if name in visited:
-            raise UserError(f"{where}.base: {' → '.join([*visited, name])} never ends.")
-        visited.append(name)
-        chain.insert(0, shared.bases[name])
-        name = shared.bases[name].base
-    return chain
+        if name in before:
+            raise UserError(f"{where}.base: {' → '.join([*before, name])} never ends.")
+        base = shared.bases[name]
+        found |= {**_bases(base.base, shared, where, *before, name), name: base} | found
+    return found
 
 
 def _merged(layers: list[PanelValues]) -> dict[str, Any]:

@@ -110,10 +110,13 @@ def _study() -> Schema:
     definitions["Method"] = {"required": ["id"], "anyOf": [*map(_own, methods().values())]}
     definitions["Override"] = _forbid(["id", "label", "overrides"])
     definitions["OfEveryMethod"] = _forbid(["id", *AXES])
+    each = {identifier: _own(kind) for identifier, kind in methods().items()}
+    name = f"({'|'.join(each)})"
+    several = {"anyOf": [*each.values()]}
     definitions["Hyperparameters"] = {
-        "properties": {identifier: _own(kind) for identifier, kind in methods().items()},
-        "patternProperties": {"": {"$ref": "#/$defs/OfEveryMethod"}},
-        "propertyNames": {"$ref": "#/$defs/MethodId"},
+        "properties": each,
+        "patternProperties": {"": {"$ref": "#/$defs/OfEveryMethod"}, ", ": several},
+        "propertyNames": {"pattern": f"^{name}(, {name})*$"},
     }
     definitions["MethodId"] = {"enum": list(methods())}
     bare = {"$ref": "#/$defs/MethodId"}
