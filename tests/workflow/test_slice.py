@@ -50,7 +50,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = yaml.safe_load(league.read_text())
     del study["scales"]
     for panel in study["panels"].values():
-        families = {method_class(one["id"]).family(): one for one in panel["methods"]}
+        ids = [one if isinstance(one, str) else one["id"] for one in panel["methods"]]
+        families = {
+            method_class(name).family(): one
+            for name, one in zip(ids, panel["methods"], strict=True)
+        }
         panel["methods"] = list(families.values())
     league.write_text(yaml.safe_dump(study))
     return folder

@@ -258,9 +258,10 @@ class PanelValues:
         title: what titles of the report call the panel, or the option; empty takes its name.
         datasets: dataset ids, or mappings with an id and options.
         models: model ids, or mappings with an id and options.
-        methods: method ids, or mappings with an id, hyper-parameters, an optional label, and
-            optional overrides: a list of mappings whose dataset, model and epsilon say where they
-            apply.
+        methods: method ids, or mappings with an id, hyper-parameters, an optional label, an
+            optional sweep: hyper-parameter → values, each of which makes a method whose label may
+            hold the value, and optional overrides: a list of mappings whose dataset, model and
+            epsilon say where they apply.
         hyperparameters: method id → the values that every method with that id starts from; a key
             may name several methods: `dp-sgd, dp-sgdm`.
         epsilons: targets for the methods that add noise; any other runs once per seed.
@@ -470,7 +471,7 @@ def _family(
                     for axis, label, option in zip(axes, labels, options, strict=True)
                 },
             },
-            panel=parse(Panel, _merged([*layers, *options]), file=str(path), key=key),
+            panel=parse(Panel, _merged([*layers, *options], path, key), file=str(path), key=key),
         )
 
 
@@ -489,7 +490,7 @@ def _bases(
     return found
 
 
-def _merged(layers: list[PanelValues]) -> dict[str, Any]:
+def _merged(layers: list[PanelValues], path: Path, key: str) -> dict[str, Any]:
     """Return the values of several layers: mappings key by key, anything else from the last."""
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -502,7 +503,36 @@ def _merged(layers: list[PanelValues]) -> dict[str, Any]:
                 merged[one.name] = {**merged.get(one.name, {}), **value}
             elif value is not None:
                 merged[one.name] = value
-    return merged
+    methods = enumerate(merged.get("methods", ()))
+    swept = (_swept(one, path, f"{key}.methods.{number}") for number, one in methods)
+    return {**merged, "methods": [one for each in swept for one in each]}
+
+
+def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dict[str, Any]]:
+    """Return a method for each value of its `sweep`, which its label may name; or itself."""
+    if isinstance(method, str) or "sweep" not in method:
+        return [method]
+    sweep = method["sweep"]
+    if not isinstance(sweep, dict) or not all(isinstance(one, list) for one in sweep.values()):
+        raise UserError(f"{path}: {key}.sweep: expected values by hyper-parameter, got {sweep!r}.")
+    found: list[str | dict[str, Any]] = []
+    for point in itertools.product(*sweep.values()):
+        values = {**method, **dict(zip(sweep, point, strict=True))}
+        del values["sweep"]
+        if "label" in values:
+            for name, value in zip(sweep, point, strict=True):
+                values["label"] = values["label"].replace(f"{{{name}}}", _text(value))
+        found.append(values)
+    return found
+
+
+def _text(value: Any) -> str:
+    """Return how a label shows a value: 0.5, 1e-4 and 1e-9; a list without its brackets."""
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, float) and 0 < abs(value) < 1e-3:
+        return re.sub(r"\.?0*e-0*", "e-", f"{value:e}")
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def expand_report(

@@ -28,7 +28,7 @@ from clipnoise.studies.tuning import AXES, Tune
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TEXT = {"type": "string"}
-STUDY_ONLY = ("label", "tune", "overrides")
+STUDY_ONLY = ("label", "tune", "sweep", "overrides")
 
 Schema = dict[str, Any]
 
@@ -108,7 +108,7 @@ def _study() -> Schema:
         either = [{"enum": list(kinds)}, *map(_own, kinds.values())]
         definitions[base.__name__] = {"anyOf": either}
     definitions["Method"] = {"required": ["id"], "anyOf": [*map(_own, methods().values())]}
-    definitions["Override"] = _forbid(["id", "label", "overrides"])
+    definitions["Override"] = _forbid(["id", "label", "sweep", "overrides"])
     definitions["OfEveryMethod"] = _forbid(["id", *AXES])
     each = {identifier: _own(kind) for identifier, kind in methods().items()}
     name = f"({'|'.join(each)})"
@@ -139,6 +139,7 @@ def _add_method(definitions: Schema, identifier: str, kind: type[Method]) -> Non
         "id": {"const": identifier},
         "label": TEXT,
         "tune": _nullable(_own(Tune)),
+        "sweep": {"type": "object", "additionalProperties": {"type": "array"}},
         "overrides": {"type": "array", "items": override},
         **{name: {"type": ["string", "number"]} for name in AXES},
         **definition["properties"],
