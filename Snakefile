@@ -7,9 +7,9 @@ from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.studies.check import outlooks
 from clipnoise.studies.cluster import check_paths, choose_status_command
 from clipnoise.studies.plan import RUN, Plan
+from clipnoise.studies.status import outlooks
 
 # Snakemake itself takes the last of two equal keys, and does not say where a file is wrong.
 for file in filter(

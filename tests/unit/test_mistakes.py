@@ -253,7 +253,7 @@ def test_a_sound_study_is_summarised_without_writing_anything(
 
 
 def test_the_time_that_the_author_measured_is_shared_by_the_cores(tmp_path: Path) -> None:
-    from clipnoise.studies.check import outlook
+    from clipnoise.studies.status import outlook
     from clipnoise.studies.study import load_study
 
     study = load_study(write(tmp_path, core_minutes=30))
@@ -262,7 +262,7 @@ def test_the_time_that_the_author_measured_is_shared_by_the_cores(tmp_path: Path
 
 
 def test_studies_whose_time_is_unknown_share_a_line(tmp_path: Path) -> None:
-    from clipnoise.studies.check import outlooks
+    from clipnoise.studies.status import outlooks
     from clipnoise.studies.study import load_study
 
     known = load_study(write(tmp_path / "known", core_minutes=30))

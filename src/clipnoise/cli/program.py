@@ -21,10 +21,9 @@ def _files(**names: str) -> dict[str, str]:
 USERS = _files(
     audit="audit reaccount selfcheck",
     doctor="doctor",
-    inventory="data methods models papers weights",
+    inventory="data methods models new papers weights",
     judge="judge",
     mlflow="mlflow-sync mlflow-ui",
-    new="new",
     privacy="account calibrate",
     reports="partial-report",
     studies="check schema status verify",

@@ -18,15 +18,17 @@ from clipnoise.files import json_text, read_yaml, write_atomically, write_json
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
-from clipnoise.studies.check import jobs, outlook, remarks
 from clipnoise.studies.collect import collect as collect_results
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.status import StudyStatus, failed_steps, span, study_status
-from clipnoise.studies.study import Study, load_study
+from clipnoise.studies.status import StudyStatus, failed_steps, outlook, span, study_status
+from clipnoise.studies.study import Study, load_study, published_tables
 from clipnoise.studies.tuning import choose
 
 STATES = ("done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started")
 LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
+# "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
+# above it weak or no formal protection.
+PROTECTS = 10.0
 
 
 @options.command()
@@ -90,7 +92,7 @@ def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
 
 def _overview(plan: Plan, study: Study, root: Path) -> Iterator[str]:
     """Yield the lines that `check` prints of a study."""
-    counts = jobs(plan, study)
+    counts = _jobs(plan, study)
     rows: list[tuple[str, ...]] = [("panel", "runs", "datasets", "models", "methods", "ε", "seeds")]
     for name in study.panels:
         runs = [run for run in study.runs if run.panel == name]
@@ -106,7 +108,52 @@ def _overview(plan: Plan, study: Study, root: Path) -> Iterator[str]:
     yield f"  runs: {', '.join(f'{label} {n}' for label, n in methods.items())}{tuning}"
     yield f"  jobs: {', '.join(f'{rule} {n}' for rule, n in counts.items())}"
     yield f"  {outlook(study, root / plan.config.results)}"
-    yield from (f"  remark: {remark}" for remark in remarks(study))
+    yield from (f"  remark: {remark}" for remark in _remarks(study))
+
+
+def _jobs(plan: Plan, study: Study) -> dict[str, int]:
+    """Return how many jobs of each rule lead from nothing to the study's report."""
+    specs = study.specs.values()
+    counts = {
+        "prepare": len({one.prepared for spec in specs for one in spec.datasets}),
+        "calibrate": len({spec.budget.key for spec in specs if spec.budget is not None}),
+        "train": len(study.specs),
+        "select": len(study.searches),
+        "collect": 1,
+        "table": len(plan.tables(study.name)),
+        "figure": len(plan.figures(study.name)),
+        "compare": int(bool(published_tables(study, plan.published))),
+        "report": 1,
+        "track": 1,
+    }
+    return {rule: count for rule, count in counts.items() if count}
+
+
+def _remarks(study: Study) -> Iterator[str]:
+    """Yield what is allowed, but makes the results of a study weaker than they look."""
+    yield from dict.fromkeys(_of_delta(study))
+    epsilons = {run.spec.privacy.epsilon or 0.0 for run in study.runs if run.spec.privacy}
+    for epsilon in sorted(value for value in epsilons if value > PROTECTS):
+        yield (
+            f"ε = {epsilon:g}: above {PROTECTS:g} the guarantee is weak; seeing the model may "
+            f"multiply an attacker's odds by e^{epsilon:g}."
+        )
+    for name in study.panels:
+        if len({run.spec.seed for run in study.runs if run.panel == name}) == 1:
+            yield f"panel {name}: one seed, so its results have no spread and no interval."
+
+
+def _of_delta(study: Study) -> Iterator[str]:
+    for run in study.runs:
+        if run.spec.budget is None:
+            continue
+        delta, n, unit = run.spec.budget.delta, run.spec.examples, run.spec.unit
+        if delta * n > 1 - 1e-9:
+            above = "is above" if delta * n > 1 + 1e-9 else "="
+            yield (
+                f"δ = {delta:.2g} {above} 1/n (n = {n:,} {unit}s of {run.dataset}): publishing one "
+                f"{unit} picked at random satisfies it. A δ far below 1/n does not allow that."
+            )
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> list[str]:

@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ State = Literal[
 ]
 ENDED = ("done", "diverged")
 SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a living run writes to its log at every checkpoint
+UNKNOWN = "time unknown until runs have ended"
 TAIL = 8192  # bytes of a log that are read
 
 LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (.*)$", re.MULTILINE)
@@ -164,6 +165,34 @@ def study_status(study: Study, results: Path, now: float | None = None) -> Study
     found = (_run(spec, results, clock) for spec in study.specs.values())
     runs = tuple(replace(run, name=names[run.spec.hash]) for run in found)
     return StudyStatus(study.name, runs)
+
+
+def outlook(study: Study, results: Path, cores: int = 1) -> str:
+    """Return in a sentence how many runs are left, and how long they take on some cores."""
+    status = study_status(study, results)
+    total, done = len(status.runs), len(status.of(*ENDED))
+    if done == total:
+        return f"all {total} runs are done"
+    left, source = status.work_left, "by the runs that have ended"
+    if left is None and study.core_minutes is not None:
+        left, source = 60 * study.core_minutes * (1 - done / total), "as its author measured"
+    where = "one core" if cores == 1 else f"{cores} cores"
+    time = UNKNOWN
+    if left is not None:
+        time = f"about {span(left / cores)} on {where}, {source}"
+    return f"{total - done} of {total} runs to train, {time}"
+
+
+def outlooks(studies: Iterable[Study], results: Path, cores: int = 1) -> Iterator[str]:
+    """Yield the outlook of each study, in one line for all whose time is unknown."""
+    said = {study.experiment: outlook(study, results, cores) for study in studies}
+    unknown = [name for name, text in said.items() if text.endswith(UNKNOWN)]
+    several = len(unknown) > 1
+    for name, text in said.items():
+        if not several or name not in unknown:
+            yield f"{name}: {text}"
+    if several:
+        yield f"{unknown[0]} and {len(unknown) - 1} more: {UNKNOWN}"
 
 
 def file_clock(folder: Path) -> float:
