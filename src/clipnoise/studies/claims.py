@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError, unknown
-from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, called
+from clipnoise.studies.file import NamedPanel, Panel, PaperClaim, called, having
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,7 @@ class PlacedClaim:
 def place_claims(
     claims: Sequence[PaperClaim], panels: Sequence[NamedPanel], path: Path
 ) -> tuple[PlacedClaim, ...]:
-    """Find the panels and methods that claims name.
-
-    Args:
-        claims: what the study file says.
-        panels: the study's panels.
-        path: the file of the study, for error messages.
+    """Find the panels and methods that the claims of a study file name.
 
     Raises:
         UserError: a claim names a panel, option, method, dataset, model or ε that its panels do
@@ -62,12 +57,8 @@ def _contrasts(
     for name in (*claim.panels, *filter(None, [claim.than_panel])):
         if name not in families:
             raise unknown("panel", name, families, file=str(path), key=key)
-    chosen = [one for one in panels if one.family in (claim.panels or families)]
-    for axis, label in claim.only.items():
-        labels = dict.fromkeys(one.options[axis] for one in chosen if axis in one.options)
-        if label not in labels:
-            raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
-        chosen = [one for one in chosen if one.options.get(axis, label) == label]
+    named = claim.panels or families
+    chosen = having((one for one in panels if one.family in named), claim.only, path, key)
     _require_places(claim, [one.panel for one in chosen], path, key)
     for one in chosen:
         other = _beside(one, claim, panels, path, key)
@@ -94,16 +85,13 @@ def _beside(
 
 def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key: str) -> None:
     """Require that each dataset, model and ε that a claim names is in one of its panels."""
-    known: Mapping[str, list[str]] = {"datasets": [], "models": [], "epsilons": []}
-    for panel in panels:
-        for axis, names in known.items():
-            values = getattr(panel, axis)
-            names += map(_name, values)
-    for axis, names in known.items():
+    every = list(panels)
+    for axis in ("datasets", "models", "epsilons"):
+        names = {_name(value) for panel in every for value in getattr(panel, axis)}
         for name in map(_name, getattr(claim, axis)):
             if name not in names:
                 where = f"{key}.{axis}"
-                raise unknown(axis.removesuffix("s"), name, {*names}, file=str(path), key=where)
+                raise unknown(axis.removesuffix("s"), name, names, file=str(path), key=where)
 
 
 def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:

@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -418,29 +418,22 @@ class NamedPanel:
 
 
 def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[NamedPanel]:
-    """Return every panel of a study, those of one family in the order of their axes.
-
-    Args:
-        file: the study.
-        shared: what it refers to.
-        path: the file of the study, for error messages.
+    """Return every panel of a study file, those of one family in the order of their axes.
 
     Raises:
         UserError: a base does not exist, a panel lacks a value, or two panels have one name.
     """
-    found = {}
-    for family, values in file.panels.items():
-        for named in _family(family, values, file.defaults, shared, path):
+    found: dict[str, NamedPanel] = {}
+    for family in file.panels:
+        for named in _family(family, file, shared, path):
             if named.name in found:
                 raise UserError(f"{path}: panels: two panels are named {named.name!r}.")
             found[named.name] = named
     return list(found.values())
 
 
-def _family(
-    family: str, values: PanelValues, defaults: PanelValues, shared: SharedFile, path: Path
-) -> Iterator[NamedPanel]:
-    key = f"panels.{family}"
+def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Iterator[NamedPanel]:
+    key, defaults, values = f"panels.{family}", file.defaults, file.panels[family]
     bases = [
         *_bases(defaults.base, shared, f"{path}: defaults").values(),
         *_bases(values.base, shared, f"{path}: {key}").values(),
@@ -452,27 +445,38 @@ def _family(
         axes |= layer.axes
     axes = {axis: options for axis, options in axes.items() if options}
     for labels in itertools.product(*axes.values()):
-        options = [options[label] for options, label in zip(axes.values(), labels, strict=True)]
-        suffixes = [
-            label if option.suffix is None else option.suffix
-            for label, option in zip(labels, options, strict=True)
-        ]
+        at = dict(zip(axes, labels, strict=True))
+        options = {axis: axes[axis][label] for axis, label in at.items()}
+        suffixes = [at[k] if one.suffix is None else one.suffix for k, one in options.items()]
         name = "-".join([family, *filter(None, suffixes)])
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):  # it names files
             raise UserError(f"{path}: panel {name!r}: letters, digits, - and _ make a name.")
         yield NamedPanel(
             name=name,
             family=family,
-            options=dict(zip(axes, labels, strict=True)),
-            titles={
-                "panel": title,
-                **{
-                    axis: option.title or label
-                    for axis, label, option in zip(axes, labels, options, strict=True)
-                },
-            },
-            panel=parse(Panel, _merged([*layers, *options], path, key), file=str(path), key=key),
+            options=at,
+            titles={"panel": title, **{k: one.title or at[k] for k, one in options.items()}},
+            panel=parse(
+                Panel, _merged([*layers, *options.values()], path, key), file=str(path), key=key
+            ),
         )
+
+
+def having(
+    panels: Iterable[NamedPanel], only: Mapping[str, str], path: Path, key: str
+) -> list[NamedPanel]:
+    """Return the panels that have some options; a panel without the axis of one has it, too.
+
+    Raises:
+        UserError: no panel has one of the options.
+    """
+    found = list(panels)
+    for axis, label in only.items():
+        labels = dict.fromkeys(one.options[axis] for one in found if axis in one.options)
+        if label not in labels:
+            raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
+        found = [one for one in found if one.options.get(axis, label) == label]
+    return found
 
 
 def _bases(
@@ -540,11 +544,6 @@ def expand_report(
 ) -> tuple[ReportItem, ...]:
     """Return the items of a report, in order.
 
-    Args:
-        entries: what the study file says.
-        panels: the study's panels.
-        path: the file of the study, for error messages.
-
     Raises:
         UserError: an entry names a panel, an axis or an option that does not exist, or there is
             more than one overview.
@@ -571,12 +570,7 @@ def _items(
                 f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
                 f"{', '.join(families)}."
             )
-        members = [one for one in panels if one.family == family]
-        for axis, label in entry.only.items():
-            labels = dict.fromkeys(one.options[axis] for one in members if axis in one.options)
-            if label not in labels:
-                raise unknown(f"option of {axis}", label, labels, file=str(path), key=f"{key}.only")
-            members = [one for one in members if one.options[axis] == label]
+        members = having((one for one in panels if one.family == family), entry.only, path, key)
         for number, repeated in enumerate(entry.each):
             yield from _items(
                 replace(repeated, panel=family), members, path, f"{key}.each.{number}"
@@ -617,18 +611,13 @@ def _item(
     key: str,
 ) -> ReportItem:
     panel, *others = shown
-
-    def filled(text: str) -> str:
-        return re.sub(r"\{([a-z-]+)\}", titled, text)
-
-    def titled(match: re.Match[str]) -> str:
-        if match[1] not in panel.titles:
-            raise unknown("name in a title", match[1], panel.titles, file=str(path), key=key)
-        return panel.titles[match[1]]
-
     values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
     values |= {"kind": entry.kind, "panel": panel.name, **compared}
-    values |= {"title": filled(entry.title), "caption": filled(entry.caption)}
+    for text in ("title", "caption"):
+        for name in re.findall(r"\{([a-z-]+)\}", values[text]):
+            if name not in panel.titles:
+                raise unknown("name in a title", name, panel.titles, file=str(path), key=key)
+            values[text] = values[text].replace(f"{{{name}}}", panel.titles[name])
     if entry.together:
         values["beside"] = tuple(one.name for one in others)
         values["titles"] = tuple(one.titles["panel"] for one in shown)
