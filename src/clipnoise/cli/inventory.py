@@ -17,7 +17,7 @@ from clipnoise.cli import options
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.describe import Form, block, cut_off, describe
-from clipnoise.data.own import FORMS, SOURCES, Own, own_file
+from clipnoise.data.own import FORMS, SOURCES, own_file
 from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -181,14 +181,11 @@ def describe_dataset(
     lines = yaml.safe_dump(
         {"datasets": [block(described)]}, sort_keys=False, default_flow_style=None, width=10_000
     )
-    print(f"# For a panel of a study. It is public: the sizes{_and_shares(described)}, too.")
+    shares = " and the shares of the classes" if described.validation_per_class else ""
+    print(f"# For a panel of a study. It is public: the sizes{shares}, too.")
     if train.parent.resolve() != folder.resolve():
         print(f"# Put {train.name} and {test.name} into {folder}.")
     print(lines, end="")
-
-
-def _and_shares(dataset: Own) -> str:
-    return " and the shares of the classes" if dataset.validation_per_class else ""
 
 
 def _dataset(name: str, options: str = "{}") -> Dataset:

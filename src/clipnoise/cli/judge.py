@@ -142,19 +142,19 @@ class Contest:
         out: Path,
         cores: str,
     ) -> dict[str, Any]:
-        """Train a method and its baseline, and return where it stands, as plain data.
+        """Train a copy of a method and its baseline, and return where it stands, as plain data.
 
         Args:
-            file: the method's; what is trained is a copy of it.
-            judged: the judgement of it.
-            fixed: hyper-parameters that are given.
-            tune: what is tuned; empty takes what the league has.
-            out: the folder of the judgement.
-            cores: as for Snakemake.
+            file, judged: the method's file, and the judgement of it.
+            fixed, tune: hyper-parameters that are given, and what is tuned; empty is as in the
+                league.
+            out, cores: the folder of the judgement, and cores as for Snakemake.
 
         Raises:
             UserError: the method cannot take part, the file has changed, or a run failed.
         """
+        import yaml
+
         from clipnoise.report.judgement import standing
         from clipnoise.report.records import read_runs
         from clipnoise.studies.league import enter
@@ -170,7 +170,7 @@ class Contest:
             copy.unlink()
         write_atomically(folder / file.name, text)
         study = folder / f"{entry.name}.yaml"
-        write_atomically(study, _as_yaml(entry.study))
+        write_atomically(study, yaml.safe_dump(entry.study, sort_keys=False, allow_unicode=True))
         self._train(study, folder, cores)
         runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.csv")
         league, among = self._results(entry)
@@ -219,9 +219,3 @@ class Contest:
         others = {*ended["method"]} - {entry.baseline}
         found = f"the methods with results in {self.config.results}"
         return ended, found if others else f"{entry.baseline} and itself, for want of other results"
-
-
-def _as_yaml(values: Mapping[str, Any]) -> str:
-    import yaml
-
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)

@@ -249,11 +249,7 @@ def verify(
 
     torch.set_num_threads(plan.config.resources.threads)  # where it was imported already
     results, planned = root / plan.config.results, plan.study(study)
-    specs = [run.spec for run in planned.runs]
-    specs += [spec for search in planned.searches.values() for spec in search.runs]
-    finished = [
-        one for one in {spec.hash: spec for spec in specs}.values() if repeatable(results, one)
-    ]
+    finished = [spec for spec in planned.specs.values() if repeatable(results, spec)]
     if not finished:
         raise UserError(f"{results}: {study} has no completed run that could be repeated.")
     drawn = random.Random(draw).sample(finished, min(runs, len(finished)))

@@ -96,11 +96,7 @@ def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key:
 
 def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
     """Return the label of the method with this label, or of the only one with this id."""
-    ids: dict[str, str] = {}
-    for values in panel.panel.methods:
-        method = {"id": values} if isinstance(values, str) else values
-        given = {**panel.panel.hyperparameters.get(method.get("id", ""), {}), **method}
-        ids[str(given.get("label", given.get("id")))] = str(given.get("id"))
+    ids = {called(one): str(one.get("id")) for one in panel.panel.each_method}
     having = [label for label, identifier in ids.items() if identifier == name]
     if name in ids:
         return name
@@ -116,6 +112,4 @@ def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:
 
 def _name(values: Any) -> str:
     """Return the name of a dataset or a model as tables have it, or an ε as text."""
-    if isinstance(values, float):
-        return f"{values:g}"
-    return values if isinstance(values, str) else called(values)
+    return f"{values:g}" if isinstance(values, float) else called(values)

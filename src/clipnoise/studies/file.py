@@ -334,6 +334,17 @@ class Panel:
                 advice = "" if numbers else "; tell them apart by `label`"
                 raise ValueError(f"{key}: {twice[0]} is given twice{advice}")
 
+    @property
+    def each_method(self) -> list[dict[str, Any]]:
+        """The methods as mappings, with what `hyperparameters` says of them."""
+        mappings = map(as_mapping, self.methods)
+        return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
+
+
+def as_mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a dataset, model or method of a study with its id as a value."""
+    return {"id": values} if isinstance(values, str) else values
+
 
 def called(values: str | Mapping[str, Any]) -> str:
     """Return what a study calls a dataset, model or method: its label, or else its id."""

@@ -12,7 +12,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.methods.registry import example, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
-from clipnoise.studies.file import Panel, called
+from clipnoise.studies.file import Panel, as_mapping, called
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.tuning import AXES, Search, Tune
 
@@ -89,11 +89,10 @@ class PanelGrid:
 
     def _expanded(self) -> Iterator[Setting]:
         panel, key = self._panel, f"panels.{self._name}"
-        for i, dataset in enumerate(map(_mapping, panel.datasets)):
-            for j, model in enumerate(map(_mapping, panel.models)):
-                for number, method in enumerate(map(_mapping, panel.methods)):
+        for i, dataset in enumerate(map(as_mapping, panel.datasets)):
+            for j, model in enumerate(map(as_mapping, panel.models)):
+                for number, method in enumerate(panel.each_method):
                     where = f"{key}.methods.{number}"
-                    method = {**panel.hyperparameters.get(method.get("id", ""), {}), **method}
                     places = {name: f"{key}.{name}" for name in ("training", "privacy", "public")}
                     places |= {"dataset": f"{key}.datasets.{i}", "model": f"{key}.models.{j}"}
                     places |= {"method": where}
@@ -141,8 +140,8 @@ class PanelGrid:
     def _require_match(self, matches: Mapping[str, Any], where: str) -> None:
         """Refuse an override that matches nothing in the panel, at any scale."""
         values = {
-            "dataset": [name for one in self._panel.datasets for name in _names(_mapping(one))],
-            "model": [name for one in self._panel.models for name in _names(_mapping(one))],
+            "dataset": [name for one in self._panel.datasets for name in _names(as_mapping(one))],
+            "model": [name for one in self._panel.models for name in _names(as_mapping(one))],
             "epsilon": list(self._panel.epsilons),
         }
         for axis, value in matches.items():
@@ -213,7 +212,7 @@ class PanelGrid:
         }
         public = self._panel.public
         if public is not None:
-            public = self._scale.dataset(_mapping(public), called(public))
+            public = self._scale.dataset(as_mapping(public), called(public))
         file, places = str(self._path), setting.places
         spec = from_mapping(values, file=file, places=places, offered=public)
         return self._scale.shortened(spec)
@@ -241,10 +240,6 @@ class PanelGrid:
         different = {tuple(spec.hash for spec in specs): specs for specs in configurations}
         length = ("steps",) if "epochs" in tune.grid else ()
         return Search((*tune.parameters, *length), tune.metric, tuple(different.values()))
-
-
-def _mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"id": values} if isinstance(values, str) else values
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:

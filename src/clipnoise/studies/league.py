@@ -13,7 +13,7 @@ from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.registry import example, method_class
-from clipnoise.studies.file import Panel
+from clipnoise.studies.file import Panel, as_mapping
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
 
@@ -146,11 +146,7 @@ def _search(values: Mapping[str, Any], hyperparameters: Mapping[str, Any], space
 
 
 def require_data(league: Study, cache: Path) -> None:
-    """Refuse to begin where data of the league are missing.
-
-    Args:
-        league: the league, whole or lite.
-        cache: the folder of prepared datasets.
+    """Refuse to begin where data of the league, whole or lite, are missing in the cache.
 
     Raises:
         UserError: names them, and the command that fetches them.
@@ -171,6 +167,6 @@ def require_data(league: Study, cache: Path) -> None:
 
 
 def _dataset(values: str | Mapping[str, Any]) -> Dataset:
-    options = {"id": values} if isinstance(values, str) else dict(values)
+    options = dict(as_mapping(values))
     name = str(options.pop("id"))
     return parse(dataset_class(name), options, key=name)

@@ -6,6 +6,7 @@ logic of its own.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -110,9 +111,6 @@ class Plan:
     def require_writable(self, root: Path = Path()) -> None:
         """Refuse folders of config.yaml that cannot be written, before anything is done.
 
-        Args:
-            root: the folder that they are relative to.
-
         Raises:
             UserError: names the key and the folder, and says why.
         """
@@ -160,12 +158,7 @@ class Plan:
         return self.label(*spec.split()) if spec else str(self)
 
     def label(self, rule: str, key: str) -> str:
-        """Return what a job is about, in words.
-
-        Args:
-            rule: of the workflow.
-            key: the hash or key by which the rule knows the job.
-        """
+        """Return in words what a job of a rule is about, by the key that the rule knows it by."""
         if rule == "train":
             return self._names[self.run(key).hash]
         if rule == "calibrate":
@@ -178,10 +171,8 @@ class Plan:
 
     def _find(self, known: Mapping[str, T], key: str, kind: str) -> T:
         """Look a key up; a job on a cluster knows nothing else, so every study may be read."""
-        unread = [] if key in known else names_below(self.folder)
-        for name in unread:
-            if key in known:
-                break
+        unread = iter(() if key in known else names_below(self.folder))
+        while key not in known and (name := next(unread, None)) is not None:
             self.study(name)
         if key not in known:
             raise UserError(f"{kind} {key}: no study plans it; has its study file changed?")
@@ -202,11 +193,7 @@ class Plan:
         return {"data": list(datasets), "calibration": calibrations, "choice": choice}
 
     def group(self, run_hash: str) -> str:
-        """Return which job group of the workflow a run belongs to.
-
-        Returns:
-            "chosen" if it waits for the choice of a search, otherwise "train".
-        """
+        """Return the job group of a run: "chosen" if it waits for a search, otherwise "train"."""
         return "train" if self.run(run_hash).tuning is None else "chosen"
 
     def fingerprint(self, run_hash: str) -> str:
@@ -239,8 +226,7 @@ class Plan:
         does not help after any other failure.
 
         Args:
-            run_hash: of the run.
-            limit: "memory" or "time".
+            run_hash, limit: of which run, and "memory" or "time".
             attempt: how often Snakemake has submitted the job, this time included.
             executor: settings of Snakemake's executor; that for Slurm has a folder of logs.
         """
@@ -393,10 +379,8 @@ class Plan:
     @cached_property
     def papers(self) -> dict[str, list[str]]:
         """The artefacts of every paper."""
-        papers: dict[str, list[str]] = {}
-        for name in self.artefacts:
-            papers.setdefault(name.split("/")[0], []).append(name)
-        return papers
+        by_paper = itertools.groupby(self.artefacts, lambda name: name.split("/")[0])
+        return {paper: list(names) for paper, names in by_paper}
 
     @cached_property
     def reproduction_scale(self) -> Path | None:

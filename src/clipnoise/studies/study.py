@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -258,21 +258,16 @@ def memberships(
     found = dict(known or {})
     for study in studies:
         name = study.experiment
-        for run_hash, label, panel in _planned(study):
+        planned: list[tuple[str, str | None, str]]
+        planned = [(run.spec.hash, run.label, run.panel) for run in study.runs]
+        planned += [(spec.hash, None, TUNING) for spec in study.tuning_runs]
+        for run_hash, label, panel in planned:
             before = found.get(run_hash)
             if before is None:
                 found[run_hash] = Membership(study=name, studies=(name,), label=label, panel=panel)
             elif name not in before.studies:
                 found[run_hash] = replace(before, studies=(*before.studies, name))
     return found
-
-
-def _planned(study: Study) -> Iterator[tuple[str, str | None, str]]:
-    """Yield hash, label and panel of every run of a study, tuning runs last."""
-    for run in study.runs:
-        yield run.spec.hash, run.label, run.panel
-    for spec in study.tuning_runs:
-        yield spec.hash, None, TUNING
 
 
 def descriptions(studies: Iterable[Study]) -> dict[str, str]:

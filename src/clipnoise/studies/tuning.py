@@ -98,10 +98,7 @@ class Tune:
             limit: how many are kept, the first ones; None keeps all.
         """
         if self.trials is not None:
-            return [
-                self._trial(number)
-                for number in range(1, min(self.trials, limit or self.trials) + 1)
-            ]
+            return [self._trial(number + 1) for number in range(self.trials)[:limit]]
         combinations = itertools.product(*self.grid.values())
         return [
             dict(zip(self.grid, values, strict=True))
@@ -109,11 +106,9 @@ class Tune:
         ]
 
     def _trial(self, number: int) -> dict[str, Any]:
-        places = [
-            radical_inverse(number, base) for base, _ in zip(PRIMES, self.parameters, strict=False)
-        ]
         values: dict[str, Any] = {}
-        for place, name in zip(places, self.parameters, strict=True):
+        for base, name in zip(PRIMES, self.parameters, strict=False):
+            place = radical_inverse(number, base)
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
             else:
@@ -168,11 +163,7 @@ class Search:
         return tuple(dict.fromkeys(budget.key for budget in budgets if budget is not None))
 
     def tuning(self, times: Mapping[str, float]) -> Tuning:
-        """Return what a run that waits for the choice says about the search.
-
-        Args:
-            times: what the run multiplies the choice by.
-        """
+        """Return what a run says of the search whose choice it waits for, and multiplies."""
         return Tuning(
             key=self.key,
             parameters=self.parameters,
@@ -190,8 +181,7 @@ def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metr
 
     Args:
         summaries: summary.json of every run, in the order of the grid.
-        parameters: what is tuned.
-        metric: it is averaged over the runs of a configuration.
+        parameters, metric: what is tuned, and by what.
 
     Raises:
         UserError: completed runs do not have the metric.
