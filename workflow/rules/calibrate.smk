@@ -6,11 +6,9 @@ rule calibrate:
     priority: 1000  # runs wait for it
     conda:
         LOCK
-    resources:
-        label=lambda wildcards: plan.label("calibrate", wildcards.key),
     params:
         options=lambda wildcards: plan.calibration(wildcards.key).options(),
     message:
-        "calibrate {resources.label}"
+        "calibrate {plan:calibrate {wildcards.key}}"
     shell:
         "clipnoise calibrate {params.options} --out {output:q} > {log:q} 2>&1"

@@ -36,7 +36,7 @@ rule train:
         weights=lambda wildcards: plan.config.weights,
         results=lambda wildcards: RESULTS,
     message:
-        "train {plan:train {wildcards.hash}}"  # resources must be equal in a group
+        "train {plan:train {wildcards.hash}}"
     shell:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"

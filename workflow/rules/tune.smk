@@ -10,11 +10,9 @@ rule select:
     retries: 0  # a damaged result is set aside: a second try would find none
     conda:
         LOCK
-    resources:
-        label=lambda wildcards: plan.label("select", wildcards.key),
     params:
         options=lambda wildcards: plan.search_options(wildcards.key),
     message:
-        "select {resources.label}"
+        "select {plan:select {wildcards.key}}"
     shell:
         "clipnoise select {params.options} --out {output:q} > {log:q} 2>&1"

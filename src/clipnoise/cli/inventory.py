@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import click
 import yaml
@@ -195,24 +195,14 @@ def _dataset(name: str, options: str = "{}") -> Dataset:
 def dataset_page() -> str:
     """Return the page as Markdown: a table of all datasets, a section on each, and raw files."""
     known = plugins("clipnoise.data", Dataset)
-    lines = [_row(COLUMNS), "|---" * len(COLUMNS) + "|"]
-    lines += [_row(_cells(kind)) for kind in known.values()]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for kind in known.values():
+        sizes = kind().sizes()
+        numbers = " / ".join(f"{sizes[part]:,}" for part in ("train", "validation", "test"))
+        tasks = "; ".join(map(str, _signatures(kind)))
+        lines.append(f"| [{kind.id}](#{kind.id}) | {numbers} | {tasks} | {kind.licence} |")
     sections = [_section(kind) for kind in known.values()]
     return "\n".join([HEAD, "\n".join(lines) + "\n", *sections, _raw_files(known)])
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cells(kind: type[Dataset]) -> tuple[str, ...]:
-    sizes = kind().sizes()
-    return (
-        f"[{kind.id}](#{kind.id})",
-        " / ".join(f"{sizes[part]:,}" for part in ("train", "validation", "test")),
-        "; ".join(map(str, _signatures(kind))),
-        kind.licence,
-    )
 
 
 def _signatures(kind: type[Dataset]) -> list[Signature]:
@@ -264,18 +254,15 @@ def _raw_files(known: Mapping[str, type[Dataset]]) -> str:
     for folder, dataset in folders.items():
         if dataset.files:
             lines.append(f"- `{folder}`: {dataset.manual}")
-            lines += [f"    - {_file(file)}" for file in dataset.files]
+        for file in dataset.files:
+            sums = {"sha256": file.sha256, "md5": file.md5}.items()
+            given = [f"{kind} `{value}`" for kind, value in sums if value is not None]
+            lines.append(f"    - {', '.join([f'`{file.name}`', file.where, *given])}")
     return "\n".join(lines) + "\n"
 
 
 def _folder(dataset: Dataset) -> str:
     return f"data/raw/{dataset.raw or dataset.id}"
-
-
-def _file(file: Any) -> str:
-    checksums = {"sha256": file.sha256, "md5": file.md5}
-    given = [f"{kind} `{value}`" for kind, value in checksums.items() if value is not None]
-    return ", ".join([f"`{file.name}`", file.where, *given])
 
 
 @click.group(cls=options.CommandGroup)

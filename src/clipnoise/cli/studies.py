@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -20,11 +20,19 @@ from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
 from clipnoise.studies.collect import collect as collect_results
 from clipnoise.studies.plan import Plan
-from clipnoise.studies.status import StudyStatus, failed_steps, outlook, span, study_status
+from clipnoise.studies.status import (
+    ENDED,
+    State,
+    StudyStatus,
+    failed_steps,
+    outlook,
+    span,
+    study_status,
+)
 from clipnoise.studies.study import Study, load_study, published_tables
 from clipnoise.studies.tuning import choose
 
-STATES = ("done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started")
+STATES = get_args(State)
 LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
 # "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
 # above it weak or no formal protection.
@@ -179,7 +187,7 @@ def _table(studies: Iterable[StudyStatus]) -> str:
 
 
 def _left(study: StudyStatus) -> str:
-    if not study.of(*(state for state in STATES if state not in ("done", "diverged"))):
+    if len(study.of(*ENDED)) == len(study.runs):
         return "none"
     if study.work_left is None:
         return "unknown: no run has ended"

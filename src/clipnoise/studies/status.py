@@ -27,7 +27,7 @@ from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
 
 State = Literal[
-    "done", "diverged", "damaged", "running", "silent", "stopped", "failed", "not started"
+    "done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started"
 ]
 ENDED = ("done", "diverged")
 SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a living run writes to its log at every checkpoint
