@@ -76,7 +76,7 @@ def _server() -> subprocess.Popen[str]:
 
 def _serve() -> None:
     """Fork a child for each line of input, and answer with its exit code."""
-    for name in ("check", "cluster", "plan"):  # what the Snakefile imports
+    for name in ("cluster", "plan", "status"):  # what the Snakefile imports
         import_module(f"clipnoise.studies.{name}")
     import smart_open  # noqa: F401
     from snakemake.cli import get_argument_parser, main
