@@ -1,14 +1,16 @@
 """Libraries that take long to import, loaded when they are first used.
 
-A module that must be quick to import, such as a plug-in, takes them from here and imports the real
-ones for type checkers only.
+A module that must be quick to import, such as a plug-in, takes them from here. Type checkers see
+the real ones.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Tensor", "nn", "np", "requests", "torch", "urllib3"]
 
 
 class LazyModule(ModuleType):
@@ -18,8 +20,14 @@ class LazyModule(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-np = LazyModule("numpy")
-torch = LazyModule("torch")
-nn = LazyModule("torch.nn")
-requests = LazyModule("requests")
-urllib3 = LazyModule("urllib3")
+if TYPE_CHECKING:
+    import numpy as np
+    import requests
+    import torch
+    import urllib3
+    from torch import Tensor, nn
+else:
+    np, requests = LazyModule("numpy"), LazyModule("requests")
+    torch, nn = LazyModule("torch"), LazyModule("torch.nn")
+    urllib3 = LazyModule("urllib3")
+    Tensor = "torch.Tensor"  # for annotations only

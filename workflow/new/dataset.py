@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.base import Examples, FourSizes, Splits, cut_rows
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-else:
-    from clipnoise.lazy import np, torch  # so that listing datasets does not load torch
+from clipnoise.lazy import np, torch  # so that listing datasets does not load torch
 
 ROWS = 2000
 

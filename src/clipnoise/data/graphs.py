@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.base import Examples, FourSizes, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
@@ -28,14 +28,8 @@ from clipnoise.data.signature import Signature
 from clipnoise.data.synthetic import Drawn
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import GAMMA, derive, generator, mix64
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 NO_NODE = -1
 FEATURES, CLASSES = 128, 40  # of ogbn-arxiv

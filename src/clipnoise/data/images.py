@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.data.augmentation import Augmentation, augmented
 from clipnoise.data.base import Examples, Partitioned, Splits
@@ -23,14 +23,8 @@ from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 Pixels = Literal["unit", "standardised"]
 ImageTask = Literal["classification", "reconstruction"]

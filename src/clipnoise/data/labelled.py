@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import RemoteFile
@@ -25,13 +25,7 @@ from clipnoise.data.text import (
 )
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Natural
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
+from clipnoise.lazy import Tensor, np, torch
 
 Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.images import Scaled
@@ -23,13 +23,7 @@ from clipnoise.data.signature import Kind, Signature
 from clipnoise.data.text import Tokenizer
 from clipnoise.errors import UserError, nearest, unknown
 from clipnoise.fields import Count, Natural, to_plain
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
+from clipnoise.lazy import Tensor, np, torch
 
 logger = logging.getLogger(__name__)
 

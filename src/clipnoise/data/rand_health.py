@@ -5,19 +5,15 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.base import Partitioned, Splits
 from clipnoise.data.packages import PackageFile, read_text
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
+from clipnoise.lazy import np
 from clipnoise.seeds import mix64
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from clipnoise.lazy import np
 
 WHEEL = PackageFile(
     "statsmodels-0.15.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",

@@ -11,17 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
 from clipnoise.files import write_json
-
-if TYPE_CHECKING:
-    import requests
-    import urllib3
-    from requests import Response
-else:
-    from clipnoise.lazy import requests, urllib3
+from clipnoise.lazy import requests, urllib3
 
 Progress = Callable[[int, int | None], None]  # bytes that are present, and in all if known
 
@@ -93,7 +86,7 @@ def _attempt(address: str, part: Path, report: Progress) -> bool:
     return True
 
 
-def _receive(response: Response, part: Path, have: int, report: Progress) -> None:
+def _receive(response: requests.Response, part: Path, have: int, report: Progress) -> None:
     """Write the body of a response behind the bytes that are present."""
     length = response.headers.get("Content-Length")
     total = None if length is None else have + int(length)
@@ -123,7 +116,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _validator(response: Response) -> str | None:
+def _validator(response: requests.Response) -> str | None:
     """Return the server's name for this version; a weak ETag does not identify the bytes."""
     tag: str | None = response.headers.get("ETag")
     return response.headers.get("Last-Modified") if tag is None or tag.startswith("W/") else tag

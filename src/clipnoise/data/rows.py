@@ -8,16 +8,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from clipnoise.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
+from clipnoise.lazy import Tensor, np, torch
 
 BUCKET = 32  # ragged rows are padded to a multiple of this length
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,7 @@ from clipnoise.data.base import Dataset, TokenCounts
 from clipnoise.data.remote import digest
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from clipnoise.lazy import np
+from clipnoise.lazy import np
 
 
 @dataclass(frozen=True)

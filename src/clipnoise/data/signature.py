@@ -6,12 +6,9 @@ All of it is public and known before any data are read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import nn
+from clipnoise.lazy import Tensor, nn
 
 Kind = Literal["features", "image", "tokens", "nodes"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]

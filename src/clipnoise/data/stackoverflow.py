@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shutil import copyfileobj
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import RemoteFile
@@ -23,14 +23,8 @@ from clipnoise.data.signature import Signature, TaskName
 from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 ADDRESS = "https://storage.googleapis.com/tff-datasets-public"
 DATABASE = "stackoverflow.sqlite.lzma"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from clipnoise.data.augmentation import Augmentation
 from clipnoise.data.base import (
@@ -33,14 +33,8 @@ from clipnoise.data.signature import Signature
 from clipnoise.data.stackoverflow import TASK_OF, Target, tag_targets
 from clipnoise.data.text import MOST_IDS, Masking
 from clipnoise.fields import Count, Fraction, Natural, NonNegative, Probability
+from clipnoise.lazy import nn, np, torch
 from clipnoise.seeds import derive, generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import nn
-else:
-    from clipnoise.lazy import nn, np, torch
 
 CELLS = 4  # squares per side of a pattern
 INK, NOISE = 160, 96  # upper bounds of pattern and noise; together they fill a byte

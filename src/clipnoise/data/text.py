@@ -12,21 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from clipnoise.data.base import Examples, TokenCounts
 from clipnoise.data.rows import RaggedRows, Rows
 from clipnoise.data.signature import NO_TARGET
 from clipnoise.errors import UserError
+from clipnoise.lazy import Tensor, np, torch
 from clipnoise.models.pretrained import Weights
 from clipnoise.seeds import GAMMA, derive, mix64
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import np, torch
 
 TokenizerName = Literal["bert-base", "bert-large", "tiny-bert", "roberta-base"]
 

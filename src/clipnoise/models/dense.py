@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
+from clipnoise.lazy import nn
 from clipnoise.models.base import Model
 from clipnoise.models.partial import Part, PartlyTrained
-
-if TYPE_CHECKING:
-    from torch import nn
-else:
-    from clipnoise.lazy import nn
 
 
 @dataclass(frozen=True, kw_only=True)

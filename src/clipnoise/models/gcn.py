@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
+from clipnoise.lazy import Tensor, nn
 from clipnoise.models.base import Model
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import nn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,14 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError, nearest
+from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.language import LONGEST, logits
 from clipnoise.models.partial import Part, PartlyTrained
 from clipnoise.models.pretrained import Checksum, Weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import torch
 
 FOLDER = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 

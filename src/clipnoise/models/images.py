@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
+from clipnoise.lazy import nn
 from clipnoise.models.base import Model
 from clipnoise.models.partial import Part, PartlyTrained
-
-if TYPE_CHECKING:
-    from torch import nn
-else:
-    from clipnoise.lazy import nn
 
 Pooling = Literal["max", "average"]
 GROUPS = 4

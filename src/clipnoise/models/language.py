@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
+from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.models.partial import Part, PartlyTrained
 from clipnoise.models.pretrained import Checksum, Weights, hub
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import nn, torch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Positive
+from clipnoise.lazy import Tensor, nn
 from clipnoise.models.base import Model
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import nn
 
 Part = Literal["all", "head", "bias", "lora"]
 

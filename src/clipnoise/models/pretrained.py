@@ -6,21 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
 from clipnoise.data.remote import RawFiles, RemoteFile, digest
 from clipnoise.errors import UserError, unknown
 from clipnoise.files import inside
+from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Model, PretrainedWeights
 from clipnoise.plugins import plugins
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-else:
-    from clipnoise.lazy import torch
 
 HUB = "https://huggingface.co"
 CONFIG = "config.json"
