@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.base import Examples, FourSizes, Splits, cut_rows
 from clipnoise.data.rows import StoredRows
@@ -18,12 +17,12 @@ ROWS = 2000
 class NewPlugin(FourSizes):
     """Two clouds of points, one for each class."""
 
-    id: ClassVar[str] = "new-plugin"
-    title: ClassVar[str] = "NewPlugin"
-    licence: ClassVar[str] = "yours"
-    source: ClassVar[str] = "made up"
-    split: ClassVar[str] = "at random, from one file"
-    preprocessing: ClassVar[str] = "none"
+    id = "new-plugin"
+    title = "NewPlugin"
+    licence = "yours"
+    source = "made up"
+    split = "at random, from one file"
+    preprocessing = "none"
 
     def __post_init__(self) -> None:
         if sum(self.sizes().values()) > ROWS:

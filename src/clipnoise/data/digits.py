@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.base import PARTS, Dataset, Examples, Splits, cut_rows
 from clipnoise.data.signature import Signature
@@ -56,15 +55,15 @@ class Digits(SmallImages):
         public_examples: examples taken from the training part and treated as public.
     """
 
-    id: ClassVar[str] = "digits"
-    title: ClassVar[str] = "Handwritten digits (8×8)"
-    licence: ClassVar[str] = "CC BY 4.0"
-    source: ClassVar[str] = (
+    id = "digits"
+    title = "Handwritten digits (8×8)"
+    licence = "CC BY 4.0"
+    source = (
         "E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
         "Repository, 1998, doi:10.24432/C50P49; its test file, as scikit-learn carries it"
     )
-    split: ClassVar[str] = "a fixed test set of 360, 137 to validate, the rest private or public"
-    preprocessing: ClassVar[str] = "pixel values 0 to 16 divided by 16"
+    split = "a fixed test set of 360, 137 to validate, the rest private or public"
+    preprocessing = "pixel values 0 to 16 divided by 16"
 
     public_examples: Natural = 0
 
@@ -107,8 +106,8 @@ class DigitsUsers(Digits):
     Decentralized Data", section 3 (the pathological non-IID partition).
     """
 
-    id: ClassVar[str] = "digits-users"
-    title: ClassVar[str] = "Handwritten digits (8×8) of users with two digits each"
+    id = "digits-users"
+    title = "Handwritten digits (8×8) of users with two digits each"
 
     users: Count = 100
 
@@ -146,12 +145,12 @@ class PrintedDigits(SmallImages):
         split_seed: which examples are for validation, test and training.
     """
 
-    id: ClassVar[str] = "printed-digits"
-    title: ClassVar[str] = "Printed digits (8×8)"
-    licence: ClassVar[str] = "Bitstream Vera and public domain (the DejaVu typefaces)"
-    source: ClassVar[str] = "drawn by this package in the typefaces that matplotlib carries"
-    split: ClassVar[str] = "drawn at random: 1,000 to train on, 100 to validate, 100 to test"
-    preprocessing: ClassVar[str] = "ink between 0 and 1"
+    id = "printed-digits"
+    title = "Printed digits (8×8)"
+    licence = "Bitstream Vera and public domain (the DejaVu typefaces)"
+    source = "drawn by this package in the typefaces that matplotlib carries"
+    split = "drawn at random: 1,000 to train on, 100 to validate, 100 to test"
+    preprocessing = "ink between 0 and 1"
 
     def sizes(self) -> dict[str, int]:
         train = PRINTED - PRINTED_TEST - PRINTED_VALIDATION

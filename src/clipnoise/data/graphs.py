@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.base import Examples, FourSizes, Partitioned, Splits
 from clipnoise.data.remote import RemoteFile
@@ -163,9 +162,9 @@ class SyntheticGraph(Drawn, FourSizes):
         degree: K, the bound on in- and out-degrees.
     """
 
-    id: ClassVar[str] = "synthetic-graph"
-    title: ClassVar[str] = "Synthetic graph"
-    preprocessing: ClassVar[str] = "in- and out-degrees bounded by K"
+    id = "synthetic-graph"
+    title = "Synthetic graph"
+    preprocessing = "in- and out-degrees bounded by K"
 
     validation_examples: Count = 250
     test_examples: Count = 250
@@ -218,25 +217,23 @@ class OgbnArxiv(Partitioned):
         degree: K, the bound on in- and out-degrees.
     """
 
-    id: ClassVar[str] = "ogbn-arxiv"
-    title: ClassVar[str] = "ogbn-arxiv"
-    licence: ClassVar[str] = "ODC-BY 1.0"
-    source: ClassVar[str] = (
+    id = "ogbn-arxiv"
+    title = "ogbn-arxiv"
+    licence = "ODC-BY 1.0"
+    source = (
         "W. Hu et al., Open Graph Benchmark: datasets for machine learning on graphs, NeurIPS "
         "2020; citations and texts from the Microsoft Academic Graph"
     )
-    split: ClassVar[str] = "published, by year: up to 2017, 2018, from 2019; public from the first"
-    preprocessing: ClassVar[str] = (
+    split = "published, by year: up to 2017, 2018, from 2019; public from the first"
+    preprocessing = (
         "citations both ways, within a split only; in- and out-degrees bounded by K; features as "
         "published (means of word vectors)"
     )
-    manual: ClassVar[str] = "no licence to accept; the archive as it is, not unpacked."
-    files: ClassVar[tuple[RemoteFile, ...]] = (
-        RemoteFile("arxiv.zip", "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"),
-    )
-    training_file: ClassVar[int] = 90_941
-    validation_file: ClassVar[int] = 29_799
-    test_file: ClassVar[int] = 48_603
+    manual = "no licence to accept; the archive as it is, not unpacked."
+    files = (RemoteFile("arxiv.zip", "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"),)
+    training_file = 90_941
+    validation_file = 29_799
+    test_file = 48_603
 
     validation_examples: Natural = 29_799
     degree: Count = 7

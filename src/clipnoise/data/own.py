@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
 from clipnoise.data.images import Scaled
@@ -80,12 +80,12 @@ class Own(Partitioned):
             public as every size, and so no private example decides which others are private.
     """
 
-    id: ClassVar[str] = "own"
-    title: ClassVar[str] = "Your own data"
-    licence: ClassVar[str] = "yours"
-    source: ClassVar[str] = "your files"
-    split: ClassVar[str] = "your two files; validation and public from the training file"
-    preprocessing: ClassVar[str] = "bytes of images divided by 255; tokens padded with 0"
+    id = "own"
+    title = "Your own data"
+    licence = "yours"
+    source = "your files"
+    split = "your two files; validation and public from the training file"
+    preprocessing = "bytes of images divided by 255; tokens padded with 0"
 
     name: str = "own"
     inputs: tuple[str, ...] = ("inputs",)

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from clipnoise.data.base import Partitioned, Splits
 from clipnoise.data.packages import PackageFile, read_text
-from clipnoise.data.remote import RemoteFile
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
@@ -40,25 +39,23 @@ class RandHealth(Partitioned):
     for validation follows from the person's id alone, so no person is in two of these parts.
     """
 
-    id: ClassVar[str] = "rand-health"
-    title: ClassVar[str] = "RAND health insurance experiment"
-    licence: ClassVar[str] = "public domain, as statsmodels says"
-    source: ClassVar[str] = (
+    id = "rand-health"
+    title = "RAND health insurance experiment"
+    licence = "public domain, as statsmodels says"
+    source = (
         "RAND Health Insurance Experiment; A. Cameron, P. Trivedi, Microeconometrics, Cambridge, "
         "2005; as statsmodels 0.15.0 carries it"
     )
-    split: ClassVar[str] = (
-        "by person: a fifth to test, a twentieth to validate; public examples from the others"
-    )
-    preprocessing: ClassVar[str] = (
+    split = "by person: a fifth to test, a twentieth to validate; public examples from the others"
+    preprocessing = (
         "each feature divided by a round number that it does not exceed; one column for each site "
         "and each year"
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = (WHEEL,)
-    manual: ClassVar[str] = WHEEL.manual
-    training_file: ClassVar[int] = 14_959
-    validation_file: ClassVar[int] = 1_058
-    test_file: ClassVar[int] = 4_173
+    files = (WHEEL,)
+    manual = WHEEL.manual
+    training_file = 14_959
+    validation_file = 1_058
+    test_file = 4_173
     persons: ClassVar[int] = 4_392
 
     @property

@@ -101,7 +101,7 @@ class TokenFrequency(Counted):
     Source: AdaDPS, section 4 (option 2) and section 6.1.2.
     """
 
-    what: ClassVar[str] = "token frequencies relative to the largest"
+    what = "token frequencies relative to the largest"
     source: Literal["token-frequency"] = "token-frequency"
 
     def of(self, counts: TokenCounts) -> np.ndarray:
@@ -120,7 +120,7 @@ class TfIdf(Counted):
     Source: AdaDPS, section 6.1.2 and Table 4.
     """
 
-    what: ClassVar[str] = "inverse TF-IDF relative to the largest"
+    what = "inverse TF-IDF relative to the largest"
     source: Literal["tf-idf"] = "tf-idf"
 
     def of(self, counts: TokenCounts) -> np.ndarray:
@@ -173,7 +173,7 @@ class PublicGradients(SideInformationSource):
     It is not in the paper, whose Option 2 has no public data. It depends on labels, too.
     """
 
-    needs_public_examples: ClassVar[bool] = True
+    needs_public_examples = True
     source: Literal["public-gradients"]
 
     def sizes(self, view: PublicView) -> np.ndarray:

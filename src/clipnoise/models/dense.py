@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
@@ -19,10 +18,10 @@ from clipnoise.models.partial import Part, PartlyTrained
 class Logistic(Model):
     """Multinomial logistic regression; for tags or numbers, one linear model each."""
 
-    id: ClassVar[str] = "logistic"
-    work: ClassVar[float] = 20.0
-    title: ClassVar[str] = "Logistic regression"
-    accepts: ClassVar[str] = "vectors and images, with one output per class, tag or number"
+    id = "logistic"
+    work = 20.0
+    title = "Logistic regression"
+    accepts = "vectors and images, with one output per class, tag or number"
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
@@ -45,10 +44,10 @@ class MultilayerPerceptron(PartlyTrained):
         widths: of the hidden layers.
     """
 
-    id: ClassVar[str] = "mlp"
-    work: ClassVar[float] = 400.0
-    title: ClassVar[str] = "Multilayer perceptron"
-    accepts: ClassVar[str] = "vectors and images, with one output per class, tag or number"
+    id = "mlp"
+    work = 400.0
+    title = "Multilayer perceptron"
+    accepts = "vectors and images, with one output per class, tag or number"
 
     widths: tuple[Count, ...] = (64,)
     train: Part = "all"
@@ -78,9 +77,9 @@ class Autoencoder(Model):
         widths: of the layers after the input, the code last.
     """
 
-    id: ClassVar[str] = "autoencoder"
-    title: ClassVar[str] = "Deep autoencoder"
-    accepts: ClassVar[str] = "vectors and images with values between 0 and 1, to be reconstructed"
+    id = "autoencoder"
+    title = "Deep autoencoder"
+    accepts = "vectors and images with values between 0 and 1, to be reconstructed"
 
     widths: tuple[Count, ...] = (1000, 500, 250, 30)
 

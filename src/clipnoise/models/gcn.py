@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
@@ -28,10 +27,10 @@ class GCN(Model):
         decoder_layers: after it, including the last layer.
     """
 
-    id: ClassVar[str] = "gcn"
-    work: ClassVar[float] = 250.0
-    title: ClassVar[str] = "DP-GCN"
-    accepts: ClassVar[str] = "nodes of a graph to classify, with their in-neighbours"
+    id = "gcn"
+    work = 250.0
+    title = "DP-GCN"
+    accepts = "nodes of a graph to classify, with their in-neighbours"
 
     width: Count = 100
     encoder_layers: Count = 1

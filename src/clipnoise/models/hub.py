@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError, nearest
@@ -56,10 +56,10 @@ class HuggingFace(NamedModel):
         sha256: of the file of tensors, so that other weights make another run.
     """
 
-    id: ClassVar[str] = "huggingface"
-    title: ClassVar[str] = "A model of Hugging Face"
-    accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify"
-    work: ClassVar[float] = 2e8
+    id = "huggingface"
+    title = "A model of Hugging Face"
+    accepts = f"up to {LONGEST} tokens, to classify"
+    work = 2e8
 
     sha256: Checksum
 
@@ -137,10 +137,10 @@ class Timm(NamedModel):
             from random values. The head is new where the weights are for other classes.
     """
 
-    id: ClassVar[str] = "timm"
-    title: ClassVar[str] = "A model of timm"
-    accepts: ClassVar[str] = "images of shape (channels, height, width)"
-    work: ClassVar[float] = 2e6
+    id = "timm"
+    title = "A model of timm"
+    accepts = "images of shape (channels, height, width)"
+    work = 2e6
 
     sha256: Checksum | None = None
 

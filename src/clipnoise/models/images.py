@@ -63,11 +63,11 @@ class SmallCNN(ImageModel, PartlyTrained):
         group_norm: whether a GroupNorm of four groups follows each convolution.
     """
 
-    id: ClassVar[str] = "cnn-small"
-    work: ClassVar[float] = 2e3
-    title: ClassVar[str] = "Small CNN"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 64 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (8, 64)
+    id = "cnn-small"
+    work = 2e3
+    title = "Small CNN"
+    accepts = "images of shape (channels, height, width), 8 to 64 pixels per side"
+    sides = (8, 64)
 
     width: Count = 16
     pooling: Pooling = "max"
@@ -106,11 +106,11 @@ class FiveLayerCNN(ImageModel):
         widths: channels after each convolution.
     """
 
-    id: ClassVar[str] = "cnn-5"
-    work: ClassVar[float] = 2e4
-    title: ClassVar[str] = "CNN-5"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (17, 64)
+    id = "cnn-5"
+    work = 2e4
+    title = "CNN-5"
+    accepts = "images of shape (channels, height, width), 17 to 64 pixels per side"
+    sides = (17, 64)
 
     widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
 
@@ -140,11 +140,11 @@ class ReleasedCNN(ImageModel):
         outputs: maps of the fifth convolution.
     """
 
-    id: ClassVar[str] = "cnn-5-released"
-    work: ClassVar[float] = 2e4
-    title: ClassVar[str] = "CNN-5 (released)"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 8 to 39 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (8, 39)
+    id = "cnn-5-released"
+    work = 2e4
+    title = "CNN-5 (released)"
+    accepts = "images of shape (channels, height, width), 8 to 39 pixels per side"
+    sides = (8, 39)
     groups: ClassVar[int] = 16
 
     width: Count = 32
@@ -181,11 +181,11 @@ class AveragedCNN(ImageModel):
         width: channels of the first convolution; the next three have 2, 4 and 8 times as many.
     """
 
-    id: ClassVar[str] = "cnn-5-averaged"
-    work: ClassVar[float] = 2e4
-    title: ClassVar[str] = "CNN-5 (averaged)"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 17 to 64 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (17, 64)
+    id = "cnn-5-averaged"
+    work = 2e4
+    title = "CNN-5 (averaged)"
+    accepts = "images of shape (channels, height, width), 17 to 64 pixels per side"
+    sides = (17, 64)
 
     width: Count = 32
 
@@ -223,11 +223,11 @@ class ResNet18(ImageModel):
         groups: number of groups of each GroupNorm.
     """
 
-    id: ClassVar[str] = "resnet-18"
-    work: ClassVar[float] = 8e5
-    title: ClassVar[str] = "ResNet-18"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (16, 256)
+    id = "resnet-18"
+    work = 8e5
+    title = "ResNet-18"
+    accepts = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides = (16, 256)
 
     stem: Literal["3x3", "imagenet"] = "3x3"
     blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
@@ -275,11 +275,11 @@ class VisionTransformer(ImageModel):
         heads: number of attention heads.
     """
 
-    id: ClassVar[str] = "vit"
-    work: ClassVar[float] = 2e6
-    title: ClassVar[str] = "ViT"
-    accepts: ClassVar[str] = "images of shape (channels, height, width), 16 to 256 pixels per side"
-    sides: ClassVar[tuple[int, int]] = (16, 256)
+    id = "vit"
+    work = 2e6
+    title = "ViT"
+    accepts = "images of shape (channels, height, width), 16 to 256 pixels per side"
+    sides = (16, 256)
 
     patch: Count = 4
     width: Count = 384

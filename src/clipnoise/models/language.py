@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.lazy import Tensor, nn, torch
-from clipnoise.models.base import Model, PretrainedWeights
+from clipnoise.models.base import Model
 from clipnoise.models.partial import Part, PartlyTrained
 from clipnoise.models.pretrained import Checksum, Weights, hub
 
@@ -25,10 +25,10 @@ class AveragedWords(Model):
         width: length of a word's vector.
     """
 
-    id: ClassVar[str] = "averaged-words"
-    work: ClassVar[float] = 100.0
-    title: ClassVar[str] = "Averaged word vectors"
-    accepts: ClassVar[str] = "sequences of tokens to classify"
+    id = "averaged-words"
+    work = 100.0
+    title = "Averaged word vectors"
+    accepts = "sequences of tokens to classify"
 
     width: Count = 32
 
@@ -60,10 +60,10 @@ class LSTM(Model):
         dropout: share of the values of word vectors and of states set to 0 in training.
     """
 
-    id: ClassVar[str] = "lstm"
-    work: ClassVar[float] = 1e5
-    title: ClassVar[str] = "LSTM"
-    accepts: ClassVar[str] = "sequences of tokens to classify"
+    id = "lstm"
+    work = 1e5
+    title = "LSTM"
+    accepts = "sequences of tokens to classify"
 
     width: Count = 64
     layers: Count = 2
@@ -145,7 +145,7 @@ class LanguageModel(PartlyTrained):
         sha256: of the file of tensors that it starts from; None takes whichever are there.
     """
 
-    accepts: ClassVar[str] = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
+    accepts = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
     family: ClassVar[Literal["bert", "roberta"]]
     tokens: ClassVar[dict[str, Any]]
 
@@ -230,7 +230,7 @@ class Bert(LanguageModel):
         separator: that token's id; the second segment follows the first one.
     """
 
-    family: ClassVar[Literal["bert", "roberta"]] = "bert"
+    family = "bert"
     tokens: ClassVar[dict[str, Any]] = {
         "pad_token_id": 0,
         "type_vocab_size": 2,
@@ -252,12 +252,10 @@ class BertBase(Bert):
     Source: Devlin et al. 2019, section 3; DP-AdamBC, section 5 and Appendix A.
     """
 
-    id: ClassVar[str] = "bert-base"
-    work: ClassVar[float] = 2e8
-    title: ClassVar[str] = "BERT-base"
-    pretrained_weights: ClassVar[PretrainedWeights] = hub(
-        "google-bert/bert-base-cased", "Apache-2.0"
-    )
+    id = "bert-base"
+    work = 2e8
+    title = "BERT-base"
+    pretrained_weights = hub("google-bert/bert-base-cased", "Apache-2.0")
 
     train: Part | Literal["last-block"] = "last-block"
     reinitialise: bool = True
@@ -270,12 +268,10 @@ class BertLarge(BertBase):
     Source: Devlin et al. 2019, section 3; DP-AdamBC, Appendix, Figure 9.
     """
 
-    id: ClassVar[str] = "bert-large"
-    work: ClassVar[float] = 6e8
-    title: ClassVar[str] = "BERT-large"
-    pretrained_weights: ClassVar[PretrainedWeights] = hub(
-        "google-bert/bert-large-cased", "Apache-2.0"
-    )
+    id = "bert-large"
+    work = 6e8
+    title = "BERT-large"
+    pretrained_weights = hub("google-bert/bert-large-cased", "Apache-2.0")
 
     layers: Count = 24
     width: Count = 1024
@@ -290,10 +286,10 @@ class TinyBert(Bert):
     Adaptive Optimizers, section 5.
     """
 
-    id: ClassVar[str] = "tiny-bert"
-    work: ClassVar[float] = 1e6
-    title: ClassVar[str] = "TinyBERT"
-    pretrained_weights: ClassVar[PretrainedWeights] = hub(
+    id = "tiny-bert"
+    work = 1e6
+    title = "TinyBERT"
+    pretrained_weights = hub(
         "google/bert_uncased_L-2_H-128_A-2",
         "Apache-2.0",
         tensors="pytorch_model.bin",
@@ -312,11 +308,11 @@ class RobertaBase(LanguageModel):
     Source: Liu et al. 2019, section 3; DP-PMLF, section 6, Models.
     """
 
-    id: ClassVar[str] = "roberta-base"
-    work: ClassVar[float] = 2e8
-    title: ClassVar[str] = "RoBERTa-base"
-    pretrained_weights: ClassVar[PretrainedWeights] = hub("FacebookAI/roberta-base", "MIT")
-    family: ClassVar[Literal["bert", "roberta"]] = "roberta"
+    id = "roberta-base"
+    work = 2e8
+    title = "RoBERTa-base"
+    pretrained_weights = hub("FacebookAI/roberta-base", "MIT")
+    family = "roberta"
     tokens: ClassVar[dict[str, Any]] = {
         "pad_token_id": 1,
         "type_vocab_size": 1,
