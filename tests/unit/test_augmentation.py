@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.augmentation import PADDING, Augmentation, augmented, cropped_and_flipped
 from clipnoise.data.base import Examples
 from clipnoise.data.cache import write_arrays
-from clipnoise.data.images import Cifar10
+from clipnoise.data.images import PADDING, Augmentation, Cifar10, augmented, cropped_and_flipped
 from clipnoise.data.rows import StoredRows
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain

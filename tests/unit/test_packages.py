@@ -14,10 +14,10 @@ import torch
 from real_files import DATASETS, prepare, small, write_raw
 from real_files.packages import wheel, write_wheel
 
-from clipnoise.data import packages, topics
+from clipnoise.data import remote, topics
 from clipnoise.data.adult import FOLDER, WHEEL
 from clipnoise.data.base import Dataset
-from clipnoise.data.packages import PackageFile
+from clipnoise.data.remote import PackageFile
 from clipnoise.errors import UserError
 
 PURE = "some_data-1.2.0-py3-none-any.whl"
@@ -60,7 +60,7 @@ def test_a_wheel_is_fetched_for_any_platform_and_verified(
     folder = one.raw_files(tmp_path).fetch()
     assert sorted(path.name for path in folder.iterdir()) == [".lock", "checksums.json", name]
     assert one.raw_files(tmp_path).verify()[name].checked == "its source"
-    assert packages.read_text(folder / name, "some_data/table.csv") == "1,2\n"
+    assert remote.read_text(folder / name, "some_data/table.csv") == "1,2\n"
 
 
 def test_another_wheel_of_the_same_name_is_refused(index: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_without_pip_the_message_says_so(
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    monkeypatch.setattr(packages.sys, "executable", str(bare))
+    monkeypatch.setattr(remote.sys, "executable", str(bare))
     with pytest.raises(UserError, match="No module named pip"):
         dataset(PURE, put(index, PURE)).raw_files(tmp_path).fetch()
 
@@ -108,9 +108,9 @@ def test_a_member_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None
     path = tmp_path / PURE
     path.write_bytes(wheel({"table.csv": b"\xff"}, PURE))
     with pytest.raises(UserError, match=r"other\.csv is not in the archive"):
-        packages.read_member(path, "other.csv")
+        remote.read_member(path, "other.csv")
     with pytest.raises(UserError, match=r"table\.csv: not UTF-8"):
-        packages.read_text(path, "table.csv")
+        remote.read_text(path, "table.csv")
 
 
 PACKAGED = [name for name in DATASETS if isinstance((DATASETS[name].files or (0,))[0], PackageFile)]
@@ -144,7 +144,7 @@ def test_what_an_adult_earns_is_predicted_from_the_codebook_s_columns(tmp_path: 
 def test_a_damaged_line_of_adult_is_named(line: str, message: str, tmp_path: Path) -> None:
     one = write_raw(tmp_path, "adult")
     path = tmp_path / "raw" / "adult" / WHEEL.name
-    names = packages.read_text(path, f"{FOLDER}/adult.names")
+    names = remote.read_text(path, f"{FOLDER}/adult.names")
     members = {f"{FOLDER}/adult.names": names, f"{FOLDER}/adult.data": line}
     write_wheel(tmp_path, "adult", WHEEL, members)
     one.raw_files(tmp_path).accept()
@@ -194,7 +194,7 @@ def test_another_private_text_leaves_the_vocabulary_as_it_is(tmp_path: Path) -> 
     before = one.vocabulary(tmp_path, 20).rank  # type: ignore[attr-defined]
     path = tmp_path / "raw" / topics.Topics.raw / topics.WHEEL.name
     tables = [f"{topics.FOLDER}/{name}.tab" for name in (*one.elsewhere, "20newsgroups-train")]  # type: ignore[attr-defined]
-    members = {table: packages.read_text(path, table) for table in tables}
+    members = {table: remote.read_text(path, table) for table in tables}
     members[tables[-1]] += "sci.med\tanother private text and its own words\n"
     write_wheel(tmp_path, topics.Topics.raw, topics.WHEEL, members)
     assert one.vocabulary(tmp_path, 20).rank == before  # type: ignore[attr-defined]

@@ -31,7 +31,6 @@ def sparse(folder: Path) -> tuple[Rows, torch.Tensor]:
         matrix.data.astype("uint8"),
         WIDTH,
         CHOSEN,
-        torch.float32,
     )
     return rows, torch.from_numpy(DENSE)[CHOSEN]
 

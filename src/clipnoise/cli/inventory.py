@@ -16,8 +16,7 @@ import yaml
 from clipnoise.cli import options
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
-from clipnoise.data.describe import Form, block, cut_off, describe
-from clipnoise.data.own import FORMS, SOURCES, own_file
+from clipnoise.data.own import FORMS, SOURCES, Form, block, cut_off, describe, own_file
 from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError

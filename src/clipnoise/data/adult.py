@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from clipnoise.data.base import Partitioned, Splits
-from clipnoise.data.packages import PackageFile, read_text
+from clipnoise.data.base import Partitioned
+from clipnoise.data.remote import PackageFile, read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
@@ -72,9 +72,6 @@ class Adult(Partitioned):
             labels = [INCOMES.index(person["income"]) for person in persons]
             arrays[f"{part}_labels"] = np.array(labels, dtype="uint8")
         self.write(cache, arrays)
-
-    def load(self, cache: Path) -> Splits:
-        return self.cut_table(cache)
 
 
 def read_codebook(names: str) -> dict[str, list[str]]:

@@ -430,15 +430,13 @@ class Partitioned(Dataset):
         """
         return torch.randperm(len(labels), generator=generator("split", self.split_seed))
 
-    def positions(
-        self, available: Mapping[str, int], order: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def positions(self, available: Mapping[str, int], order: Tensor) -> dict[str, Tensor]:
         """Return the positions of each part's examples in its file, int64 of shape (size,).
 
         Args:
             available: number of examples in the prepared file of each part. Public examples come
                 from the training file, and so do those for validation without a validation file.
-            order: of the training file, if not at random.
+            order: of the training file, int64 of shape (available["train"],).
 
         Raises:
             UserError: there are fewer than requested.
@@ -449,10 +447,6 @@ class Partitioned(Dataset):
         self.require(train + held_out + public, available["train"], "training")
         self.require(test, available["test"], "test")
         self.require(validation, available["validation"], "validation")
-        if order is None:
-            order = torch.randperm(
-                available["train"], generator=generator("split", self.split_seed)
-            )
         fixed = {
             part: torch.randperm(available[part], generator=generator("split", 0))
             for part in ("validation", "test")
@@ -469,15 +463,10 @@ class Partitioned(Dataset):
         """Which part of the source is the test set."""
         return "test"
 
-    def cut(
-        self, cache: Path, take: Callable[[dict[str, np.ndarray], str, Tensor], Examples]
-    ) -> Splits:
+    def load(self, cache: Path) -> Splits:
         """Cut what is prepared into the parts.
 
-        Args:
-            cache: the folder of prepared datasets; `<part>_labels` has a row for each example, and
-                `train_users`, where there is one, the user of each.
-            take: makes examples from all arrays, the part of the source, and the chosen rows of it.
+        `<part>_labels` has a row for each example; `train_users`, if it is there, the user of each.
 
         Raises:
             UserError: it is not prepared, or holds fewer examples than requested.
@@ -489,18 +478,26 @@ class Partitioned(Dataset):
         rows = self.positions(available, self.shuffled(arrays["train_labels"]))
         owners = arrays.get("train_users")
         users = None if owners is None else torch.from_numpy(owners[rows["train"].numpy()])
-        return Splits.build(
-            lambda part: take(arrays, files[part], rows[part]), self.sizes(), provenance, users
-        )
 
-    def cut_table(self, cache: Path) -> Splits:
-        """Cut rows of numbers, prepared as `<part>_inputs`, with a class each; see `cut`."""
+        def take(part: str) -> Examples:
+            return self.examples_of(arrays, files[part], rows[part])
 
-        def take(arrays: dict[str, np.ndarray], file: str, rows: Tensor) -> Examples:
-            labels = torch.from_numpy(arrays[f"{file}_labels"][rows.numpy()].astype("int64"))
-            return Examples(StoredRows(arrays[f"{file}_inputs"], rows), labels)
+        return Splits.build(take, self.sizes(), provenance, users)
 
-        return self.cut(cache, take)
+    def examples_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Examples:
+        """Return some examples of what is prepared; by default their labels are classes.
+
+        Args:
+            arrays: all that are prepared, by name.
+            part: of the source.
+            rows: the chosen rows of that part, int64 of shape (n,).
+        """
+        labels = torch.from_numpy(arrays[f"{part}_labels"][rows.numpy()].astype("int64"))
+        return Examples(self.inputs_of(arrays, part, rows), labels)
+
+    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows:
+        """Return their inputs; by default the rows of `<part>_inputs`."""
+        return StoredRows(arrays[f"{part}_inputs"], rows)
 
     def require(self, requested: int, available: int, file: str) -> None:
         """Raise UserError where a prepared file holds fewer examples than requested."""

@@ -258,7 +258,8 @@ class OgbnArxiv(Partitioned):
     def load(self, cache: Path) -> Splits:
         arrays, provenance = self.read(cache)
         members = {part: torch.from_numpy(arrays[part].astype("int64")) for part in SPLITS}
-        rows = self.positions({part: len(nodes) for part, nodes in members.items()})
+        available = {part: len(nodes) for part, nodes in members.items()}
+        rows = self.positions(available, self.shuffled(arrays["train"]))
         features, labels, edges = (arrays[name] for name in ("features", "labels", "edges"))
 
         def take(part: str) -> Examples:

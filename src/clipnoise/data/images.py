@@ -1,4 +1,4 @@
-"""Images: stored as bytes, memory-mapped, turned into floats when taken; MNIST and CIFAR."""
+"""Images: stored as bytes, augmented and turned into floats when taken; MNIST and CIFAR."""
 
 from __future__ import annotations
 
@@ -9,25 +9,101 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from clipnoise.data.augmentation import Augmentation, augmented
 from clipnoise.data.base import Examples, Partitioned, Splits
-from clipnoise.data.packages import PackageFile, read_member
-from clipnoise.data.remote import RemoteFile
+from clipnoise.data.remote import PackageFile, RemoteFile, read_member
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
 from clipnoise.lazy import Tensor, np, torch
-from clipnoise.seeds import generator
+from clipnoise.seeds import generator, words
 
 Pixels = Literal["unit", "standardised"]
 ImageTask = Literal["classification", "reconstruction"]
+Augmentation = Literal["none", "crop-flip", "autoaugment-flip"]
+
+PADDING = 4  # black pixels at each edge, before a crop
+GREY = 128  # what AutoAugment fills uncovered corners with
+
+
+def augmented(kind: Augmentation, images: Tensor, key: int, indices: np.ndarray) -> Tensor:
+    """Return the view of each image that a training step sees: bytes of the same shape.
+
+    A view is a function of the step's key and the example's index alone, like a dropout mask, so
+    that what an example adds to a sum does not depend on who else is in the batch, on how the batch
+    is cut or on whether the run was resumed. A step sees one view of an example, at every iterate:
+    it pays for one gradient, whichever view it is of.
+
+    Args:
+        kind: how they are changed.
+        images: bytes of shape (b, channels, height, width).
+        key: of the run and the step; 64 bits.
+        indices: of the examples in their dataset, shape (b,).
+    """
+    return VIEWS[kind](images, words(key, indices, 3))
+
+
+def cropped_and_flipped(images: Tensor, draws: np.ndarray) -> Tensor:
+    """Pad with black, crop to the old size at a random place, and mirror half of the images.
+
+    Args:
+        images: bytes of shape (b, channels, height, width).
+        draws: uint64 of shape (b, 3): vertical place, horizontal place, mirrored or not.
+
+    Source: DP-AdamBC's released code, jax_implementation/data_utils/datasets.py.
+    """
+    count, channels, height, width = images.shape
+    padded = torch.nn.functional.pad(images, (PADDING,) * 4)
+    down, right = ((draws[:, i] % (2 * PADDING + 1)).astype("int64") for i in (0, 1))
+    rows = torch.from_numpy(down[:, None] + np.arange(height))
+    columns = torch.from_numpy(right[:, None] + np.arange(width))
+    cropped = padded[
+        torch.arange(count).view(-1, 1, 1, 1),
+        torch.arange(channels).view(1, -1, 1, 1),
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]
+    return mirrored(cropped, draws[:, 2])
+
+
+def autoaugmented_and_flipped(images: Tensor, draws: np.ndarray) -> Tensor:
+    """Apply AutoAugment's policy for CIFAR-10, then mirror half of the images.
+
+    Args:
+        images: bytes of shape (b, channels, height, width), 1 or 3 channels.
+        draws: uint64 of shape (b, 3): the seed of the policy's own draws, unused, mirrored or not.
+
+    Source: Cubuk et al. 2019, "AutoAugment"; DP-PMLF's released code, data_utils.py, which shears
+    with bicubic interpolation, where this takes the nearest pixel.
+    """
+    from torchvision.transforms import AutoAugment, AutoAugmentPolicy
+
+    policy = AutoAugment(AutoAugmentPolicy.CIFAR10, fill=[GREY] * images.shape[1])
+    views = []
+    with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global stream
+        for image, seed in zip(images, draws[:, 0], strict=True):
+            torch.default_generator.manual_seed(int(seed >> np.uint64(1)))
+            views.append(policy(image))
+    return mirrored(torch.stack(views) if views else images, draws[:, 2])
+
+
+def mirrored(images: Tensor, draws: np.ndarray) -> Tensor:
+    """Mirror, left to right, the images whose draw has its highest bit set."""
+    chosen = torch.from_numpy((draws >> np.uint64(63)).astype(bool))
+    return torch.where(chosen.view(-1, 1, 1, 1), images.flip(-1), images)
+
+
+VIEWS: dict[Augmentation, Callable[[Tensor, np.ndarray], Tensor]] = {
+    "none": lambda images, _: images,
+    "crop-flip": cropped_and_flipped,
+    "autoaugment-flip": autoaugmented_and_flipped,
+}
 
 
 @dataclass(frozen=True)
@@ -159,15 +235,11 @@ class Images(Partitioned):
                 f"{where} holds the label {wrong[0]}; allowed are 0 to {self.classes - 1}."
             )
 
-    def load(self, cache: Path) -> Splits:
+    def examples_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Examples:
         standardised = self.pixels == "standardised"
         scaled = Scaled(self.means, self.deviations) if standardised else Scaled()
-
-        def take(arrays: dict[str, np.ndarray], file: str, rows: Tensor) -> Examples:
-            images, labels = arrays[f"{file}_images"], arrays[f"{file}_labels"]
-            return examples(images, labels, rows, self.task, scaled)
-
-        return self.cut(cache, take)
+        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+        return examples(images, labels, rows, self.task, scaled)
 
 
 BYTES = 0x08  # the code of unsigned bytes in an IDX file

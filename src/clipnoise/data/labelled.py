@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
+from clipnoise.data.base import Partitioned, TokenCounts
 from clipnoise.data.remote import RemoteFile
-from clipnoise.data.rows import RaggedRows, RaggedWriter, Rows, SparseRows
+from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.text import (
     FIRST,
@@ -25,7 +25,7 @@ from clipnoise.data.text import (
 )
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Natural
-from clipnoise.lazy import Tensor, np, torch
+from clipnoise.lazy import Tensor, np
 
 Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
@@ -134,25 +134,6 @@ class LabelledTexts(Partitioned):
                 labels.append(check_label(path, label, self.classes))
                 yield text
 
-    def cut_texts(
-        self, cache: Path, inputs: Callable[[dict[str, np.ndarray], str, Tensor], Rows]
-    ) -> Splits:
-        """Cut what is prepared into the parts.
-
-        Args:
-            cache: the folder of prepared datasets.
-            inputs: makes inputs from all arrays, the part of the source, and the chosen rows of it.
-
-        Raises:
-            UserError: it is not prepared, or holds fewer examples than requested.
-        """
-
-        def take(arrays: dict[str, np.ndarray], file: str, chosen: Tensor) -> Examples:
-            labels = torch.from_numpy(arrays[f"{file}_labels"][chosen.numpy()].astype("int64"))
-            return Examples(inputs(arrays, file, chosen), labels)
-
-        return self.cut(cache, take)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sequences(LabelledTexts):
@@ -188,12 +169,8 @@ class Sequences(LabelledTexts):
             arrays[f"{part}_labels"] = np.array(labels)
         self.write(cache, arrays)
 
-    def load(self, cache: Path) -> Splits:
-        def tokens(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> RaggedRows:
-            starts, ids = arrays[f"{part}_starts"], arrays[f"{part}_ids"]
-            return RaggedRows(starts, ids, chosen, self.length)
-
-        return self.cut_texts(cache, tokens)
+    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> RaggedRows:
+        return RaggedRows(arrays[f"{part}_starts"], arrays[f"{part}_ids"], rows, self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,25 +521,20 @@ class BagOfWords(CountedWords):
             idf = idf / np.log(10)
         arrays = vocabulary.counts.arrays()
         for part in self.parts:
-            columns, values = RaggedWriter(cache, "uint16"), RaggedWriter(cache, "float32")
-            labels = array("b")
+            bags, labels = RaggedWriter(cache, "uint16", "float32"), array("b")
             for (text,) in self.labelled(folder, part, labels):
                 words = words_in(text)[: FIXED_LENGTH if fixed else None]
                 ranks, counts = ranks_and_counts(words, vocabulary.rank)
-                columns.append(ranks)
-                values.append(counts / (FIXED_LENGTH if fixed else max(len(words), 1)) * idf[ranks])
-            arrays[f"{part}_starts"], arrays[f"{part}_columns"] = columns.arrays()
-            arrays[f"{part}_values"] = values.arrays()[1]
+                length = FIXED_LENGTH if fixed else max(len(words), 1)
+                bags.append(ranks, counts / length * idf[ranks])
+            found = zip(SPARSE, bags.arrays(), strict=True)
+            arrays |= {f"{part}_{name}": values for name, values in found}
             arrays[f"{part}_labels"] = np.array(labels)
         self.write(cache, arrays)
 
-    def load(self, cache: Path) -> Splits:
-        def bags(arrays: dict[str, np.ndarray], part: str, chosen: Tensor) -> SparseRows:
-            starts, columns = arrays[f"{part}_starts"], arrays[f"{part}_columns"]
-            values = arrays[f"{part}_values"]
-            return SparseRows(starts, columns, values, self.words, chosen, torch.float32)
-
-        return self.cut_texts(cache, bags)
+    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> SparseRows:
+        starts, columns, values = (arrays[f"{part}_{name}"] for name in SPARSE)
+        return SparseRows(starts, columns, values, self.words, rows)
 
 
 @dataclass(frozen=True, kw_only=True)

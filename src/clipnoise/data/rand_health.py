@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from clipnoise.data.base import Partitioned, Splits
-from clipnoise.data.packages import PackageFile, read_text
+from clipnoise.data.base import Partitioned
+from clipnoise.data.remote import PackageFile, read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
@@ -81,9 +81,6 @@ class RandHealth(Partitioned):
             arrays[f"{part}_labels"] = np.searchsorted(VISITS, visits[rows]).astype("uint8")
         arrays["train_users"] = np.unique(persons[train], return_inverse=True)[1]
         self.write(cache, arrays)
-
-    def load(self, cache: Path) -> Splits:
-        return self.cut_table(cache)
 
 
 def _read(wheel: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from typing import Self
 from clipnoise.errors import UserError
 from clipnoise.lazy import Tensor, np, torch
 
+SPARSE = ("starts", "columns", "values")  # names of the arrays of prepared `SparseRows`
 BUCKET = 32  # ragged rows are padded to a multiple of this length
 
 
@@ -94,7 +95,7 @@ class StoredRows(Rows):
 
 @dataclass(frozen=True)
 class SparseRows(Rows):
-    """Rows of a sparse matrix in compressed rows (CSR), made dense when taken.
+    """Rows of a sparse matrix in compressed rows (CSR), made dense, as float32, when taken.
 
     Attributes:
         starts: where each row begins in the other two, int64 of shape (N + 1,).
@@ -102,7 +103,6 @@ class SparseRows(Rows):
         values: each entry, shape (entries,).
         width: number of columns.
         chosen: which of its rows these are, int64 of shape (n,).
-        dtype: of the returned rows.
     """
 
     starts: np.ndarray
@@ -110,7 +110,6 @@ class SparseRows(Rows):
     values: np.ndarray
     width: int
     chosen: Tensor
-    dtype: torch.dtype
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -122,8 +121,8 @@ class SparseRows(Rows):
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         entries = np.repeat(begins, counts) + within
         places = torch.from_numpy(row * self.width + self.columns[entries].astype("int64"))
-        dense = torch.zeros(len(rows) * self.width, dtype=self.dtype, device=self.device)
-        values = torch.from_numpy(self.values[entries]).to(self.device, self.dtype)
+        dense = torch.zeros(len(rows) * self.width, device=self.device)
+        values = torch.from_numpy(self.values[entries]).to(dense)
         return dense.scatter_(0, places.to(self.device), values).view(-1, self.width)
 
 
@@ -175,41 +174,42 @@ def _positions(rows: Tensor, chosen: Tensor | slice) -> np.ndarray:
 
 
 class RaggedWriter:
-    """Collects rows of different lengths: numbers in a temporary file, only lengths in memory."""
+    """Collects rows of different lengths: numbers in temporary files, only lengths in memory."""
 
-    def __init__(self, folder: Path, dtype: str) -> None:
+    def __init__(self, folder: Path, *dtypes: str) -> None:
         """Start without rows.
 
         Args:
-            folder: on whose disk the temporary file lies.
-            dtype: of the numbers.
+            folder: on whose disk the temporary files lie.
+            dtypes: of the numbers; several where a row has several numbers at each place.
 
         Raises:
             UserError: the folder cannot be written.
         """
-        self._folder, self._dtype, self._counts = folder, dtype, array("q", [0])
+        self._folder, self._dtypes, self._counts = folder, dtypes, array("q", [0])
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (lives with the object)
+            self._files = [tempfile.TemporaryFile(dir=folder) for _ in dtypes]  # noqa: SIM115
         except OSError as error:
             raise self._unwritable(error) from None
 
     def __len__(self) -> int:
         return len(self._counts) - 1
 
-    def append(self, row: np.ndarray) -> None:
-        """Append a row of shape (length,).
+    def append(self, *row: np.ndarray) -> None:
+        """Append a row: numbers of each dtype, shape (length,).
 
         Raises:
             UserError: the disk is full.
         """
         try:
-            self._file.write(row.astype(self._dtype, copy=False).tobytes())
+            for file, dtype, numbers in zip(self._files, self._dtypes, row, strict=True):
+                file.write(numbers.astype(dtype, copy=False).tobytes())
         except OSError as error:
             raise self._unwritable(error) from None
-        self._counts.append(len(row))
+        self._counts.append(len(row[0]))
 
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self) -> tuple[np.ndarray, ...]:
         """Return where each row begins, int64 of shape (n + 1,), and all numbers, memory-mapped.
 
         Raises:
@@ -217,12 +217,14 @@ class RaggedWriter:
         """
         starts = np.cumsum(np.frombuffer(self._counts, dtype="int64"))
         try:
-            self._file.flush()
+            for file in self._files:
+                file.flush()
         except OSError as error:
             raise self._unwritable(error) from None
         if not starts[-1]:
-            return starts, np.zeros(0, self._dtype)
-        return starts, np.memmap(self._file, self._dtype, mode="r")
+            return starts, *(np.zeros(0, dtype) for dtype in self._dtypes)
+        stored = zip(self._files, self._dtypes, strict=True)
+        return starts, *(np.memmap(file, dtype, mode="r") for file, dtype in stored)
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(f"{self._folder}: cannot be written: {error.strerror or error}.")

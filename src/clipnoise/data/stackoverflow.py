@@ -144,24 +144,29 @@ class StackOverflow(Partitioned):
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write words and tags of every sentence, sparse, one user after the other."""
         folder = self.raw_files(cache).require()
-        kinds = {"words": "uint16", "values": "float32", "tags": "uint16"}
         with open_database(folder / DATABASE, cache) as database:
             word, tag, counts = self._vocabularies(folder, database)
-            rows = {name: RaggedWriter(cache, kind) for name, kind in kinds.items()}
+            bags, tags = RaggedWriter(cache, "uint16", "float32"), RaggedWriter(cache, "uint16")
             owners, tests = [], []
             for user, name in enumerate(self._names(database)):
                 sentences = list(database.sentences("train", name))
                 owners += [user] * len(sentences)
                 tests += [index >= len(sentences) * 4 // 5 for index in range(len(sentences))]
                 for sentence in sentences:
-                    encoded = _encoded(sentence, word, tag)
-                    for writer, row in zip(rows.values(), encoded, strict=True):
-                        writer.append(row)
-        arrays = {name: writer.arrays()[1] for name, writer in rows.items()}
-        arrays["word_starts"], arrays["tag_starts"] = (
-            rows[name].arrays()[0] for name in ("words", "tags")
-        )
-        arrays["users"], arrays["test"] = np.array(owners, "int32"), np.array(tests, "bool")
+                    ranks, occurrences = ranks_and_counts(sentence.words, word)
+                    bags.append(ranks, occurrences / max(len(sentence.words), 1))
+                    tags.append(ranks_and_counts(sentence.tags, tag)[0])
+        word_starts, words, values = bags.arrays()
+        tag_starts, kept = tags.arrays()
+        arrays = {
+            "words": words,
+            "values": values,
+            "tags": kept,
+            "word_starts": word_starts,
+            "tag_starts": tag_starts,
+            "users": np.array(owners, "int32"),
+            "test": np.array(tests, "bool"),
+        }
         self.write(cache, arrays | counts)
 
     @property
@@ -216,7 +221,7 @@ class StackOverflow(Partitioned):
         def take(part: str) -> Examples:
             rows = chosen[part]
             starts, words, values = (arrays[name] for name in ("word_starts", "words", "values"))
-            inputs = SparseRows(starts, words, values, self.words, rows, torch.float32)
+            inputs = SparseRows(starts, words, values, self.words, rows)
             return Examples(inputs, tag_targets(arrays, rows, self.target, self.tags))
 
         owners = torch.from_numpy(arrays["users"][chosen["train"].numpy()].astype("int64"))
@@ -265,19 +270,11 @@ def tag_targets(
     starts, values = arrays["tag_starts"], arrays["tags"]
     if target == "tags":
         ones = np.broadcast_to(np.uint8(1), values.shape)
-        return SparseRows(starts, values, ones, tags, rows, torch.float32)
+        return SparseRows(starts, values, ones, tags, rows)
     begins, ends = starts[rows.numpy()], starts[rows.numpy() + 1]
     padded = np.append(values, 0)  # the last example may have no tag
     first = np.where(begins < ends, padded[begins], 0)
     return torch.from_numpy(first.astype("int64"))
-
-
-def _encoded(
-    sentence: Sentence, word: Mapping[str, int], tag: Mapping[str, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ranks of a sentence's words, their relative frequencies, and its tags' ranks."""
-    ranks, counts = ranks_and_counts(sentence.words, word)
-    return ranks, counts / max(len(sentence.words), 1), ranks_and_counts(sentence.tags, tag)[0]
 
 
 @dataclass(frozen=True)

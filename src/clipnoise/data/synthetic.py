@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from clipnoise.data.augmentation import Augmentation
 from clipnoise.data.base import (
     PARTS,
     Dataset,
@@ -21,6 +20,7 @@ from clipnoise.data.base import (
     cut_rows,
 )
 from clipnoise.data.images import (
+    Augmentation,
     ImageTask,
     Scaled,
     check_targets,
@@ -28,7 +28,7 @@ from clipnoise.data.images import (
     image_signature,
     with_views,
 )
-from clipnoise.data.rows import RaggedRows, RaggedWriter, SparseRows
+from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.stackoverflow import TASK_OF, Target, tag_targets
 from clipnoise.data.text import MOST_IDS, Masking
@@ -440,16 +440,20 @@ class SyntheticSparse(Dataset):
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Draw all examples, piece by piece."""
         draws, total = np.random.default_rng(0), sum(self.sizes().values())
-        kinds = {"columns": "uint16", "values": "float32", "tags": "uint16"}
-        rows = {name: RaggedWriter(cache, kind) for name, kind in kinds.items()}
+        bags, tags = RaggedWriter(cache, "uint16", "float32"), RaggedWriter(cache, "uint16")
         users = draws.integers(max(self.users, 1), size=total).astype("int32")
         for start in range(0, total, ROWS_AT_ONCE):
-            self._draw(users[start : start + ROWS_AT_ONCE], draws, rows)
-        arrays = {name: writer.arrays()[1] for name, writer in rows.items()}
-        arrays["starts"], arrays["tag_starts"] = (
-            rows[name].arrays()[0] for name in ("columns", "tags")
-        )
-        arrays["users"] = users
+            self._draw(users[start : start + ROWS_AT_ONCE], draws, bags, tags)
+        starts, columns, values = bags.arrays()
+        tag_starts, kept = tags.arrays()
+        arrays = {
+            "columns": columns,
+            "values": values,
+            "tags": kept,
+            "starts": starts,
+            "tag_starts": tag_starts,
+            "users": users,
+        }
         others = draws.integers(max(self.users, 1), size=COUNTED)
         entries, _, _ = self._words(others, draws)
         self.write(cache, arrays | _counts(entries, COUNTED, self.features).arrays())
@@ -480,20 +484,23 @@ class SyntheticSparse(Dataset):
         return row * self.features + column, lengths, tags
 
     def _draw(
-        self, users: np.ndarray, draws: np.random.Generator, rows: dict[str, RaggedWriter]
+        self,
+        users: np.ndarray,
+        draws: np.random.Generator,
+        bags: RaggedWriter,
+        tags: RaggedWriter,
     ) -> None:
         """Draw one example per entry of users, and append it."""
-        drawn, lengths, tags = self._words(users, draws)
+        drawn, lengths, tagged = self._words(users, draws)
         entries, counts = np.unique(drawn, return_counts=True)
         owner, word = np.divmod(entries, self.features)
         ends = np.searchsorted(owner, np.arange(1, len(users)))
         shares = counts / lengths[owner]
         for columns, values, distinct in zip(
-            np.split(word, ends), np.split(shares, ends), tags, strict=True
+            np.split(word, ends), np.split(shares, ends), tagged, strict=True
         ):
-            rows["columns"].append(columns)
-            rows["values"].append(values)
-            rows["tags"].append(np.array(list(dict.fromkeys(distinct.tolist()))))
+            bags.append(columns, values)
+            tags.append(np.array(list(dict.fromkeys(distinct.tolist()))))
 
     def load(self, cache: Path) -> Splits:
         (arrays, provenance), sizes = self.read(cache), self.sizes()
@@ -501,8 +508,8 @@ class SyntheticSparse(Dataset):
 
         def take(part: str) -> Examples:
             chosen = rows[part]
-            starts, columns, values = (arrays[name] for name in ("starts", "columns", "values"))
-            inputs = SparseRows(starts, columns, values, self.features, chosen, torch.float32)
+            starts, columns, values = (arrays[name] for name in SPARSE)
+            inputs = SparseRows(starts, columns, values, self.features, chosen)
             return Examples(inputs, tag_targets(arrays, chosen, self.target, self.tags))
 
         owners = torch.from_numpy(arrays["users"][rows["train"].numpy()].astype("int64"))

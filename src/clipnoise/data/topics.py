@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from clipnoise.data.labelled import BagOfWords, CountedWords, Parts, WordSequences
-from clipnoise.data.packages import PackageFile, read_text
+from clipnoise.data.remote import PackageFile, read_text
 from clipnoise.data.text import Vocabulary
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count

@@ -10,8 +10,7 @@ from pathlib import Path
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
 from clipnoise.lazy import nn
-from clipnoise.models.base import Model
-from clipnoise.models.partial import Part, PartlyTrained
+from clipnoise.models.base import Model, Part, PartlyTrained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from typing import Any
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError, nearest
 from clipnoise.lazy import Tensor, nn, torch
+from clipnoise.models.base import Part, PartlyTrained
 from clipnoise.models.language import LONGEST, logits
-from clipnoise.models.partial import Part, PartlyTrained
 from clipnoise.models.pretrained import Checksum, Weights
 
 FOLDER = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")

@@ -11,8 +11,7 @@ from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import Count
 from clipnoise.lazy import nn
-from clipnoise.models.base import Model
-from clipnoise.models.partial import Part, PartlyTrained
+from clipnoise.models.base import Model, Part, PartlyTrained
 
 Pooling = Literal["max", "average"]
 GROUPS = 4

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.lazy import Tensor, nn, torch
-from clipnoise.models.base import Model
-from clipnoise.models.partial import Part, PartlyTrained
+from clipnoise.models.base import Model, Part, PartlyTrained
 from clipnoise.models.pretrained import Checksum, Weights, hub
 
 
