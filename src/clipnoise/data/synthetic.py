@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from clipnoise.data.base import (
-    PARTS,
-    Dataset,
-    Examples,
-    FourSizes,
-    Splits,
-    TokenCounts,
-    cut_rows,
-)
+from clipnoise.data.base import PARTS, Dataset, Examples, FourSizes, Splits, TokenCounts, cut_rows
 from clipnoise.data.images import (
     Augmentation,
     ImageTask,
@@ -484,11 +476,7 @@ class SyntheticSparse(Dataset):
         return row * self.features + column, lengths, tags
 
     def _draw(
-        self,
-        users: np.ndarray,
-        draws: np.random.Generator,
-        bags: RaggedWriter,
-        tags: RaggedWriter,
+        self, users: np.ndarray, draws: np.random.Generator, bags: RaggedWriter, tags: RaggedWriter
     ) -> None:
         """Draw one example per entry of users, and append it."""
         drawn, lengths, tagged = self._words(users, draws)

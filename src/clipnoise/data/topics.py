@@ -150,16 +150,7 @@ class ReutersTexts(Topics):
     split = "ModApte, 5,485 and 2,189; validation and public from the first"
     parts = REUTERS
     elsewhere = NEWSGROUPS["train"] + NEWSGROUPS["test"]
-    topics = (
-        "acq",
-        "crude",
-        "earn",
-        "grain",
-        "interest",
-        "money-fx",
-        "ship",
-        "trade",
-    )
+    topics = ("acq", "crude", "earn", "grain", "interest", "money-fx", "ship", "trade")
     classes = len(topics)
     training_file = 5_485
     test_file = 2_189

@@ -39,8 +39,7 @@ class AveragedWords(Model):
         self.require(signature)
         assert signature.vocabulary is not None
         return _averaged(
-            nn.Embedding(signature.vocabulary, self.width),
-            nn.Linear(self.width, signature.outputs),
+            nn.Embedding(signature.vocabulary, self.width), nn.Linear(self.width, signature.outputs)
         )
 
 
