@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from clipnoise.data.remote import RemoteFile
 from clipnoise.data.signature import Signature
@@ -13,9 +13,6 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive
 from clipnoise.lazy import Tensor, nn
 from clipnoise.plugins import lookup, plugins
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -148,37 +145,41 @@ def _adapt(network: nn.Module, frozen: set[int], rank: int, factor: float) -> No
         raise UserError("model.train: lora adapts linear layers and convolutions; there are none.")
 
 
-def _adapter(layer: nn.Linear | nn.Conv2d, rank: int, factor: float) -> nn.Module:
+def _adapter(layer: Any, rank: int, factor: float) -> nn.Module:
+    """Return a linear layer or a convolution with an adapter, Wx + (α/r) B(Ax)."""
     down: nn.Module
     up: nn.Module
     if isinstance(layer, nn.Linear):
         down = nn.Linear(layer.in_features, rank, bias=False)
         up = nn.Linear(rank, layer.out_features, bias=False)
     else:
-        down = nn.Conv2d(
-            layer.in_channels,
-            rank,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            bias=False,
-        )
+        geometry = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+        down = nn.Conv2d(layer.in_channels, rank, *geometry, bias=False)
         up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
     nn.init.zeros_(up.weight)
 
-    class LowRank(nn.Module):
-        """Wx + (α/r) B(Ax)."""
+    def forward(network: Any, x: Tensor) -> Any:
+        return network.layer(x) + factor * network.up(network.down(x))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.down, self.up = layer, down, up
+    return network_of(forward, layer=layer, down=down, up=up)
 
-        def forward(self, x: Tensor) -> Tensor:
-            outputs: Tensor = self.layer(x) + factor * self.up(self.down(x))
-            return outputs
 
-    return LowRank()
+def network_of(forward: Callable[[Any, Tensor], Any], **parts: nn.Module) -> nn.Module:
+    """Return a network of some parts.
+
+    Args:
+        forward: (the network, its inputs) → its outputs; the parts are attributes of the network.
+        parts: by name.
+    """
+
+    class Network(nn.Module):
+        def forward(self, inputs: Tensor) -> Any:
+            return forward(self, inputs)
+
+    whole = Network()
+    for name, part in parts.items():
+        whole.add_module(name, part)
+    return whole
 
 
 def model_class(name: str, *, file: str | None = None) -> type[Model]:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count
 from clipnoise.lazy import Tensor, nn
-from clipnoise.models.base import Model
+from clipnoise.models.base import Model, network_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +46,11 @@ class GCN(Model):
         features = signature.shape[1] - 1
         inside = (self.width,) * (self.decoder_layers - 1)
         decoder = nn.Linear(self.width, signature.outputs)
-        return _network(
-            _layers((features, *(self.width,) * self.encoder_layers)),
-            _layers((self.width, self.width)),
-            nn.Sequential(*_layers((self.width, *inside)), decoder),
+        return network_of(
+            _decoded_mean,
+            encoder=_layers((features, *(self.width,) * self.encoder_layers)),
+            core=_layers((self.width, self.width)),
+            decoder=nn.Sequential(*_layers((self.width, *inside)), decoder),
         )
 
 
@@ -57,19 +59,9 @@ def _layers(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*(layer for a, b in pairs for layer in (nn.Linear(a, b), nn.Tanh())))
 
 
-def _network(encoder: nn.Module, core: nn.Module, decoder: nn.Module) -> nn.Module:
-    class OneHop(nn.Module):
-        """Nodes with in-neighbours (b, 1 + K, features + 1) in, outputs (b, classes) out."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.core, self.decoder = encoder, core, decoder
-
-        def forward(self, nodes: Tensor) -> Tensor:
-            present = (nodes[..., -1:] > 0).to(nodes.dtype)
-            states = self.encoder(nodes[..., :-1]) * present
-            mean = states.sum(dim=-2) / present.sum(dim=-2).clamp(min=1)
-            outputs: Tensor = self.decoder(mean + self.core(mean))
-            return outputs
-
-    return OneHop()
+def _decoded_mean(network: Any, nodes: Tensor) -> Any:
+    """Nodes with in-neighbours (b, 1 + K, features + 1) in, outputs (b, classes) out."""
+    present = (nodes[..., -1:] > 0).to(nodes.dtype)
+    states = network.encoder(nodes[..., :-1]) * present
+    mean = states.sum(dim=-2) / present.sum(dim=-2).clamp(min=1)
+    return network.decoder(mean + network.core(mean))

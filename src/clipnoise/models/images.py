@@ -26,6 +26,12 @@ class ImageModel(Model):
 
     sides: ClassVar[tuple[int, int]]
 
+    def __init_subclass__(cls) -> None:
+        least, most = cls.sides
+        cls.accepts = (
+            f"images of shape (channels, height, width), {least} to {most} pixels per side"
+        )
+
     @classmethod
     def takes(cls, signature: Signature) -> bool:
         least, most = cls.sides
@@ -65,7 +71,6 @@ class SmallCNN(ImageModel, PartlyTrained):
     id = "cnn-small"
     work = 2e3
     title = "Small CNN"
-    accepts = "images of shape (channels, height, width), 8 to 64 pixels per side"
     sides = (8, 64)
 
     width: Count = 16
@@ -108,7 +113,6 @@ class FiveLayerCNN(ImageModel):
     id = "cnn-5"
     work = 2e4
     title = "CNN-5"
-    accepts = "images of shape (channels, height, width), 17 to 64 pixels per side"
     sides = (17, 64)
 
     widths: tuple[Count, Count, Count, Count, Count] = (32, 64, 128, 256, 256)
@@ -142,7 +146,6 @@ class ReleasedCNN(ImageModel):
     id = "cnn-5-released"
     work = 2e4
     title = "CNN-5 (released)"
-    accepts = "images of shape (channels, height, width), 8 to 39 pixels per side"
     sides = (8, 39)
     groups: ClassVar[int] = 16
 
@@ -183,7 +186,6 @@ class AveragedCNN(ImageModel):
     id = "cnn-5-averaged"
     work = 2e4
     title = "CNN-5 (averaged)"
-    accepts = "images of shape (channels, height, width), 17 to 64 pixels per side"
     sides = (17, 64)
 
     width: Count = 32
@@ -225,7 +227,6 @@ class ResNet18(ImageModel):
     id = "resnet-18"
     work = 8e5
     title = "ResNet-18"
-    accepts = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides = (16, 256)
 
     stem: Literal["3x3", "imagenet"] = "3x3"
@@ -277,7 +278,6 @@ class VisionTransformer(ImageModel):
     id = "vit"
     work = 2e6
     title = "ViT"
-    accepts = "images of shape (channels, height, width), 16 to 256 pixels per side"
     sides = (16, 256)
 
     patch: Count = 4

@@ -9,12 +9,22 @@ from typing import Any, ClassVar, Literal
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Decay, Natural
 from clipnoise.lazy import Tensor, nn, torch
-from clipnoise.models.base import Model, Part, PartlyTrained
+from clipnoise.models.base import Model, Part, PartlyTrained, network_of
 from clipnoise.models.pretrained import Checksum, Weights, hub
 
 
+class WordModel(Model):
+    """Base of the models of words that are not pretrained."""
+
+    accepts = "sequences of tokens to classify"
+
+    @classmethod
+    def takes(cls, signature: Signature) -> bool:
+        return signature.kind == "tokens" and signature.task_name == "classification"
+
+
 @dataclass(frozen=True, kw_only=True)
-class AveragedWords(Model):
+class AveragedWords(WordModel):
     """An embedding, and a linear layer on the mean of its vectors over the words of a text.
 
     Source: Joulin et al. 2017, Bag of Tricks for Efficient Text Classification (fastText), without
@@ -27,24 +37,21 @@ class AveragedWords(Model):
     id = "averaged-words"
     work = 100.0
     title = "Averaged word vectors"
-    accepts = "sequences of tokens to classify"
 
     width: Count = 32
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return LSTM.takes(signature)
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
         assert signature.vocabulary is not None
-        return _averaged(
-            nn.Embedding(signature.vocabulary, self.width), nn.Linear(self.width, signature.outputs)
+        return network_of(
+            lambda network, ids: network.last(_mean(network.words(ids), ids)),
+            words=nn.Embedding(signature.vocabulary, self.width),
+            last=nn.Linear(self.width, signature.outputs),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class LSTM(Model):
+class LSTM(WordModel):
     """An embedding, two LSTM layers and a linear layer on the mean of their outputs.
 
     With 10,000 words and two classes it has 706,690 parameters, as in the paper. The mean is over
@@ -61,65 +68,32 @@ class LSTM(Model):
     id = "lstm"
     work = 1e5
     title = "LSTM"
-    accepts = "sequences of tokens to classify"
 
     width: Count = 64
     layers: Count = 2
     dropout: Decay = 0.2
 
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return signature.kind == "tokens" and signature.task_name == "classification"
-
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
         assert signature.vocabulary is not None
-        return _recurrent(
-            nn.Embedding(signature.vocabulary, self.width),
-            nn.LSTM(self.width, self.width, self.layers, batch_first=True),
-            nn.Linear(self.width, signature.outputs),
-            nn.Dropout(self.dropout),
+
+        def forward(network: Any, ids: Tensor) -> Any:
+            states = network.dropout(network.memory(network.dropout(network.words(ids)))[0])
+            return network.last(_mean(states, ids))
+
+        return network_of(
+            forward,
+            words=nn.Embedding(signature.vocabulary, self.width),
+            memory=nn.LSTM(self.width, self.width, self.layers, batch_first=True),
+            last=nn.Linear(self.width, signature.outputs),
+            dropout=nn.Dropout(self.dropout),
         )
-
-
-def _averaged(words: nn.Module, last: nn.Module) -> nn.Module:
-    class Averaged(nn.Module):
-        """Token ids (b, T) in, outputs (b, classes) out."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.last = words, last
-
-        def forward(self, ids: Tensor) -> Tensor:
-            outputs: Tensor = self.last(_mean(self.words(ids), ids))
-            return outputs
-
-    return Averaged()
 
 
 def _mean(states: Tensor, ids: Tensor) -> Tensor:
     """Return the mean of states (b, T, w) over real tokens, whose id is not 0: (b, w)."""
     present = (ids != 0).unsqueeze(2)
     return (states * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
-
-
-def _recurrent(
-    words: nn.Module, memory: nn.Module, last: nn.Module, dropout: nn.Module
-) -> nn.Module:
-    class Recurrent(nn.Module):
-        """Token ids (b, T) in, outputs (b, classes) out."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.words, self.memory, self.last = words, memory, last
-            self.dropout = dropout
-
-        def forward(self, ids: Tensor) -> Tensor:
-            states = self.dropout(self.memory(self.dropout(self.words(ids)))[0])
-            outputs: Tensor = self.last(_mean(states, ids))
-            return outputs
-
-    return Recurrent()
 
 
 LONGEST = 512
@@ -331,30 +305,23 @@ def logits(
         segments: whether it is told which segment a token belongs to.
     """
 
-    class Logits(nn.Module):
+    def forward(network: Any, ids: Tensor) -> Any:
         """Token ids (b, T) in; outputs (b, classes), or (b, T, vocabulary), out."""
+        present = ids != 0
+        segment = torch.zeros_like(ids)
+        if separator is not None:
+            ends = (ids == separator).to(ids.dtype)
+            segment = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
+        if padding:
+            ids = torch.where(ids == padding, 0, torch.where(present, ids, padding))
+        # transformers uses an additive mask with four axes as it is: no code branches on its
+        # values, which vmap could not follow. The first token is never masked, so that a text
+        # without tokens has an output too.
+        position = torch.arange(ids.shape[1], device=ids.device)
+        kind = next(network.inside.parameters()).dtype
+        masked = (~present & (position > 0))[:, None, None, :].to(kind)
+        mask = masked * torch.finfo(kind).min
+        more = {"token_type_ids": segment} if segments else {}
+        return network.inside(input_ids=ids, attention_mask=mask, **more).logits
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.inside = inside
-
-        def forward(self, ids: Tensor) -> Tensor:
-            present = ids != 0
-            segment = torch.zeros_like(ids)
-            if separator is not None:
-                ends = (ids == separator).to(ids.dtype)
-                segment = (ends.cumsum(dim=1) - ends).clamp(max=1) * present
-            if padding:
-                ids = torch.where(ids == padding, 0, torch.where(present, ids, padding))
-            # transformers uses an additive mask with four axes as it is: no code branches on its
-            # values, which vmap could not follow. The first token is never masked, so that a text
-            # without tokens has an output too.
-            position = torch.arange(ids.shape[1], device=ids.device)
-            kind = next(inside.parameters()).dtype
-            masked = (~present & (position > 0))[:, None, None, :].to(kind)
-            mask = masked * torch.finfo(kind).min
-            more = {"token_type_ids": segment} if segments else {}
-            outputs: Tensor = self.inside(input_ids=ids, attention_mask=mask, **more).logits
-            return outputs
-
-    return Logits()
+    return network_of(forward, inside=inside)
