@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clipnoise.data.base import Examples, FourSizes, Partitioned, Splits
-from clipnoise.data.remote import RemoteFile
+from clipnoise.data.remote import file_at
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
 from clipnoise.data.synthetic import Drawn
@@ -230,7 +230,7 @@ class OgbnArxiv(Partitioned):
         "published (means of word vectors)"
     )
     manual = "no licence to accept; the archive as it is, not unpacked."
-    files = (RemoteFile("arxiv.zip", "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"),)
+    files = (file_at("https://snap.stanford.edu/ogb/data/nodeproppred", "arxiv.zip"),)
     training_file = 90_941
     validation_file = 29_799
     test_file = 48_603

@@ -12,11 +12,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
-from clipnoise.data.remote import PackageFile, RemoteFile, read_member
+from clipnoise.data.remote import PackageFile, RemoteFile, file_at, read_member
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -237,16 +238,12 @@ class Images(Partitioned):
 BYTES = 0x08  # the code of unsigned bytes in an IDX file
 
 
-def _files(folder: str, *md5: str) -> tuple[RemoteFile, ...]:
+def _files(site: str, *md5: str) -> tuple[RemoteFile, ...]:
     """Return the images and labels for training, then those for testing."""
-    names = [
-        f"{part}-{kind}-ubyte.gz"
-        for part in ("train", "t10k")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
+    names = product(("train", "t10k"), ("images-idx3", "labels-idx1"))
     return tuple(
-        RemoteFile(name, f"{folder}/{name}", md5=checksum)
-        for name, checksum in zip(names, md5, strict=True)
+        file_at(site, f"{part}-{kind}-ubyte.gz", md5=checksum)
+        for (part, kind), checksum in zip(names, md5, strict=True)
     )
 
 
@@ -408,13 +405,7 @@ class Cifar10(Images):
     )
     split = "the published 50,000 and 10,000; validation and public from the 50,000"
     manual = "no licence to accept; the archive for Python, not unpacked."
-    files = (
-        RemoteFile(
-            "cifar-10-python.tar.gz",
-            f"{SITE}/cifar-10-python.tar.gz",
-            md5="c58f30108f718f92721af3b95e74349a",
-        ),
-    )
+    files = (file_at(SITE, "cifar-10-python.tar.gz", md5="c58f30108f718f92721af3b95e74349a"),)
     shape = (3, 32, 32)
     classes = 10
     training_file = 50_000
@@ -470,13 +461,7 @@ class Cifar100(Cifar10):
 
     id = "cifar-100"
     title = "CIFAR-100"
-    files = (
-        RemoteFile(
-            "cifar-100-python.tar.gz",
-            f"{SITE}/cifar-100-python.tar.gz",
-            md5="eb9058c3a382ffc7106e4002c42a8d85",
-        ),
-    )
+    files = (file_at(SITE, "cifar-100-python.tar.gz", md5="eb9058c3a382ffc7106e4002c42a8d85"),)
     classes = 100
     means = (0.5071, 0.4865, 0.4409)
     deviations = (0.2673, 0.2564, 0.2762)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from clipnoise.data.base import Partitioned, TokenCounts
-from clipnoise.data.remote import RemoteFile
+from clipnoise.data.remote import RemoteFile, file_at
 from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.text import (
@@ -77,7 +77,7 @@ def hub_files(repository: str, parts: Parts) -> tuple[RemoteFile, ...]:
     """Return the Parquet files of a dataset on the Hugging Face hub."""
     page = f"https://huggingface.co/datasets/{repository}/resolve/main"
     names = [f"{name}.parquet" for files in parts.values() for name in files]
-    return tuple(RemoteFile(name, f"{page}/{name}") for name in names)
+    return tuple(file_at(page, name) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)

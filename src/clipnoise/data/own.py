@@ -40,15 +40,13 @@ CUT = (
     "public_examples",
     "test_examples",
 )
+Form = Literal["features", "image", "tokens", "text", "words"]
 TEXTS = ("text", "words")
 LARGEST = 1e18  # squares of larger numbers are infinite in float32, and so are their norms
-SEEN_AS: dict[str, Kind] = {
-    "features": "features",
-    "image": "image",
-    "tokens": "tokens",
-    "text": "tokens",
+SEEN_AS: dict[Form, Kind] = {
+    "features": "features", "image": "image", "tokens": "tokens", "text": "tokens",
     "words": "features",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +91,7 @@ class Own(Partitioned):
     name: str = "own"
     inputs: tuple[str, ...] = ("inputs",)
     target: str = "target"
-    kind: Literal["features", "image", "tokens", "text", "words"] = "features"
+    kind: Form = "features"
     shape: tuple[Count, ...] = (1,)
     channels: Literal["first", "last"] | None = None
     outputs: Count = 2
@@ -389,13 +387,10 @@ def read_columns(path: Path, names: tuple[str, ...] | None = None) -> dict[str, 
     Raises:
         UserError: the file is damaged, or lacks one of them, or has a missing value.
     """
-    return (_read_npz if path.suffix == ".npz" else _read_table)(path, names)
-
-
-BROKEN = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
-
-
-def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
+    if path.suffix != ".npz":
+        table = read_table(path)
+        return {name: _column(path, table, name)
+                for name in _known("column", names, table.column_names, path)}  # fmt: skip
     try:
         with np.load(path, allow_pickle=False) as archive:
             chosen = _known("array", names, archive.files, path)
@@ -403,6 +398,9 @@ def _read_npz(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
             return {name: np.atleast_1d(archive[name]) for name in chosen}
     except (*BROKEN, MemoryError) as error:
         raise UserError(f"{path}: truncated, damaged or not of plain arrays ({error}).") from None
+
+
+BROKEN = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def _require_memory(path: Path, archive: zipfile.ZipFile) -> None:
@@ -416,18 +414,15 @@ def _require_memory(path: Path, archive: zipfile.ZipFile) -> None:
         )
 
 
-def _read_table(path: Path, names: tuple[str, ...] | None) -> dict[str, Any]:
+def _column(path: Path, table: Any, name: str) -> Any:
     import pyarrow  # type: ignore[import-untyped]
 
-    table, columns = read_table(path), {}
-    for name in _known("column", names, table.column_names, path):
-        column = table.column(name)
-        if column.null_count:
-            row = column.is_null().index(True).as_py()
-            raise UserError(f"{path}: {name}: a missing value in row {row}.")
-        plain = pyarrow.types.is_primitive(column.type)
-        columns[name] = column.to_numpy() if plain else column.to_pylist()
-    return columns
+    column = table.column(name)
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise UserError(f"{path}: {name}: a missing value in row {row}.")
+    plain = pyarrow.types.is_primitive(column.type)
+    return column.to_numpy() if plain else column.to_pylist()
 
 
 def _known(
@@ -454,7 +449,6 @@ def read_table(path: Path) -> Any:
         raise UserError(f"{path}: not such a table, or truncated or damaged ({error}).") from None
 
 
-Form = Literal["features", "image", "tokens", "text", "words"]
 BUCKETS, HASHED_IDS, LONGEST = 4096, 10_000, 512
 SHARE = 10  # one in so many of the training examples is for validation
 ALWAYS = (
@@ -479,12 +473,9 @@ def describe(
 
     Args:
         train, test: CSV, Parquet or NumPy archives.
-        name: of the folder that they lie in.
-        target: the array or column to predict.
-        inputs: those that make up an example; none for all others.
+        name, target, channels, tokenizer: as options of the dataset.
+        inputs: the arrays or columns that make up an example; none for all but the target.
         kind: as an option of the dataset; None guesses it from the inputs.
-        channels: where images have the colours of a pixel.
-        tokenizer: of a text, below the weights folder.
         weights: the folder of pretrained weights.
 
     Raises:
@@ -499,10 +490,6 @@ def describe(
     try:
         kind = kind or _kind(dict(zip(inputs, values, strict=True)))
         everything = [*columns[target], *tested[target]]
-        options = {
-            **_shape(kind, values, channels, tokenizer, weights),
-            **_task(columns[target], everything),
-        }
         return Own(
             name=name,
             inputs=inputs,
@@ -510,7 +497,8 @@ def describe(
             kind=kind,
             training_file=len(columns[target]),
             test_file=len(tested[target]),
-            **options,
+            **_shape(kind, values, channels, tokenizer, weights),
+            **_task(columns[target], everything),
         )
     except ValueError as error:
         raise UserError(f"{train}: {error}.") from None
@@ -623,10 +611,7 @@ def cut_off(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
     Args:
         path: a CSV or Parquet file, or a NumPy archive.
         share: of the rows that become the test file.
-        folder: where the two files are written.
-
-    Returns:
-        The training file and the test file.
+        folder: where the two files that it returns are written.
 
     Raises:
         UserError: the file is damaged, or there are such files already.
@@ -639,9 +624,7 @@ def cut_off(path: Path, share: float, folder: Path) -> tuple[Path, Path]:
     count = len(next(iter(table.values()))) if isinstance(table, dict) else len(table)
     order = np.random.default_rng(0).permutation(count)
     tested = round(share * count)
-    with tempfile.TemporaryDirectory(
-        dir=folder, prefix="."
-    ) as unfinished:  # or half a file may stay
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as unfinished:  # no half of a file
         for part, rows in zip(parts, (order[tested:], order[:tested]), strict=True):
             _write_rows(table, np.sort(rows), Path(unfinished, part.name))
         for part in parts:

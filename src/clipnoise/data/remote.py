@@ -18,7 +18,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from clipnoise.errors import UserError
-from clipnoise.files import write_json
+from clipnoise.files import LockedError, locked, write_json
 from clipnoise.lazy import requests, urllib3
 
 Progress = Callable[[int, int | None], None]  # bytes that are present, and in all if known
@@ -162,6 +162,13 @@ class RemoteFile:
     md5: str | None = None
 
     @property
+    def published(self) -> Expected | None:
+        """The checksum that its source publishes."""
+        if self.sha256 is not None:
+            return Expected(PUBLISHED, "sha256", self.sha256)
+        return None if self.md5 is None else Expected(PUBLISHED, "md5", self.md5)
+
+    @property
     def where(self) -> str:
         """Where the file comes from, in words for Markdown."""
         return "by hand" if self.address is None else f"<{self.address}>"
@@ -171,6 +178,13 @@ class RemoteFile:
         if self.address is None:
             raise UserError(f"{self.name}: cannot be downloaded by a program.")
         download(self.address, part, report)
+
+
+def file_at(
+    site: str, name: str, *, sha256: str | None = None, md5: str | None = None
+) -> RemoteFile:
+    """Return the file of this name below the address of a site."""
+    return RemoteFile(name, f"{site}/{name}", sha256, md5)
 
 
 @dataclass(frozen=True)
@@ -216,12 +230,7 @@ class RawFiles:
     instead: str
 
     def require(self) -> Path:
-        """Return the folder.
-
-        Raises:
-            UserError: a file is missing; the message says how to fetch it, and how to get it by
-                hand.
-        """
+        """Return the folder; a missing file raises UserError, which says how to get it."""
         missing = self.missing()
         if missing:
             raise UserError(
@@ -238,20 +247,15 @@ class RawFiles:
         """Explain how to get the files without this program."""
         lines = [f"By hand: {self.manual}".rstrip()]
         for file in self.files:
-            published = _expected(file, {})
-            checksum = "" if published is None else f" ({published.kind} {published.checksum})"
-            lines.append(
-                f"  {file.address or file.name}{checksum}\n    to {self.folder / file.name}"
-            )
+            known = file.published
+            checksum = "" if known is None else f" ({known.kind} {known.checksum})"
+            place = self.folder / file.name
+            lines.append(f"  {file.address or file.name}{checksum}\n    to {place}")
         lines.append(f"Then: {self.command.format('verify')}")
         return "\n".join(lines)
 
     def compare(self) -> dict[str, RawFile]:
-        """Compare the files with the checksums that they should have.
-
-        Raises:
-            UserError: a file is missing.
-        """
+        """Compare the files with their checksums; a missing file raises UserError."""
         if not self.files:
             return {}
         folder, recorded = self.require(), self._recorded()
@@ -261,12 +265,7 @@ class RawFiles:
         }
 
     def verify(self) -> dict[str, RawFile]:
-        """Return the result of `compare` if no file has a problem.
-
-        Raises:
-            UserError: a file is missing, or is not the one that was published, recorded or
-                accepted.
-        """
+        """Return the result of `compare`; a missing or wrong file raises UserError."""
         files = self.compare()
         wrong = [
             f"{self.folder / name}: {file.problem}" for name, file in files.items() if file.problem
@@ -280,11 +279,7 @@ class RawFiles:
         return files
 
     def accept(self) -> None:
-        """Record the checksums of the present files as right, whatever their source publishes.
-
-        Raises:
-            UserError: a file is missing, or the folder cannot be written.
-        """
+        """Record the checksums of the present files as right, whatever their source publishes."""
         if self.files:
             folder = self.require()
             names = [file.name for file in self.files]
@@ -304,15 +299,12 @@ class RawFiles:
             UserError: no network, no such file there, a wrong checksum, no space; the message says
                 how to get the files by hand.
         """
-        from filelock import FileLock, Timeout
-
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / ".lock", blocking=False):
+            with locked(self.folder / ".lock", seconds=0):
                 for file in self.files:
                     if not (self.folder / file.name).exists():
                         self._fetch(file, report)
-        except Timeout:
+        except LockedError:
             raise UserError(f"{self.folder}: is being fetched by another process.") from None
         except UserError as error:
             raise UserError(f"{error}\n{self.steps()}") from None
@@ -361,14 +353,10 @@ class RawFiles:
 
 def _expected(file: RemoteFile, recorded: Mapping[str, str]) -> Expected | None:
     """Return what a file is compared with: what was accepted, published or downloaded first."""
-    accepted = recorded.get("from") == ACCEPTED
-    if file.sha256 is not None and not accepted:
-        return Expected(PUBLISHED, "sha256", file.sha256)
-    if file.md5 is not None and not accepted:
-        return Expected(PUBLISHED, "md5", file.md5)
-    if recorded:
-        return Expected(ACCEPTED if accepted else DOWNLOADED, "sha256", recorded["sha256"])
-    return None
+    origin = recorded.get("from", DOWNLOADED)
+    if recorded and (origin == ACCEPTED or file.published is None):
+        return Expected(origin, "sha256", recorded["sha256"])
+    return file.published
 
 
 def _compared(path: Path, expected: Expected | None) -> RawFile:

@@ -86,7 +86,7 @@ class StoredRows(Rows):
         return self._transformed(self.augment(self._taken(chosen), key, chosen.cpu().numpy()))
 
     def _taken(self, chosen: Tensor | slice) -> Tensor:
-        return torch.from_numpy(self.array[_positions(self.chosen, chosen)])
+        return torch.from_numpy(self.array[positions(self.chosen, chosen)])
 
     def _transformed(self, taken: Tensor) -> Tensor:
         moved = taken.to(self.device)
@@ -115,7 +115,7 @@ class SparseRows(Rows):
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        rows = _positions(self.chosen, chosen)
+        rows = positions(self.chosen, chosen)
         begins, counts = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
         row = np.repeat(np.arange(len(rows)), counts)
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
@@ -149,11 +149,7 @@ class RaggedRows(Rows):
         return len(self.chosen)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        return torch.from_numpy(self.padded(self.positions(chosen))).to(self.device)
-
-    def positions(self, chosen: Tensor | slice) -> np.ndarray:
-        """Return the positions in the array of chosen rows, int64 of shape (b,)."""
-        return _positions(self.chosen, chosen)
+        return torch.from_numpy(self.padded(positions(self.chosen, chosen))).to(self.device)
 
     def padded(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the array, padded, int64 of shape (b, width)."""
@@ -167,10 +163,10 @@ class RaggedRows(Rows):
         return padded
 
 
-def _positions(rows: Tensor, chosen: Tensor | slice) -> np.ndarray:
+def positions(rows: Tensor, chosen: Tensor | slice) -> np.ndarray:
     """Return the positions in an array of chosen rows; indices may lie on any device."""
-    positions: np.ndarray = rows[chosen if isinstance(chosen, slice) else chosen.cpu()].numpy()
-    return positions
+    places: np.ndarray = rows[chosen if isinstance(chosen, slice) else chosen.cpu()].numpy()
+    return places
 
 
 class RaggedWriter:

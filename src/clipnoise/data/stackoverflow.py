@@ -17,7 +17,7 @@ from shutil import copyfileobj
 from typing import Any, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
-from clipnoise.data.remote import RemoteFile
+from clipnoise.data.remote import file_at
 from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
 from clipnoise.data.signature import Signature, TaskName
 from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
@@ -26,7 +26,7 @@ from clipnoise.fields import Count, Natural
 from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import generator
 
-ADDRESS = "https://storage.googleapis.com/tff-datasets-public"
+SITE = "https://storage.googleapis.com/tff-datasets-public"
 DATABASE = "stackoverflow.sqlite.lzma"
 WORDS, TAGS = "stackoverflow.word_count", "stackoverflow.tag_count"
 HELD_OUT = 1000  # users in whose sentences words and tags are counted
@@ -75,15 +75,15 @@ class StackOverflow(Partitioned):
         "environment has no library for them."
     )
     files = (
-        RemoteFile(DATABASE, f"{ADDRESS}/{DATABASE}"),
-        RemoteFile(
+        file_at(SITE, DATABASE),
+        file_at(
+            SITE,
             f"{WORDS}.tar.bz2",
-            f"{ADDRESS}/{WORDS}.tar.bz2",
             sha256="1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
         ),
-        RemoteFile(
+        file_at(
+            SITE,
             f"{TAGS}.tar.bz2",
-            f"{ADDRESS}/{TAGS}.tar.bz2",
             sha256="6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
         ),
     )

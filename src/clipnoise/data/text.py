@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipnoise.data.base import Examples, TokenCounts
-from clipnoise.data.rows import RaggedRows, Rows
+from clipnoise.data.rows import RaggedRows, Rows, positions
 from clipnoise.data.signature import NO_TARGET
 from clipnoise.errors import UserError
 from clipnoise.lazy import Tensor, np, torch
@@ -59,9 +59,10 @@ class Tokens:
 
 
 BERT_NAMES = ("[PAD]", "[MASK]")
-TOKENIZERS: dict[str, Tokens] = {
-    "bert-base": Tokens(28_996, 0, 103, 104, BERT_NAMES),
-    "bert-large": Tokens(28_996, 0, 103, 104, BERT_NAMES),
+BERT = Tokens(28_996, 0, 103, 104, BERT_NAMES)
+TOKENIZERS = {
+    "bert-base": BERT,
+    "bert-large": BERT,
     "tiny-bert": Tokens(30_522, 0, 103, 104, BERT_NAMES, lowercase=True),
     "roberta-base": Tokens(50_265, 1, 50_264, 4, ("<pad>", "<mask>")),
 }
@@ -111,18 +112,15 @@ class Tokenizer:
             The token ids of each, uint16 (or int32 if they need it) of shape (its length,).
         """
         kind = "uint16" if self.facts.vocabulary <= MOST_IDS else "int32"
+        padding = self.facts.padding
         rest = iter(texts)
         while batch := list(islice(rest, BATCH)):
             inputs = [tuple(text) if len(text) > 1 else text[0] for text in batch]
             for encoding in self._tokenizer.encode_batch_fast(inputs):
-                yield self._with_padding_at_zero(np.array(encoding.ids, dtype=kind))
-
-    def _with_padding_at_zero(self, ids: np.ndarray) -> np.ndarray:
-        padding = self.facts.padding
-        if padding != 0:
-            first, pad = ids == 0, ids == padding
-            ids[first], ids[pad] = padding, 0
-        return ids
+                ids = np.array(encoding.ids, dtype=kind)
+                first, pad = ids == 0, ids == padding
+                ids[first], ids[pad] = padding, 0  # nothing changes where padding is 0
+                yield ids
 
 
 def _facts(name: str, weights: Path, vocabulary: int) -> Tokens:
@@ -187,19 +185,12 @@ class Vocabulary:
 
     @classmethod
     def counted(cls, texts: Iterable[str], size: int, source: str) -> Vocabulary:
-        """Count the words of some texts.
-
-        Args:
-            texts: the texts.
-            size: how many words to keep.
-            source: what the texts are, for the error.
+        """Count the words of some texts, and keep so many.
 
         Raises:
-            UserError: there are fewer words.
+            UserError: there are fewer words; names the source.
         """
-        counts: Counter[str] = Counter()
-        documents: Counter[str] = Counter()
-        number = 0
+        counts, documents, number = Counter[str](), Counter[str](), 0
         for text in texts:
             words = words_in(text)
             counts.update(words)
@@ -319,6 +310,6 @@ class MaskedRows(Rows):
         return len(self.rows)
 
     def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        positions = self.rows.positions(chosen)
+        places = positions(self.rows.chosen, chosen)
         draw = self.masking.targets if self.targets else self.masking.inputs
-        return torch.from_numpy(draw(positions, self.rows.padded(positions))).to(self.device)
+        return torch.from_numpy(draw(places, self.rows.padded(places))).to(self.device)

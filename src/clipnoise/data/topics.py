@@ -108,27 +108,12 @@ class Newsgroups(Topics, BagOfWords):
     parts = NEWSGROUPS
     elsewhere = REUTERS["train"] + REUTERS["test"]
     topics = (
-        "alt.atheism",
-        "comp.graphics",
-        "comp.os.ms-windows.misc",
-        "comp.sys.ibm.pc.hardware",
-        "comp.sys.mac.hardware",
-        "comp.windows.x",
-        "misc.forsale",
-        "rec.autos",
-        "rec.motorcycles",
-        "rec.sport.baseball",
-        "rec.sport.hockey",
-        "sci.crypt",
-        "sci.electronics",
-        "sci.med",
-        "sci.space",
-        "soc.religion.christian",
-        "talk.politics.guns",
-        "talk.politics.mideast",
-        "talk.politics.misc",
-        "talk.religion.misc",
-    )
+        "alt.atheism", "comp.graphics", "comp.os.ms-windows.misc", "comp.sys.ibm.pc.hardware",
+        "comp.sys.mac.hardware", "comp.windows.x", "misc.forsale", "rec.autos", "rec.motorcycles",
+        "rec.sport.baseball", "rec.sport.hockey", "sci.crypt", "sci.electronics", "sci.med",
+        "sci.space", "soc.religion.christian", "talk.politics.guns", "talk.politics.mideast",
+        "talk.politics.misc", "talk.religion.misc",
+    )  # fmt: skip
     classes = len(topics)
     training_file = 11_293
     test_file = 7_528

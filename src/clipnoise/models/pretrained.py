@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import StringConstraints
 
-from clipnoise.data.remote import RawFiles, RemoteFile, digest
+from clipnoise.data.remote import RawFiles, RemoteFile, digest, file_at
 from clipnoise.errors import UserError, unknown
 from clipnoise.files import inside
 from clipnoise.lazy import Tensor, nn, torch
@@ -38,7 +38,7 @@ def hub(
     """
     page = f"{HUB}/{repository}"
     names = (CONFIG, tensors, tokenizer)
-    files = tuple(RemoteFile(name, f"{page}/resolve/main/{name}") for name in names)
+    files = tuple(file_at(f"{page}/resolve/main", name) for name in names)
     return PretrainedWeights(files, page, licence)
 
 
@@ -148,9 +148,7 @@ class Weights:
         Raises:
             UserError: the file of tensors is missing, truncated or damaged.
         """
-        path = self.file()
-        if path is None:
-            raise self._unusable(self.folder / TENSORS[0], "does not exist")
+        path = self._required_file()
         try:
             if path.suffix == ".safetensors":
                 from safetensors.torch import load_file
@@ -169,15 +167,19 @@ class Weights:
         paths = (self.folder / name for name in TENSORS)
         return next((path for path in paths if path.is_file()), None)
 
+    def _required_file(self) -> Path:
+        path = self.file()
+        if path is None:
+            raise self._unusable(self.folder / TENSORS[0], "does not exist")
+        return path
+
     def require_digest(self, sha256: str) -> None:
         """Compare the file of tensors with the checksum that a study gives.
 
         Raises:
             UserError: it is missing, or another one; the message gives its checksum.
         """
-        path = self.file()
-        if path is None:
-            raise self._unusable(self.folder / TENSORS[0], "does not exist")
+        path = self._required_file()
         found = digest(path, "sha256")
         if found != sha256:
             raise UserError(f"{path}: its sha256 is {found}, but model.sha256 is {sha256}.")
