@@ -304,16 +304,10 @@ class Dataset:
             name: {"sha256": file.sha256, "checked against": file.checked}
             for name, file in self.raw_files(cache).compare().items()
         }
-        manifest = {
-            "dataset": self.id,
-            "title": self.title,
-            "source": self.source,
-            "licence": self.licence,
-            "split": self.split,
-            "preprocessing": self.preprocessing,
-            **({"raw files": raw} if raw else {}),
-        }
-        write_arrays(cache / self.prepared, arrays, {**manifest, **facts})
+        names = ("title", "source", "licence", "split", "preprocessing")
+        manifest = {"dataset": self.id, **{name: getattr(self, name) for name in names}}
+        manifest |= {"raw files": raw} if raw else {}
+        write_arrays(cache / self.prepared, arrays, manifest | facts)
 
     def read(self, cache: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return the prepared arrays by name, memory-mapped, and the provenance of the dataset.

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -40,8 +40,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
             for name, array in arrays.items():
                 path = staging / f"{name}.npy"
                 np.save(path, array, allow_pickle=False)
-                entry = ArrayFile(_sha256(path), array.shape, str(array.dtype))
-                files[path.name] = asdict(entry)
+                files[path.name] = asdict(ArrayFile(_sha256(path), array.shape, str(array.dtype)))
             write_json(staging / MANIFEST, {**facts, "files": files})
             folder.mkdir(exist_ok=True)
             for name in (*files, MANIFEST):
@@ -82,40 +81,31 @@ class Manifest:
 
 
 def read_manifest(folder: Path, dataset: str) -> Manifest:
-    """Read the manifest of a dataset.
-
-    Args:
-        folder: the dataset's folder in the cache.
-        dataset: its id, or its `invocation`, for the message.
+    """Read the manifest in the folder of a dataset.
 
     Raises:
-        UserError: it is missing or is not a manifest; the message says how to prepare the dataset.
+        UserError: it is missing or is not a manifest; the message says how to prepare the dataset,
+            given its id or its `invocation`.
     """
     path = folder / MANIFEST
     try:
-        manifest: Manifest = adapter(Manifest).validate_json(path.read_bytes())
+        return cast("Manifest", adapter(Manifest).validate_json(path.read_bytes()))
     except FileNotFoundError:
         raise _unusable(path, dataset, "does not exist") from None
     except OSError as error:
         raise _unusable(path, dataset, f"cannot be read ({error.strerror})") from None
     except ValidationError:
         raise _unusable(path, dataset, "is not a manifest") from None
-    return manifest
 
 
 def read_arrays(folder: Path, dataset: str) -> dict[str, np.ndarray]:
-    """Open a dataset's arrays, memory-mapped, after checking them against the manifest.
-
-    Args:
-        folder: the dataset's folder in the cache.
-        dataset: its id, or its `invocation`, for the message.
+    """Open the arrays in the folder of a dataset, after checking them against its manifest.
 
     Returns:
-        Read-only arrays by name.
+        Memory-mapped, read-only arrays by name.
 
     Raises:
-        UserError: a file is missing or differs from what was prepared; the message says how to
-            prepare the dataset again.
+        UserError: a file is missing or differs from what was prepared; as for `read_manifest`.
     """
     arrays = {}
     for name, file in read_manifest(folder, dataset).files.items():

@@ -287,12 +287,8 @@ def _graph(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     in_splits = np.concatenate(list(nodes.values()))
     if len(np.unique(in_splits)) != len(in_splits):
         raise UserError(f"{path}: a node occurs twice in the files of split/time.")
-    whole = {"edges": edges, **nodes}
-    return {
-        "features": features,
-        "labels": labels.astype("uint8"),
-        **{name: values.astype("int32") for name, values in whole.items()},
-    }
+    narrow = {name: values.astype("int32") for name, values in {"edges": edges, **nodes}.items()}
+    return {"features": features, "labels": labels.astype("uint8"), **narrow}
 
 
 def _table(

@@ -42,28 +42,23 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
     Raises:
         UserError: the file is truncated or damaged, lacks a column, or has a missing value.
     """
+    import pyarrow  # type: ignore[import-untyped]
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
-    file = _guarded(path, lambda: ParquetFile(path))
-    for column in columns:
-        if column not in file.schema_arrow.names:
-            raise unknown("column", column, file.schema_arrow.names, file=str(path))
-    pieces, done = file.iter_batches(ROWS_AT_ONCE, columns=list(columns)), 0
-    while (piece := _guarded(path, lambda: next(pieces, None))) is not None:
-        values = [piece.column(column) for column in columns]
-        for column, held in zip(columns, values, strict=True):
-            if held.null_count:
-                end = done + len(piece)
-                raise UserError(f"{path}: {column}: a missing value in rows {done} to {end}.")
-        yield from zip(*(held.to_pylist() for held in values), strict=True)
-        done += len(piece)
-
-
-def _guarded(path: Path, read: Callable[[], Any]) -> Any:
-    import pyarrow  # type: ignore[import-untyped]
-
+    done = 0
     try:
-        return read()
+        file = ParquetFile(path)
+        for column in columns:
+            if column not in file.schema_arrow.names:
+                raise unknown("column", column, file.schema_arrow.names, file=str(path))
+        for piece in file.iter_batches(ROWS_AT_ONCE, columns=list(columns)):
+            values = [piece.column(column) for column in columns]
+            for column, held in zip(columns, values, strict=True):
+                if held.null_count:
+                    end = done + len(piece)
+                    raise UserError(f"{path}: {column}: a missing value in rows {done} to {end}.")
+            yield from zip(*(held.to_pylist() for held in values), strict=True)
+            done += len(piece)
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a Parquet file, or truncated or damaged ({error}).") from None
 

@@ -86,11 +86,7 @@ class RandHealth(Partitioned):
 def _read(wheel: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the id of the person, the features and the visits of each year of a person.
 
-    Returns:
-        int64 of shape (n,); float64 of shape (n, features); float64 of shape (n,).
-
-    Raises:
-        UserError: the file lacks a column, or holds something else than a number.
+    They are int64 of shape (n,), float64 of shape (n, features) and float64 of shape (n,).
     """
     rows = list(csv.DictReader(read_text(wheel, MEMBER).splitlines()))
     try:

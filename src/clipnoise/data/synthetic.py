@@ -77,13 +77,7 @@ class DrawnOfOneSize(Drawn):
         return dict(zip(PARTS, sizes, strict=True))
 
     def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        """Draw the examples of a part.
-
-        Args:
-            part: "train", "validation", "test" or "public".
-            count: how many.
-            draws: the stream to draw from.
-        """
+        """Draw so many examples of one of `PARTS` from a stream."""
         raise NotImplementedError
 
     def parts(self) -> Callable[[str], Examples]:
@@ -505,12 +499,6 @@ class SyntheticSparse(Dataset):
 
 
 def _counts(entries: np.ndarray, texts: int, size: int) -> TokenCounts:
-    """Count tokens.
-
-    Args:
-        entries: for each token of each text, the text times `size` plus the token.
-        texts: the number of texts.
-        size: the number of different tokens.
-    """
+    """Count tokens of `size` kinds; an entry is the text of a token times `size` plus the token."""
     texts_with = np.bincount(np.unique(entries) % size, minlength=size)
     return TokenCounts(np.bincount(entries % size, minlength=size), texts_with, texts)

@@ -92,11 +92,7 @@ class HuggingFace(NamedModel):
 
 
 def _classifier(folder: Weights, outputs: int) -> Any:
-    """Load a network with a new head.
-
-    Raises:
-        UserError: the files are damaged, or a tensor of the encoder is missing.
-    """
+    """Load a network with a new head."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
@@ -181,9 +177,8 @@ class Timm(NamedModel):
         if self.sha256 is not None:
             absent = [name for name in body if name not in tensors]
             if absent:
-                raise UserError(
-                    f"{folder.file()}: no tensor {absent[0]}: not those of {self.name}."
-                )
+                where = folder.file()
+                raise UserError(f"{where}: no tensor {absent[0]}: not those of {self.name}.")
         for module in network.modules():
             if hasattr(module, "inplace"):
                 module.inplace = False

@@ -46,10 +46,7 @@ def max_pooled_tanh(*, ceil_mode: bool = False) -> list[nn.Module]:
     """Return layers that compute the maximum of tanh over each 2×2 window.
 
     Tanh is increasing, so the maximum may come first. It leaves a quarter of the values, and tanh
-    is what costs most in a small network on a CPU.
-
-    Args:
-        ceil_mode: whether sizes are rounded up.
+    is what costs most in a small network on a CPU. With `ceil_mode` sizes are rounded up.
     """
     return [nn.MaxPool2d(2, ceil_mode=ceil_mode), nn.Tanh()]
 

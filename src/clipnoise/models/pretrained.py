@@ -28,17 +28,9 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 def hub(
     repository: str, licence: str, *, tensors: str = TENSORS[0], tokenizer: str = "tokenizer.json"
 ) -> PretrainedWeights:
-    """Describe weights on the Hugging Face hub.
-
-    Args:
-        repository: its name there.
-        licence: under which they are published.
-        tensors: the name of the file of tensors.
-        tokenizer: the name of the file of the tokenizer.
-    """
+    """Describe weights in a repository of the Hugging Face hub, by the names of two files there."""
     page = f"{HUB}/{repository}"
-    names = (CONFIG, tensors, tokenizer)
-    files = tuple(file_at(f"{page}/resolve/main", name) for name in names)
+    files = tuple(file_at(f"{page}/resolve/main", name) for name in (CONFIG, tensors, tokenizer))
     return PretrainedWeights(files, page, licence)
 
 
@@ -121,10 +113,7 @@ class Weights:
         return config
 
     def require(self, wanted: Mapping[str, Any]) -> None:
-        """Compare config.json with the requested architecture.
-
-        Args:
-            wanted: values by their key in config.json.
+        """Compare config.json with the requested architecture: values by their key.
 
         Raises:
             UserError: names the file and every key that differs, with both values.
