@@ -79,6 +79,15 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"{folder}: cannot be written ({error.strerror}).") from None
 
 
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a UserError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
+
+
 def write_json(path: Path, values: Any) -> None:
     """Write plain data as indented JSON, atomically; NaN and infinity become null."""
     write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")

@@ -94,7 +94,7 @@ def test_a_file_of_tensors_whose_header_lies_is_named(fault: str, tmp_path: Path
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", length or len(text)) + text + bytes(8))
     with pytest.raises(UserError, match=r"model\.safetensors is truncated or damaged"):
-        Weights("bert", tmp_path).tensors()
+        Weights(tmp_path.name, tmp_path.parent).tensors()
 
 
 # Memory and disks.

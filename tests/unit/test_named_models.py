@@ -177,6 +177,15 @@ def test_a_network_of_timm_starts_from_the_weights_of_a_folder(tmp_path: Path) -
         Timm(name="test_efficientnet_ln", sha256="0" * 64).build(IMAGES, tmp_path)
 
 
+def test_missing_weights_of_timm_are_to_be_fetched_into_the_folder_of_all_weights(
+    tmp_path: Path,
+) -> None:
+    model = Timm(name="test_vit2", sha256="0" * 64)
+    with pytest.raises(UserError, match="does not exist") as caught:
+        model.build(IMAGES, tmp_path)
+    assert f"clipnoise weights fetch timm/test_vit2 --weights {tmp_path} " in str(caught.value)
+
+
 def test_faults_of_a_network_of_timm_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"timm has no 'test_vitt'\. Did you mean 'test_vit"):
         Timm(name="test_vitt").build(IMAGES, tmp_path)

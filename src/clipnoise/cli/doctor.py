@@ -249,7 +249,7 @@ def pretrained(weights: Path, specs: Collection[RunSpec] | None = None) -> Itera
     start = {spec.model.id for spec in specs or () if getattr(spec.model, "pretrained", False)}
     for name, model in plugins("clipnoise.models", Model).items():
         if model.pretrained_weights is not None and (specs is None or name in start):
-            file = Weights(name, weights / name).file()
+            file = Weights(name, weights).file()
             yield Check(
                 f"weights {name}",
                 file is not None,

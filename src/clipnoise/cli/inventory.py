@@ -310,10 +310,10 @@ def describe_weights(name: Name, weights: options.Weights = options.WEIGHTS) -> 
 
     NAME is a model's id, a folder below the weights folder, or `timm/` and the name of a network.
     """
-    folder = Weights(name, inside(weights, name, key="NAME"))
-    tensors = folder.file()
+    folder = inside(weights, name, key="NAME")
+    tensors = Weights(name, weights).file()
     if tensors is None:
-        raise UserError(f"{folder.folder}: no {' or '.join(TENSORS)} there.")
+        raise UserError(f"{folder}: no {' or '.join(TENSORS)} there.")
     known, timm = name in pretrained_weights(), name.startswith("timm/")
     kind = {"id": name} if known else {"id": "timm" if timm else "huggingface"}
     named = {} if known else {"name": name.removeprefix("timm/")}

@@ -435,8 +435,7 @@ class Partitioned(Dataset):
         Raises:
             UserError: there are fewer than requested.
         """
-        sizes = self.sizes()
-        train, validation, test, public = (sizes[part] for part in PARTS)
+        train, validation, test, public = (self.sizes()[part] for part in PARTS)
         held_out = 0 if self.validation_file else validation
         self.require(train + held_out + public, available["train"], "training")
         self.require(test, available["test"], "test")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from clipnoise.errors import UserError
 from clipnoise.fields import adapter
-from clipnoise.files import write_json
+from clipnoise.files import write_json, writing
 from clipnoise.lazy import np
 
 MANIFEST = "manifest.json"
@@ -32,7 +32,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
     Raises:
         UserError: the folder cannot be written; it stays as it was.
     """
-    try:
+    with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staged:
             staging = Path(staged)
@@ -45,8 +45,6 @@ def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[
             folder.mkdir(exist_ok=True)
             for name in (*files, MANIFEST):
                 (staging / name).replace(folder / name)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}.") from None
 
 
 def _sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -33,12 +33,8 @@ logger = logging.getLogger(__name__)
 FORMS = (".csv", ".parquet", ".npz")
 SOURCES = ("train", "test")
 CUT = (
-    "split_seed",
-    "train_examples",
-    "validation_examples",
-    "validation_per_class",
-    "public_examples",
-    "test_examples",
+    *("split_seed", "train_examples", "validation_examples", "validation_per_class"),
+    *("public_examples", "test_examples"),
 )
 Form = Literal["features", "image", "tokens", "text", "words"]
 TEXTS = ("text", "words")
@@ -106,40 +102,32 @@ class Own(Partitioned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for message, wrong in self._contradictions().items():
-            if wrong:
-                raise ValueError(message)
-
-    def _contradictions(self) -> Mapping[str, bool]:
-        """Return what may be wrong with the description, and whether it is."""
-        image, kinds = self.kind == "image", ("tokens", "text")
+        image, tokens = self.kind == "image", self.kind in ("tokens", "text")
         axes = 3 if image else 1
         coloured = image and len(self.shape) == 3 and self.shape[0] > 1
-        counts, classifies = self.validation_per_class, self.task == "classification"
+        classifies, named = self.task == "classification", len(self.classes)
+        counts = self.validation_per_class
         sums = (len(counts), sum(counts)) == (self.outputs, self.validation_examples)
-        return {
-            f"name must consist of letters, digits, - and _, got {self.name!r}": not re.fullmatch(
-                r"[A-Za-z0-9_-]+", self.name
-            ),
-            f"shape must have {axes} numbers for {self.kind}, got {self.shape}": (
-                len(self.shape) != axes
-            ),
-            "channels must say where the file has the colours of a pixel, first or last": (
-                coloured and self.channels is None
-            ),
-            "channels is for images only": self.channels is not None and not image,
-            "vocabulary must be given for tokens and text, and for no other kind": (
-                (self.vocabulary is None) == (self.kind in kinds)
-            ),
-            "tokenizer is for text only": self.tokenizer is not None and self.kind != "text",
-            f"classes are {len(self.classes)}, but outputs is {self.outputs}": (
-                bool(self.classes) and len(self.classes) != self.outputs
-            ),
-            "classes are for classification only": bool(self.classes) and not classifies,
-            "classes must differ": len(set(map(str, self.classes))) < len(self.classes),
-            "validation_per_class must have a number for each class, with validation_examples as "
-            "their sum": bool(counts) and not (sums and classifies),
-        }
+        for wrong, message in (
+            (not re.fullmatch(r"[A-Za-z0-9_-]+", self.name),
+             f"name must consist of letters, digits, - and _, got {self.name!r}"),
+            (len(self.shape) != axes,
+             f"shape must have {axes} numbers for {self.kind}, got {self.shape}"),
+            (coloured and self.channels is None,
+             "channels must say where the file has the colours of a pixel, first or last"),
+            (self.channels is not None and not image, "channels is for images only"),
+            ((self.vocabulary is None) == tokens,
+             "vocabulary must be given for tokens and text, and for no other kind"),
+            (self.tokenizer is not None and self.kind != "text", "tokenizer is for text only"),
+            (named not in (0, self.outputs), f"classes are {named}, but outputs is {self.outputs}"),
+            (named and not classifies, "classes are for classification only"),
+            (len(set(map(str, self.classes))) < named, "classes must differ"),
+            (counts and not (sums and classifies),
+             "validation_per_class must have a number for each class, with validation_examples as "
+             "their sum"),
+        ):  # fmt: skip
+            if wrong:
+                raise ValueError(message)
 
     @property
     def signature(self) -> Signature:
@@ -550,7 +538,7 @@ def _shape(
         longest = max(len(words) for words in words_of(values[0]))
         vocabulary = HASHED_IDS
         if tokenizer is not None:
-            vocabulary = Weights(tokenizer, weights / tokenizer).config()["vocab_size"]
+            vocabulary = Weights(tokenizer, weights).config()["vocab_size"]
             longest *= 2  # a word may be several tokens
         shape = (max(1, min(longest, LONGEST)),)
         return {"shape": shape, "vocabulary": vocabulary, "tokenizer": tokenizer}

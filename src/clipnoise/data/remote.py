@@ -18,7 +18,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from clipnoise.errors import UserError
-from clipnoise.files import LockedError, locked, write_json
+from clipnoise.files import LockedError, locked, write_json, writing
 from clipnoise.lazy import requests, urllib3
 
 Progress = Callable[[int, int | None], None]  # bytes that are present, and in all if known
@@ -299,17 +299,16 @@ class RawFiles:
             UserError: no network, no such file there, a wrong checksum, no space; the message says
                 how to get the files by hand.
         """
-        try:
-            with locked(self.folder / ".lock", seconds=0):
-                for file in self.files:
-                    if not (self.folder / file.name).exists():
-                        self._fetch(file, report)
-        except LockedError:
-            raise UserError(f"{self.folder}: is being fetched by another process.") from None
-        except UserError as error:
-            raise UserError(f"{error}\n{self.steps()}") from None
-        except OSError as error:
-            raise self._unwritable(error) from None
+        with writing(self.folder):
+            try:
+                with locked(self.folder / ".lock", seconds=0):
+                    for file in self.files:
+                        if not (self.folder / file.name).exists():
+                            self._fetch(file, report)
+            except LockedError:
+                raise UserError(f"{self.folder}: is being fetched by another process.") from None
+            except UserError as error:
+                raise UserError(f"{error}\n{self.steps()}") from None
         self.verify()
         return self.folder
 
@@ -342,13 +341,8 @@ class RawFiles:
 
     def _record(self, digests: dict[str, str], origin: str) -> None:
         new = {name: {"sha256": digest, "from": origin} for name, digest in digests.items()}
-        try:
+        with writing(self.folder):
             write_json(self.folder / CHECKSUMS, {**self._recorded(), **new})
-        except OSError as error:
-            raise self._unwritable(error) from None
-
-    def _unwritable(self, error: OSError) -> UserError:
-        return UserError(f"{self.folder}: cannot be written: {error.strerror or error}.")
 
 
 def _expected(file: RemoteFile, recorded: Mapping[str, str]) -> Expected | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from clipnoise.errors import UserError
+from clipnoise.files import writing
 from clipnoise.lazy import Tensor, np, torch
 
 SPARSE = ("starts", "columns", "values")  # names of the arrays of prepared `SparseRows`
@@ -183,44 +183,30 @@ class RaggedWriter:
             UserError: the folder cannot be written.
         """
         self._folder, self._dtypes, self._counts = folder, dtypes, array("q", [0])
-        try:
+        with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._files = [tempfile.TemporaryFile(dir=folder) for _ in dtypes]  # noqa: SIM115
-        except OSError as error:
-            raise self._unwritable(error) from None
 
     def __len__(self) -> int:
         return len(self._counts) - 1
 
     def append(self, *row: np.ndarray) -> None:
-        """Append a row: numbers of each dtype, shape (length,).
-
-        Raises:
-            UserError: the disk is full.
-        """
-        try:
+        """Append a row: numbers of each dtype, shape (length,). A full disk raises UserError."""
+        with writing(self._folder):
             for file, dtype, numbers in zip(self._files, self._dtypes, row, strict=True):
                 file.write(numbers.astype(dtype, copy=False).tobytes())
-        except OSError as error:
-            raise self._unwritable(error) from None
         self._counts.append(len(row[0]))
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """Return where each row begins, int64 of shape (n + 1,), and all numbers, memory-mapped.
 
-        Raises:
-            UserError: the disk is full.
+        A full disk raises UserError.
         """
         starts = np.cumsum(np.frombuffer(self._counts, dtype="int64"))
-        try:
+        with writing(self._folder):
             for file in self._files:
                 file.flush()
-        except OSError as error:
-            raise self._unwritable(error) from None
         if not starts[-1]:
             return starts, *(np.zeros(0, dtype) for dtype in self._dtypes)
         stored = zip(self._files, self._dtypes, strict=True)
         return starts, *(np.memmap(file, dtype, mode="r") for file, dtype in stored)
-
-    def _unwritable(self, error: OSError) -> UserError:
-        return UserError(f"{self._folder}: cannot be written: {error.strerror or error}.")

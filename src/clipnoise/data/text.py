@@ -125,7 +125,7 @@ class Tokenizer:
 
 def _facts(name: str, weights: Path, vocabulary: int) -> Tokens:
     """Return what is known about the tokenizer of any folder of weights."""
-    config = Weights(name, weights / name).config()
+    config = Weights(name, weights).config()
     return Tokens(vocabulary, config.get("pad_token_id") or 0, mask=0, words=0, names=())
 
 

@@ -69,11 +69,11 @@ class HuggingFace(NamedModel):
         return signature.kind == "tokens" and classifies and signature.shape[0] <= LONGEST
 
     def tensors(self, weights: Path) -> Path | None:
-        return Weights(self.name, weights / self.name).file()
+        return Weights(self.name, weights).file()
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
-        folder = Weights(self.name, weights / self.name)
+        folder = Weights(self.name, weights)
         folder.require_digest(self.sha256)
         words = folder.config().get("vocab_size")
         if words is not None and words < (signature.vocabulary or 0):
@@ -145,11 +145,7 @@ class Timm(NamedModel):
         return signature.kind == "image" and signature.task_name == "classification"
 
     def tensors(self, weights: Path) -> Path | None:
-        return None if self.sha256 is None else self._weights(weights).file()
-
-    def _weights(self, weights: Path) -> Weights:
-        name = f"timm/{self.name}"
-        return Weights(name, weights / name)
+        return None if self.sha256 is None else Weights(f"timm/{self.name}", weights).file()
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         import timm
@@ -164,7 +160,7 @@ class Timm(NamedModel):
         if usual is not None and usual.fixed_input_size:
             options["img_size"] = tuple(sides)
         if self.sha256 is not None:
-            folder = self._weights(weights)
+            folder = Weights(f"timm/{self.name}", weights)
             folder.require_digest(self.sha256)
             tensors = folder.tensors()
             options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": tensors}}

@@ -135,7 +135,7 @@ class LanguageModel(PartlyTrained):
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
 
     def tensors(self, weights: Path) -> Path | None:
-        return Weights(self.id, weights / self.id).file() if self.pretrained else None
+        return Weights(self.id, weights).file() if self.pretrained else None
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
@@ -149,7 +149,7 @@ class LanguageModel(PartlyTrained):
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:
         self.require(signature)
-        folder = Weights(self.id, weights / self.id)
+        folder = Weights(self.id, weights)
         if self.pretrained:
             folder.require(self._architecture(signature))
             if self.sha256 is not None:

@@ -85,15 +85,20 @@ def _in_form(folder: Path, file: RemoteFile) -> RemoteFile:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights folder of one model.
+    """The weights of one model.
 
     Attributes:
-        model: the model's id.
-        folder: of config.json and the tensors.
+        model: the model's id, or the name of another folder.
+        root: the folder of pretrained weights.
     """
 
     model: str
-    folder: Path
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of config.json and the tensors."""
+        return self.root / self.model
 
     def config(self) -> dict[str, Any]:
         """Read config.json.
@@ -216,9 +221,8 @@ class Weights:
         return UserError(f"{path} {problem}: no usable weights of {self.model}. {self._advice()}")
 
     def _advice(self) -> str:
-        root = self.folder.parent
         return (
-            f"Run: clipnoise weights fetch {self.model} --weights {root} (or set "
+            f"Run: clipnoise weights fetch {self.model} --weights {self.root} (or set "
             "model.pretrained: false to start from random values)."
         )
 
