@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
+from clipnoise.lazy import Tensor
 
 
 class Resumable(Protocol):
     """A component of a run whose state can be saved as named tensors and restored."""
 
-    def get_state(self) -> dict[str, torch.Tensor]:
+    def get_state(self) -> dict[str, Tensor]:
         """Return the state."""
         ...
 
-    def set_state(self, state: dict[str, torch.Tensor]) -> None:
+    def set_state(self, state: dict[str, Tensor]) -> None:
         """Restore a saved state; what follows is bit for bit the same."""
         ...
 
 
-def gather(parts: Mapping[str, Resumable]) -> dict[str, torch.Tensor]:
+def gather(parts: Mapping[str, Resumable]) -> dict[str, Tensor]:
     """Return the positions of several parts in one mapping, each key after its part's name."""
     return {
         f"{name}/{key}": value
@@ -31,7 +29,7 @@ def gather(parts: Mapping[str, Resumable]) -> dict[str, torch.Tensor]:
     }
 
 
-def restore(parts: Mapping[str, Resumable], tensors: Mapping[str, torch.Tensor]) -> None:
+def restore(parts: Mapping[str, Resumable], tensors: Mapping[str, Tensor]) -> None:
     """Bring several parts to the positions that `gather` returned; one without any stays."""
     for name, part in parts.items():
         prefix = f"{name}/"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
+from clipnoise.lazy import np, torch
 
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64's counter
 
@@ -29,15 +27,8 @@ Purpose = Literal[
 def derive(purpose: Purpose, seed: int, *step: int) -> int:
     """Derive the seed of one purpose: the first 63 bits of SHA-256("purpose:seed[:step]").
 
-    Unlike Python's hash(), it is the same in every process and on every machine.
-
-    Args:
-        purpose: what the stream is for.
-        seed: the run's seed.
-        step: t, for a purpose whose seed is another one in each step.
-
-    Returns:
-        A non-negative integer below 2^63.
+    Unlike Python's hash(), it is the same in every process and on every machine. A step, t, is
+    given for a purpose whose seed is another one in each step.
     """
     return int.from_bytes(_digest(purpose, seed, *step)[:8], "big") >> 1
 
@@ -55,17 +46,8 @@ def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generat
     The streams are for repeatable research: anyone who knows the seed knows the noise. A model that
     protects real people needs noise from a cryptographic source: `privacy.secure_noise`.
 
-    Args:
-        purpose: what the stream is for.
-        seed: the run's seed.
-        device: where numbers are drawn; they differ between kinds of device.
-
-    Returns:
-        A new generator, at its start.
+    Numbers differ between kinds of device. The generator is a new one, at its start.
     """
-    import numpy as np
-    import torch
-
     started = torch.Generator(device)
     if started.device.type != "cpu":
         return started.manual_seed(derive(purpose, seed))
@@ -90,8 +72,6 @@ def words(key: int, indices: np.ndarray, count: int) -> np.ndarray:
     Returns:
         uint64 of shape (b, count).
     """
-    import numpy as np
-
     turns = np.arange(1, count + 1, dtype="uint64") * np.uint64(GAMMA)
     counters = np.uint64(key % 2**64) + (indices.astype("uint64") + np.uint64(1)) * np.uint64(GAMMA)
     return mix64(mix64(counters)[:, None] + turns)
@@ -103,8 +83,6 @@ def mix64(values: np.ndarray) -> np.ndarray:
     Source: Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators" (the output
     function of SplitMix64).
     """
-    import numpy as np
-
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = values ^ (values >> np.uint64(31))

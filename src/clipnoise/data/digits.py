@@ -12,7 +12,7 @@ from clipnoise.lazy import Tensor, np, torch
 from clipnoise.seeds import generator
 
 EXAMPLES, TEST, VALIDATION = 1797, 360, 137
-DEVELOPMENT = EXAMPLES - TEST  # validation, train and public
+OTHERS = EXAMPLES - TEST - VALIDATION  # private and public ones
 SHARDS = 2  # per user
 PRINTED, PRINTED_TEST, PRINTED_VALIDATION = 1200, 100, 100
 FACES = ("Sans", "Sans-Bold", "Sans-Oblique", "SansMono", "Serif", "Serif-Bold", "Serif-Italic")
@@ -68,12 +68,12 @@ class Digits(SmallImages):
     public_examples: Natural = 0
 
     def __post_init__(self) -> None:
-        if self.public_examples >= DEVELOPMENT - VALIDATION:
-            raise ValueError(f"public_examples must be below {DEVELOPMENT - VALIDATION}")
+        if self.public_examples >= OTHERS:
+            raise ValueError(f"public_examples must be below {OTHERS}")
 
     def sizes(self) -> dict[str, int]:
-        train = DEVELOPMENT - VALIDATION - self.public_examples
-        return dict(zip(PARTS, (train, VALIDATION, TEST, self.public_examples), strict=True))
+        sizes = (OTHERS - self.public_examples, VALIDATION, TEST, self.public_examples)
+        return dict(zip(PARTS, sizes, strict=True))
 
     def rows(self) -> dict[str, Tensor]:
         return cut_rows(EXAMPLES, self.sizes(), self.split_seed, ("validation", "train", "public"))

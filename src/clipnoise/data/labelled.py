@@ -29,7 +29,6 @@ from clipnoise.lazy import Tensor, np
 
 Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
-Scale = Literal["review", "released-code"]
 
 NO_LABEL = -1
 FIXED_LENGTH = 290  # words of a review in the released code of AdaDPS
@@ -289,8 +288,6 @@ class Snli(TokenisedTexts):
     validation_examples: Natural = 9_842
 
 
-Counted = Literal["unlabelled", "private"]
-
 UNLABELLED = one_file_each("plain_text", unlabelled="unsupervised")
 
 
@@ -385,7 +382,7 @@ class CountedInImdb(CountedWords):
             examples, which no noise covers, and ε is nominal.
     """
 
-    counted: Counted = "unlabelled"
+    counted: Literal["unlabelled", "private"] = "unlabelled"
 
     @property
     def meaning(self) -> str:
@@ -466,7 +463,7 @@ class BagOfWords(CountedWords):
     prepared_with = ("words", "counted", "features", "scale")
 
     features: Literal["bag-of-words", "tf-idf"] = "bag-of-words"
-    scale: Scale = "review"
+    scale: Literal["review", "released-code"] = "review"
 
     @property
     def signature(self) -> Signature:

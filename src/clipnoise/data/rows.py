@@ -121,7 +121,7 @@ class SparseRows(Rows):
         within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         entries = np.repeat(begins, counts) + within
         places = torch.from_numpy(row * self.width + self.columns[entries].astype("int64"))
-        dense = torch.zeros(len(rows) * self.width, device=self.device)
+        dense = torch.zeros(len(rows) * self.width, dtype=torch.float32, device=self.device)
         values = torch.from_numpy(self.values[entries]).to(dense)
         return dense.scatter_(0, places.to(self.device), values).view(-1, self.width)
 

@@ -87,7 +87,11 @@ class Tokenizer:
             UserError: the files are missing or damaged, or belong to another model.
         """
         known = TOKENIZERS.get(name)
-        self.facts = known or _facts(name, weights, vocabulary or 0)
+        if known is None:
+            padding = Weights(name, weights).config().get("pad_token_id") or 0
+            self.facts = Tokens(vocabulary or 0, padding, mask=0, words=0, names=())
+        else:
+            self.facts = known
         path, self._tokenizer = _read(name, weights, self.facts)
         size, wanted = self._tokenizer.get_vocab_size(True), self.facts.vocabulary
         if size > wanted or (known and size != wanted):  # a model may have more ids than are used
@@ -121,12 +125,6 @@ class Tokenizer:
                 first, pad = ids == 0, ids == padding
                 ids[first], ids[pad] = padding, 0  # nothing changes where padding is 0
                 yield ids
-
-
-def _facts(name: str, weights: Path, vocabulary: int) -> Tokens:
-    """Return what is known about the tokenizer of any folder of weights."""
-    config = Weights(name, weights).config()
-    return Tokens(vocabulary, config.get("pad_token_id") or 0, mask=0, words=0, names=())
 
 
 def _read(name: str, weights: Path, facts: Tokens) -> tuple[Path, Any]:

@@ -34,11 +34,10 @@ class NamedModel(PartlyTrained):
         try:
             with torch.no_grad():
                 finite = bool(network.eval()(inputs).isfinite().all())
+            problem = "" if finite else "its outputs are not finite"
         except Exception as error:  # whatever the library raises
-            finite, problem = False, str(error).strip().partition("\n")[0]
-        else:
-            problem = "its outputs are not finite"
-        if not finite:
+            problem = str(error).strip().partition("\n")[0] or type(error).__name__
+        if problem:
             shape = tuple(inputs.shape[1:])
             raise UserError(f"model.name: {self.name} takes no inputs of shape {shape}: {problem}.")
         return network
