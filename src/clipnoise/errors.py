@@ -40,10 +40,6 @@ def shorten(value: object, limit: int = 80) -> str:
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Suggest the valid name closest to a mistyped one.
 
-    Args:
-        name: what the user wrote.
-        allowed: every valid name.
-
     Returns:
         `" Did you mean 'x'?"`, or an empty string when nothing is close.
     """
@@ -54,17 +50,13 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 def unknown(
     kind: str, name: str, allowed: Iterable[str], *, file: str | None = None, key: str | None = None
 ) -> UserError:
-    """Build the error for a name that is not in a closed set.
+    """Return the error for a name that is not one of those allowed.
 
     Args:
         kind: what the name denotes, e.g. `"method"`.
         name: what the user wrote.
         allowed: every valid name.
-        file: the file it was read from, if any.
-        key: the key that it is the value of, if any.
-
-    Returns:
-        The error, ready to raise.
+        file, key: where it was read, if anywhere.
     """
     names = sorted(allowed)
     where = "".join([f"{file}: " if file else "", f"{key}: " if key else ""])

@@ -30,9 +30,7 @@ class UnwritableError(UserError, OSError):
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file such that a reader sees the old or the new content, never a part of it.
 
-    Args:
-        path: of the file; its folder is created if missing.
-        content: text (UTF-8) or bytes.
+    The folder is created if missing; text is written as UTF-8.
 
     Raises:
         UnwritableError: the folder cannot be written.
@@ -110,9 +108,7 @@ def json_text(value: Any, indent: int = 0) -> str:
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as CSV text, floats in full precision; what a row lacks is an empty field.
 
-    Args:
-        columns: the header.
-        rows: column → value; only what is in the header may be in a row.
+    Only what is in the header, the columns, may be in a row.
     """
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
@@ -152,11 +148,9 @@ def finite(value: Any) -> Any:
 
 
 def inside(folder: Path, name: str, *, key: str) -> Path:
-    """Resolve an untrusted relative path inside a folder.
+    """Resolve an untrusted relative path inside a folder, which may itself be a symbolic link.
 
     Args:
-        folder: that must contain it; may itself be a symbolic link.
-        name: the relative path.
         key: where the path was read, for the message.
 
     Raises:

@@ -42,12 +42,7 @@ class Examples:
         return self.inputs[chosen], self.targets[chosen]
 
     def seen(self, chosen: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        """Return some examples as a training step sees them: augmented, where they are at all.
-
-        Args:
-            chosen: indices, shape (b,).
-            key: of the run and the step; 64 bits.
-        """
+        """Return some examples as a training step sees them: as for `Rows.seen`."""
         inputs = self.inputs
         views = inputs.seen(chosen, key) if isinstance(inputs, Rows) else inputs[chosen]
         return views, self.targets[chosen]
@@ -204,8 +199,7 @@ class Dataset:
     def shared_users(self) -> dict[str, str]:
         """Return which other parts hold examples of the users who own private ones: public.
 
-        Returns:
-            For each such part, the option that avoids it, in words; empty where none does.
+        For each such part it says which option avoids that, in words.
         """
         return {}
 
@@ -251,15 +245,14 @@ class Dataset:
         Raises:
             UserError: the examples have no user ids; names the datasets with users.
         """
-        count = self.user_count()
-        if count is None:
-            known = plugins("clipnoise.data", Dataset)
-            fitting = [name for name, kind in known.items() if kind().user_count() is not None]
-            raise UserError(
-                f"dataset.id: {method} protects users, but the examples of {self.id} have no user "
-                f"ids. Datasets with users: {', '.join(fitting)}."
-            )
-        return count
+        if (count := self.user_count()) is not None:
+            return count
+        known = plugins("clipnoise.data", Dataset)
+        fitting = [name for name, kind in known.items() if kind().user_count() is not None]
+        raise UserError(
+            f"dataset.id: {method} protects users, but the examples of {self.id} have no user ids. "
+            f"Datasets with users: {', '.join(fitting)}."
+        )
 
     def preparation(self) -> dict[str, Any]:
         """Return the options that decide what is prepared: with the id, enough to prepare it."""

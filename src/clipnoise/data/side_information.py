@@ -47,11 +47,7 @@ class SideInformationSource:
     needs_public_examples: ClassVar[bool] = False
 
     def check(self, dataset: Dataset) -> None:
-        """Raise UserError where a dataset cannot give what is asked for, before any data are read.
-
-        Args:
-            dataset: the private dataset.
-        """
+        """Raise UserError where a private dataset cannot give it, before any data are read."""
 
     def sizes(self, view: PublicView) -> np.ndarray:
         """Return A per feature or token, shape (features,), or per coordinate, shape (d,).

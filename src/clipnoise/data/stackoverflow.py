@@ -255,12 +255,12 @@ class StackOverflow(Partitioned):
 def tag_targets(
     arrays: Mapping[str, np.ndarray], rows: Tensor, target: Target, tags: int
 ) -> Tensor | Rows:
-    """Return the first tag of each example as its class, or all of its tags.
+    """Return the first tag of some examples as their class, which is 0 without one, or all tags.
 
     Args:
         arrays: "tags" of all examples, and where those of each example begin, "tag_starts".
         rows: the chosen examples, int64 of shape (n,).
-        target: "tag" or "tags"; an example without tags has the class 0.
+        target: "tag" or "tags".
         tags: the number of different tags.
     """
     starts, values = arrays["tag_starts"], arrays["tags"]
@@ -281,11 +281,7 @@ class Database:
     connection: sqlite3.Connection
 
     def users(self, part: Part) -> list[str]:
-        """Return the ids of the users of a part, in the order of TensorFlow Federated.
-
-        Raises:
-            UserError: the database has no such part.
-        """
+        """Return the ids of the users of a part, in the order of TensorFlow Federated."""
         rows = self.connection.execute(
             "SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?", (part,)
         )

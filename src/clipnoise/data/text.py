@@ -107,10 +107,7 @@ class Tokenizer:
         self._tokenizer.enable_truncation(length)
 
     def encode(self, texts: Iterable[Sequence[str]]) -> Iterator[np.ndarray]:
-        """Tokenise texts or pairs of texts, with the special tokens of the model.
-
-        Args:
-            texts: one or two strings per example.
+        """Tokenise texts, one or two strings per example, with the special tokens of the model.
 
         Yields:
             The token ids of each, uint16 (or int32 if they need it) of shape (its length,).
@@ -221,12 +218,10 @@ class Vocabulary:
     def encode(self, texts: Iterable[Sequence[str]], length: int) -> Iterator[np.ndarray]:
         """Turn texts into ids: 1 for an unknown word, then the words from 2 on.
 
-        Args:
-            texts: one string per example.
-            length: of the longest sequence; longer texts are truncated.
+        Longer texts than `length` are truncated; one without words has one unknown word.
 
         Yields:
-            uint16 of shape (words of the text, at least 1,).
+            uint16 of shape (words of the text,).
         """
         for (text,) in texts:
             words = words_in(text)[:length]

@@ -67,11 +67,7 @@ class Model:
             )
 
     def tensors(self, weights: Path) -> Path | None:
-        """Return the file of pretrained tensors that the network starts from, if it is there.
-
-        Args:
-            weights: the folder of pretrained weights.
-        """
+        """Return the file of pretrained tensors that the network starts from, if it is there."""
         return None
 
     def build(self, signature: Signature, weights: Path) -> nn.Module:

@@ -101,11 +101,7 @@ class Weights:
         return self.root / self.model
 
     def config(self) -> dict[str, Any]:
-        """Read config.json.
-
-        Raises:
-            UserError: it is missing or not a mapping.
-        """
+        """Read config.json; where it is missing or no mapping, raise UserError."""
         path = self.folder / CONFIG
         try:
             config = json.loads(path.read_bytes())
@@ -168,23 +164,17 @@ class Weights:
         return path
 
     def require_digest(self, sha256: str) -> None:
-        """Compare the file of tensors with the checksum that a study gives.
-
-        Raises:
-            UserError: it is missing, or another one; the message gives its checksum.
-        """
+        """Raise UserError unless the file of tensors has the checksum that a study gives."""
         path = self._required_file()
         found = digest(path, "sha256")
         if found != sha256:
             raise UserError(f"{path}: its sha256 is {found}, but model.sha256 is {sha256}.")
 
     def load_into(self, network: nn.Module, prefix: str, fresh: tuple[str, ...]) -> None:
-        """Load the tensors of the folder into a network.
+        """Load the tensors of the folder into a network, in place.
 
         Args:
-            network: its parameters are changed in place.
-            prefix: of the names of the network's encoder; files that contain only the encoder omit
-                it.
+            prefix: of the names of the network's encoder; files of the encoder alone omit it.
             fresh: prefixes of the names that keep their initial values.
 
         Raises:
