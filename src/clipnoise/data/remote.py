@@ -379,7 +379,7 @@ def digest(path: Path, kind: str) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-OPTIONS = ("--no-deps", "--only-binary=:all:", "--ignore-requires-python")
+PIP_OPTIONS = ("--no-deps", "--only-binary=:all:", "--ignore-requires-python")
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ class PackageFile(RemoteFile):
     def _pip(self, wanted: str | None = None) -> list[str]:
         """Return a command that downloads this wheel, on whatever platform it runs."""
         python, abi, platforms = Path(self.name).stem.split("-")[-3:]
-        command = ["pip", "download", *OPTIONS]
+        command = ["pip", "download", *PIP_OPTIONS]
         if platforms != "any":
             command += [f"--platform={name}" for name in platforms.split(".")]
             command += [f"--implementation={python[:2]}", f"--python-version={python[2:]}"]

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
 from clipnoise.data.remote import file_at
-from clipnoise.data.rows import RaggedWriter, Rows, SparseRows
+from clipnoise.data.rows import RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature, TaskName
 from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
 from clipnoise.errors import UserError
@@ -214,11 +214,11 @@ class StackOverflow(Partitioned):
         arrays, provenance = self.read(cache)
         chosen = self._chosen(torch.from_numpy(arrays["users"].copy()), arrays["test"])
 
+        starts, words, values = (arrays[name] for name in ("word_starts", "words", "values"))
+
         def take(part: str) -> Examples:
-            rows = chosen[part]
-            starts, words, values = (arrays[name] for name in ("word_starts", "words", "values"))
-            inputs = SparseRows(starts, words, values, self.words, rows)
-            return Examples(inputs, tag_targets(arrays, rows, self.target, self.tags))
+            inputs = SparseRows(starts, words, values, self.words, chosen[part])
+            return with_tags(inputs, arrays, self.target, self.tags)
 
         owners = torch.from_numpy(arrays["users"][chosen["train"].numpy()].astype("int64"))
         return Splits.build(take, self.sizes(), provenance, owners - self._first_private)
@@ -252,25 +252,25 @@ class StackOverflow(Partitioned):
         }
 
 
-def tag_targets(
-    arrays: Mapping[str, np.ndarray], rows: Tensor, target: Target, tags: int
-) -> Tensor | Rows:
-    """Return the first tag of some examples as their class, which is 0 without one, or all tags.
+def with_tags(
+    inputs: SparseRows, arrays: Mapping[str, np.ndarray], target: Target, tags: int
+) -> Examples:
+    """Return examples with their first tag as their class, which is 0 without one, or all tags.
 
     Args:
+        inputs: of the examples.
         arrays: "tags" of all examples, and where those of each example begin, "tag_starts".
-        rows: the chosen examples, int64 of shape (n,).
         target: "tag" or "tags".
         tags: the number of different tags.
     """
-    starts, values = arrays["tag_starts"], arrays["tags"]
+    starts, values, rows = arrays["tag_starts"], arrays["tags"], inputs.chosen
     if target == "tags":
         ones = np.broadcast_to(np.uint8(1), values.shape)
-        return SparseRows(starts, values, ones, tags, rows)
+        return Examples(inputs, SparseRows(starts, values, ones, tags, rows))
     begins, ends = starts[rows.numpy()], starts[rows.numpy() + 1]
     padded = np.append(values, 0)  # the last example may have no tag
     first = np.where(begins < ends, padded[begins], 0)
-    return torch.from_numpy(first.astype("int64"))
+    return Examples(inputs, torch.from_numpy(first.astype("int64")))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from clipnoise.data.images import (
 )
 from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
-from clipnoise.data.stackoverflow import TASK_OF, Target, tag_targets
+from clipnoise.data.stackoverflow import TASK_OF, Target, with_tags
 from clipnoise.data.text import MOST_IDS, Masking
 from clipnoise.fields import Count, Fraction, Natural, NonNegative, Probability
 from clipnoise.lazy import nn, np, torch
@@ -488,11 +488,11 @@ class SyntheticSparse(Dataset):
         (arrays, provenance), sizes = self.read(cache), self.sizes()
         rows = cut_rows(sum(sizes.values()), sizes, self.split_seed)
 
+        starts, columns, values = (arrays[name] for name in SPARSE)
+
         def take(part: str) -> Examples:
-            chosen = rows[part]
-            starts, columns, values = (arrays[name] for name in SPARSE)
-            inputs = SparseRows(starts, columns, values, self.features, chosen)
-            return Examples(inputs, tag_targets(arrays, chosen, self.target, self.tags))
+            inputs = SparseRows(starts, columns, values, self.features, rows[part])
+            return with_tags(inputs, arrays, self.target, self.tags)
 
         owners = torch.from_numpy(arrays["users"][rows["train"].numpy()].astype("int64"))
         return Splits.build(take, sizes, provenance, owners if self.users else None)

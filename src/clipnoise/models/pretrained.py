@@ -136,7 +136,7 @@ class Weights:
         """Read the tensors by name, without executing code that a file may contain.
 
         Raises:
-            UserError: the file of tensors is missing, truncated or damaged.
+            UserError: the file is missing, truncated or damaged.
         """
         path = self._required_file()
         try:
