@@ -123,7 +123,7 @@ def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
 
 
 def _own_words(place: str, problem: Any) -> str:
-    """Return what a class says itself of its values; it may begin with the key of one of them."""
+    """Return the message of a check in the class itself; it may begin with the key of a value."""
     message = problem["msg"].removeprefix("Value error, ")
     value = problem["input"]
     one = isinstance(value, str | int | float | list | tuple)

@@ -79,7 +79,7 @@ def require_writable(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a UserError that names the folder."""
+    """Turn an error of the disk into a UserError that names the folder."""
     try:
         yield
     except OSError as error:

@@ -151,7 +151,7 @@ def check_targets(task: ImageTask, augmentation: Augmentation) -> None:
 
 
 def with_views(splits: Splits, augmentation: Augmentation) -> Splits:
-    """Return the same splits, with private examples of which training steps see views."""
+    """Return the same splits; a training step takes augmented views of the private examples."""
     rows = splits.train.inputs
     if augmentation == "none" or not isinstance(rows, StoredRows):
         return splits

@@ -322,7 +322,7 @@ def labels_in(values: Any) -> list[str]:
 
 
 def words_of(texts: Any) -> Iterator[list[str]]:
-    """Yield the words of each text, in lower case; what is no text raises ValueError."""
+    """Yield the words of each text, in lower case; anything but text raises ValueError."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"row {number} is no text")

@@ -204,7 +204,7 @@ class RawFile:
 
 @dataclass(frozen=True)
 class Expected:
-    """A checksum that a file should have, of a kind that hashlib knows, and where it comes from."""
+    """The checksum that a file should have, its kind as hashlib names it, and its origin."""
 
     origin: str
     kind: str

@@ -30,7 +30,7 @@ class NamedModel(PartlyTrained):
             raise ValueError(f"name must be a folder, or a folder in one, got {self.name!r}")
 
     def _tried(self, network: nn.Module, inputs: Tensor) -> nn.Module:
-        """Return a network that takes such inputs; another raises UserError."""
+        """Return the network if it takes such inputs; raise UserError otherwise."""
         try:
             with torch.no_grad():
                 finite = bool(network.eval()(inputs).isfinite().all())
