@@ -14,9 +14,15 @@ from clipnoise.audit.catalog import audited_methods
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.moments import life
 from clipnoise.audit.noise import check_noise
-from clipnoise.audit.runs import check_sampler, check_steps
+from clipnoise.audit.runs import (
+    READS,
+    RUNS,
+    TRAINS,
+    check_sampler,
+    check_steps,
+    check_updates,
+)
 from clipnoise.audit.subject import Subject, subject
-from clipnoise.audit.updates import READS, RUNS, TRAINS, check_updates
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
 from clipnoise.privacy.microbatches import MicroBatches
@@ -97,8 +103,8 @@ def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> N
 def test_every_method_has_moments_to_attack(name: str) -> None:
     audited, bench = subject(name), least_squares(4)
     for moment in life(audited, bench, expected_batch_size=4.0):
-        clipping = moment.clipping(audited)
-        release = moment.release(audited, bench.engines["vmap"], bench.pool)
+        clipping = moment.clipping
+        release = moment.release(bench.pool)
         assert len(release.values) == len(audited.method.query.components(1.0, 4.0))
         declared = audited.method.clip_norm_at(moment.state.step + 1)
         if declared is not None:  # otherwise releases decide it

@@ -9,8 +9,7 @@ import pytest
 
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls.claims import optimistic_epsilon
-from clipnoise.audit.controls.registry import CONTROLS
+from clipnoise.audit.controls.check import CONTROLS, optimistic_epsilon
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.subject import subject
@@ -76,7 +75,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make runs and grids as short as the mistakes allow."""
-    monkeypatch.setattr("clipnoise.audit.updates.RUNS", ((4, None, 15),))
+    monkeypatch.setattr("clipnoise.audit.runs.RUNS", ((4, None, 15),))
     monkeypatch.setattr(
         "clipnoise.audit.noise.GRID", ((4, None, 1.0, 1.3, 30), (64, 80, 0.1, 0.5, 20))
     )

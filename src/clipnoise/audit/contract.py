@@ -6,30 +6,31 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.audit.bench import Bench, layers, least_squares, real_data, users
-from clipnoise.audit.constants import Finding, check_denominator
-from clipnoise.audit.moments import life
+import torch
+
+from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
+from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.nodes import check_nodes
 from clipnoise.audit.noise import check_noise
-from clipnoise.audit.runs import check_sampler, check_steps
-from clipnoise.audit.sensitivity import joint_change, largest_changes
-from clipnoise.audit.subject import at_clip_norm, in_microbatches
-from clipnoise.audit.updates import check_updates
-from clipnoise.data.digits import Digits
-from clipnoise.models.dense import Logistic
+from clipnoise.audit.runs import check_sampler, check_steps, check_updates
+from clipnoise.audit.sensitivity import largest_changes
+from clipnoise.audit.subject import Finding, at_clip_norm, in_microbatches
+from clipnoise.core.clipping import zeros
+from clipnoise.gradients.engine import physical_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.neighbours import Pair
+    from clipnoise.audit.sensitivity import Changes
     from clipnoise.audit.subject import Subject
-    from clipnoise.gradients.engine import GradientEngine
 
 DIMENSION = 6
 EXPECTED_BATCH_SIZE = 4.0
-SIZES = (1, 3, 10**6)  # of physical batches
+SIZES = (1, 3, WHOLE)  # of physical batches
+COPIES = (2, 4, 40)  # of an example, to find the denominator
 ROUNDING = 1e-6
 MADE, REAL = (1, 2, 3, 4, 8), (1, 4)  # the steps that are attacked
 # B, the factor on the clip norm, σ, T and the steps that are attacked: the first, a middle and the
@@ -61,8 +62,9 @@ class Largest:
     paths: dict[str, float] = field(default_factory=dict)
     pairs: int = 0
 
-    def note(self, kind: str, path: str, components: list[float], joint: float) -> None:
+    def note(self, kind: str, path: str, change: Changes) -> None:
         """Take one comparison into account."""
+        components, joint = change
         self.joint, self.pairs = max(self.joint, joint), self.pairs + 1
         self.components = [
             max(pair) for pair in zip(self.components or components, components, strict=True)
@@ -72,11 +74,7 @@ class Largest:
 
 
 def check_contract(
-    subject: Subject,
-    cache: Path | None = None,
-    *,
-    attacked: tuple[int, ...] = MADE,
-    seed: int = 0,
+    subject: Subject, cache: Path | None = None, *, attacked: tuple[int, ...] = MADE
 ) -> dict[str, Any]:
     """Attack a method and compare what it does with what it declares.
 
@@ -85,7 +83,6 @@ def check_contract(
         cache: the folder of prepared digits; None leaves out real data and all checks of whole
             runs: updates, noise, steps and batches.
         attacked: which of the first eight steps are attacked with made data.
-        seed: of everything random.
 
     Returns:
         Plain data: what is declared, what was measured, on which paths, the noise, the other
@@ -99,31 +96,53 @@ def check_contract(
         return _verdict(subject, None, None, checks)
     noise = None
     if cache is not None and subject.method.query.draws:
-        noise = check_noise(subject, cache, seed)
+        noise = check_noise(subject, cache)
     declared, subject = subject, in_microbatches(subject, EXPECTED_BATCH_SIZE)
-    largest = Largest()
-    bench = least_squares(DIMENSION, seed)
-    for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
-        if moment.state.step + 1 in attacked:
-            _attack(subject, moment, bench, largest, seed)
-            checks.append(check_denominator(subject, moment, bench))
+    largest, size = Largest(), EXPECTED_BATCH_SIZE
+    bench = least_squares(DIMENSION)
+    for moment in life(subject, bench, expected_batch_size=size, attacked=attacked):
+        _attack(moment, largest)
+        checks.append(check_denominator(moment))
     if cache is not None:
-        _attack_grid(declared, bench, largest, checks, seed)
-        train = Digits().load(cache).train.dense()
-        _attack_real(subject, real_data(Digits(), Logistic(), train), largest, seed, REAL)
-        for other in (layers(), *_users(subject)):
-            _attack_real(subject, other, largest, seed, REAL[-1:])
+        _attack_grid(declared, bench, largest, checks)
+        training = subject.method.local_training()
+        real = [(digits(cache), REAL), (layers(), REAL[-1:])]
+        real += [] if training is None else [(users(training), REAL[-1:])]
+        for bench, steps in real:
+            for moment in life(subject, bench, expected_batch_size=size, attacked=steps):
+                for pair in real_pairs(moment):
+                    _on_every_path(moment, pair, largest)
     return _verdict(subject, largest, noise, checks)
 
 
-def _users(subject: Subject) -> list[Bench]:
-    training = subject.method.local_training()
-    return [] if training is None else [users(training)]
+def check_denominator(moment: Moment) -> Finding:
+    """Release batches of two, four and forty copies of an example: the mean must grow with them.
+
+    A sum over a constant B does; a sum over the realised batch size does not. A micro-batch of many
+    copies is clipped, so there the noise must stay as large as it is. The moment has a bench of
+    `least_squares`.
+    """
+    subject, theta = moment.subject, moment.iterates[0]
+    example = realise(torch.ones(1, len(theta), dtype=theta.dtype), theta)
+
+    def size(count: int) -> float:
+        copies = join(*[example] * count)
+        clean = moment.release(copies).values[0]
+        if subject.microbatches.size == 1:
+            return float(clean.norm()) / count
+        noise = [zeros(subject.method.query.of, theta) + 1] * subject.method.query.draws
+        noisy = moment.release(copies, noise=noise, sigma=1.0).values[0]
+        return float((noisy - clean).norm())
+
+    norms = [size(count) for count in COPIES]
+    ratio = max(norms) / min(norms)
+    if max(norms) <= min(norms) * (1 + ROUNDING):
+        return Finding("denominator", True, "the denominator is the same for every batch size")
+    said = f"the denominator changes with the batch, by a factor of {ratio:.3g}"
+    return Finding("denominator", False, said)
 
 
-def _attack_grid(
-    subject: Subject, bench: Bench, largest: Largest, checks: list[Finding], seed: int
-) -> None:
+def _attack_grid(subject: Subject, bench: Bench, largest: Largest, checks: list[Finding]) -> None:
     """Attack steps at other B, C, σ and T with made pairs; q, which is B/n, is not seen by a step.
 
     B is rounded up to whole micro-batches.
@@ -131,93 +150,50 @@ def _attack_grid(
     for least, factor, sigma, steps, attacked in GRID:
         size = least + -least % subject.microbatches.size
         here = in_microbatches(at_clip_norm(subject, factor), size)
-        moments = life(here, bench, expected_batch_size=size, steps=steps, sigma=sigma, seed=seed)
-        for moment in moments:
-            if moment.state.step + 1 not in attacked:
-                continue
-            checks.append(check_denominator(here, moment, bench))
-            for pair in made_pairs(here, moment, bench, seed + moment.state.step):
-                components, joint = _compare(here, moment, bench.engine, pair)
-                largest.note(pair.kind, "vmap, other B, C, σ and T", components, joint)
+        for moment in life(
+            here, bench, expected_batch_size=size, attacked=attacked, steps=steps, sigma=sigma
+        ):
+            checks.append(check_denominator(moment))
+            for pair in made_pairs(moment):
+                largest.note(pair.kind, "vmap, other B, C, σ and T", moment.change(pair.sides()))
 
 
-def _attack(subject: Subject, moment: Moment, bench: Bench, largest: Largest, seed: int) -> None:
+def _attack(moment: Moment, largest: Largest) -> None:
     """Try every pair on one path, make the worst worse, and take the worst through all paths."""
-    engine = bench.engine
-
-    def harm(pair: Pair) -> float:
-        return _compare(subject, moment, engine, pair)[1]
-
     found: list[tuple[float, int, Pair]] = []
-    for pair in made_pairs(subject, moment, bench, seed + moment.state.step):
-        components, joint = _compare(subject, moment, engine, pair)
-        largest.note(pair.kind, "vmap, whole batch", components, joint)
-        found.append((joint, len(found), pair))
+    for pair in made_pairs(moment):
+        change = moment.change(pair.sides())
+        largest.note(pair.kind, "vmap, whole batch", change)
+        found.append((change.joint, len(found), pair))
     found.sort(reverse=True)
     small = next(pair for _, _, pair in found if 0 < len(pair.rest) <= DIMENSION)
-    hurt = climb(small, harm, seed)
+    hurt = climb(small, lambda pair: moment.change(pair.sides()).joint)
     for pair in [hurt, *(pair for _, _, pair in found[:WORST])]:
-        _on_every_path(subject, moment, bench, pair, largest)
-    if subject.form.__name__ == "physical_batches":
-        _reference(subject, moment, bench, hurt, largest)
+        _on_every_path(moment, pair, largest)
+    subject, bench = moment.subject, moment.bench
+    if subject.form is physical_batches:  # the reference sum, with its own adversaries too
+        (examples, _), _ = hurt.sides()
+        clipping = moment.clipping
+        changes = largest_changes(
+            subject.method.query,
+            clipping,
+            bench.gradients(examples, clipping),
+            expected_batch_size=moment.public.expected_batch_size,
+            layers=bench.engine.flat.layer_sizes,
+        )
+        largest.note("recorded gradients", "reference", changes)
 
 
-def _attack_real(
-    subject: Subject, bench: Bench, largest: Largest, seed: int, attacked: tuple[int, ...]
-) -> None:
-    for moment in life(subject, bench, expected_batch_size=EXPECTED_BATCH_SIZE, seed=seed):
-        if moment.state.step + 1 in attacked:
-            for pair in real_pairs(subject, bench, seed):
-                _on_every_path(subject, moment, bench, pair, largest)
-
-
-def _reference(
-    subject: Subject, moment: Moment, bench: Bench, pair: Pair, largest: Largest
-) -> None:
-    """Attack the reference sum, which takes recorded gradients, with its own adversaries too."""
-    (examples, _), _ = pair.datasets()
-    clipping = moment.clipping(subject)
-    changes = largest_changes(
-        subject.method.query,
-        clipping,
-        bench.gradients(examples, clipping),
-        expected_batch_size=moment.public.expected_batch_size,
-        layers=bench.engine.flat.layer_sizes,
-    )
-    largest.note("recorded gradients", "reference", list(changes.components), changes.joint)
-
-
-def _on_every_path(
-    subject: Subject, moment: Moment, bench: Bench, pair: Pair, largest: Largest
-) -> None:
-    for name, engine in bench.engines.items():
+def _on_every_path(moment: Moment, pair: Pair, largest: Largest) -> None:
+    for name, engine in moment.bench.engines.items():
         for size in SIZES:
-            components, joint = _compare(subject, moment, engine, pair, size)
-            words = "whole batch" if size == SIZES[-1] else f"physical batches of {size}"
-            largest.note(pair.kind, f"{name}, {words}", components, joint)
-
-
-def _compare(
-    subject: Subject, moment: Moment, engine: GradientEngine, pair: Pair, size: int = 10**6
-) -> tuple[list[float], float]:
-    """Return the change of each component over its sensitivity, and of all components at once."""
-    here, there = (
-        moment.release(subject, engine, examples, batch=batch, size=size)
-        for examples, batch in pair.datasets()
-    )
-    components = subject.method.query.components(here.clip_norm, here.expected_batch_size)
-    moved = [
-        float((a - b).norm()) / (component.sensitivity * subject.sensitivity_factor)
-        for a, b, component in zip(here.values, there.values, components, strict=True)
-    ]
-    return moved, joint_change(moved, components)
+            change = moment.change(pair.sides(), engine=engine, size=size)
+            words = "whole batch" if size == WHOLE else f"physical batches of {size}"
+            largest.note(pair.kind, f"{name}, {words}", change)
 
 
 def _verdict(
-    subject: Subject,
-    largest: Largest | None,
-    noise: dict[str, Any] | None,
-    checks: list[Finding],
+    subject: Subject, largest: Largest | None, noise: dict[str, Any] | None, checks: list[Finding]
 ) -> dict[str, Any]:
     """Put the result together: any broken promise breaks the contract."""
     method = subject.method
@@ -228,7 +204,6 @@ def _verdict(
         failed["sensitivity"] = f"one example moves the release {many} times as far as declared"
     if noise is not None and not noise["holds"]:
         failed["noise"] = noise["said"]
-    verdict = "broken" if failed else "kept"
     clip_norm = method.clip_norm_at(1)
     denominator = subject.microbatches.count(EXPECTED_BATCH_SIZE)
     components = () if clip_norm is None else method.query.components(clip_norm, denominator)
@@ -251,5 +226,5 @@ def _verdict(
         "checks": [vars(finding) for finding in dict.fromkeys(checks)],
         "broken": list(failed.values()),
         "broken_checks": list(failed),
-        "verdict": verdict if method.private else "no claim",
+        "verdict": ("broken" if failed else "kept") if method.private else "no claim",
     }

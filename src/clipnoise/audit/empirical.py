@@ -10,21 +10,18 @@ import torch
 
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.estimator import lower_bound
-from clipnoise.audit.runs import batches, digits_for, run_spec
-from clipnoise.audit.subject import Recorder
+from clipnoise.audit.subject import digits_for, recorded_run, run_spec
 from clipnoise.core.clipping import zeros
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
-from clipnoise.run.train import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-    from clipnoise.audit.subject import Release, Subject
+    from clipnoise.audit.subject import Subject
     from clipnoise.core.clipping import ClippedSum
-    from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
@@ -151,9 +148,8 @@ def _one_run(
     A second set of parameters takes the same steps on what real examples add, without noise.
     """
     m = spec.dataset.canaries  # type: ignore[attr-defined]
-    method, recorder = subject.method, Recorder(subject.cross)
-    run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
-    run.cross = recorder
+    method = subject.method
+    run, recorder = recorded_run(subject, spec, cache, sigma)
     coin = torch.rand(m, generator=torch.Generator().manual_seed(10**6 + spec.seed)) < 0.5
     engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
     users = spec.dataset.user_count() is not None
@@ -163,35 +159,27 @@ def _one_run(
         return subject.form(replace(batch, engine=engine, examples=units))
 
     run.sums = sums
-    run.sampler = batches(subject, spec)
     expected, state, signals = run.theta, run.state.copy(), []
     for batch in run.batches():
         engine.known = zeros(method.query.of, expected, counts=method.query.counts)
         run.step(batch)
         release = recorder.releases[-1]
-        signals.append(engine.toward * _signal(release, engine.known, m))
-        clean = method.query.values(engine.known / release.expected_batch_size, release.clip_norm)
+        b, c = release.constants.expected_batch_size, release.clipping.bound
+        mean = engine.known / b
+        # Before noise, a canary that took part has a signal of 1, in units of C/B.
+        signals.append(engine.toward * (release.values[0][:m] - mean[:m]) * (b / c))
+        clean = method.query.values(mean, c)
         state.step, state.like = state.step + 1, expected
         public = cast("Public", release.constants)  # the training loop passes on all of it
         expected = expected + method.update(cast("Any", clean), state, public)
-    deviation = sigma * _unit(method.query, recorder.releases[0])
+    first = recorder.releases[0]
+    b, c = first.constants.expected_batch_size, first.clipping.bound
+    component = method.query.components(c, b)[0]
+    deviation = sigma * (component.noise_factor * component.sensitivity * b / c)
     scores = _scores(spec, torch.stack(signals).double(), deviation, run.sampler)
     sign = 1 if users else -1  # users send changes of parameters, not gradients
     moved = run.evaluated() - method.evaluated(expected, state)
     return scores.numpy(), (sign * moved[:m]).numpy(), coin.numpy()
-
-
-def _signal(release: Release, known: Tensor, m: int) -> Tensor:
-    """Return the coordinates of the canaries: 1 for one that took part, before noise."""
-    b, c = release.expected_batch_size, release.clip_norm
-    return (release.values[0][:m] - known[:m] / b) * (b / c)
-
-
-def _unit(query: Query, release: Release) -> float:
-    """Return the declared noise on a signal of 1, in units of σ."""
-    component = query.components(release.clip_norm, release.expected_batch_size)[0]
-    unit = component.noise_factor * component.sensitivity
-    return unit * release.expected_batch_size / release.clip_norm
 
 
 def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> Tensor:

@@ -69,14 +69,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 def epsilon_at_least(
     canaries: int, guesses: int, correct: int, *, delta: float, significance: float
 ) -> float:
-    """Return the largest ε (to 1e-6) that the guesses refute at δ.
+    """Return the largest ε (to 1e-6) that the guesses refute at δ; see `p_value`.
 
-    Args:
-        canaries: m.
-        guesses: r.
-        correct: v.
-        delta: δ.
-        significance: the probability of a false refutation, e.g. 0.05.
+    The significance is the probability of a false refutation, such as 0.05.
     """
 
     def refuted(epsilon: float) -> bool:

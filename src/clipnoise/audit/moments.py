@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from clipnoise.audit.bench import take
+from clipnoise.audit.sensitivity import Changes, change_between
 from clipnoise.audit.subject import Recorder, Release
 from clipnoise.core.clipping import zeros
 from clipnoise.core.state import Public, State
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 STEPS = 8  # enough for both phases, the filters' history and every iterate
 SIGMA = 0.5  # of the noise that makes the history; any history is one an attacker may see
+WHOLE = 10**6  # size of a physical batch that holds any batch
+
+Side = tuple["DenseExamples", "Tensor"]  # a dataset and the rows of its batch
 
 
 @dataclass(frozen=True)
@@ -36,49 +40,53 @@ class Moment:
     """What is public before a step: memory, constants and iterates.
 
     Attributes:
+        subject: the method, and what forms its sums.
+        bench: network and data.
         state: the method's memory; copied before each use.
         public: the constants of the run and the public gradient of the step.
         iterates: newest first.
     """
 
+    subject: Subject
+    bench: Bench
     state: State
     public: Public
     iterates: list[Tensor]
 
-    def clipping(self, subject: Subject) -> Clipping:
-        """Return the clipping of the step."""
+    @property
+    def clipping(self) -> Clipping:
+        """The clipping of the step."""
         state = self.state.copy()
         state.step += 1
-        return subject.method.clipping(self.iterates, state, self.public)
+        return self.subject.method.clipping(self.iterates, state, self.public)
 
     def release(
         self,
-        subject: Subject,
-        engine: GradientEngine,
         examples: DenseExamples,
         *,
+        engine: GradientEngine | None = None,
         batch: Tensor | None = None,
-        size: int = 10**6,
+        size: int = WHOLE,
         noise: Sequence[Tensor] | None = None,
         sigma: float = 0.0,
     ) -> Release:
         """Take the step with the real code and return what crosses the privacy boundary.
 
         Args:
-            subject: the method, and what forms its sums.
-            engine: what takes gradients.
             examples: the private dataset.
+            engine: what takes gradients; by default that of the bench with per-example gradients.
             batch: the rows of the batch; all of them when left out.
             size: of a physical batch.
             noise: standard normals, one of shape (d,) per noisy component; zeros by default.
             sigma: σ.
         """
-        method, recorder = subject.method, Recorder(subject.cross)
+        method, recorder = self.subject.method, Recorder(self.subject.cross)
+        taker = self.bench.engine if engine is None else engine
         rows = torch.arange(len(examples)) if batch is None else batch
         none = [zeros(method.query.of, self.iterates[0])] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
-            return subject.form(LogicalBatch(engine, examples, rows, clipping, size))
+            return self.subject.form(LogicalBatch(taker, examples, rows, clipping, size))
 
         step(
             self.iterates[0],
@@ -92,35 +100,57 @@ class Moment:
         )
         return recorder.releases[-1]
 
+    def change(
+        self,
+        sides: tuple[Side, Side],
+        *,
+        engine: GradientEngine | None = None,
+        size: int = WHOLE,
+        factor: float | None = None,
+    ) -> Changes:
+        """Return how far what is released before noise differs between two datasets.
+
+        Declared sensitivities are multiplied by a factor, that of the subject by default.
+        """
+        here, there = (
+            self.release(examples, engine=engine, batch=batch, size=size)
+            for examples, batch in sides
+        )
+        components = self.subject.method.query.components(
+            here.clipping.bound, here.constants.expected_batch_size
+        )
+        factor = self.subject.sensitivity_factor if factor is None else factor
+        return change_between(here.values, there.values, components, factor)
+
 
 def life(
     subject: Subject,
     bench: Bench,
     *,
     expected_batch_size: float,
+    attacked: Collection[int] = range(STEPS + 1),
     steps: int = STEPS,
     sigma: float = SIGMA,
-    seed: int = 0,
 ) -> Iterator[Moment]:
-    """Yield the moments before each step of a run with real steps and noise.
+    """Yield the moments before some steps of a run with real steps and noise.
 
     Args:
         subject: the method.
         bench: network and data.
         expected_batch_size: B.
+        attacked: the steps, counted from 1.
         steps: T.
         sigma: σ of the noise that makes the history.
-        seed: of the batches, the noise and the public gradients.
     """
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     theta, method = bench.theta, subject.method
     state, past = State(like=theta), deque([theta], maxlen=method.iterates())
     number = zeros(method.query.of, theta)
-    side = _side_information(theta, draw) if method.uses_side_information else None
 
     def normal() -> Tensor:
         return torch.randn(theta.shape, generator=draw, dtype=theta.dtype)
 
+    side = normal().abs() + 0.1 if method.uses_side_information else None
     for t in range(1, steps + 1):
         public = Public(
             noise_multiplier=sigma,
@@ -129,17 +159,16 @@ def life(
             total_steps=steps,
             gradient=normal() * 10.0 ** (t % 3 - 1) if method.uses_public_gradient else None,
             side_information=side,
-            seed=seed,
         )
-        moment = Moment(state, public, list(past))
-        yield moment
+        if t in attacked:
+            yield Moment(subject, bench, state, public, list(past))
         state = state.copy()
         rows = torch.randperm(len(bench.pool), generator=draw)[: round(expected_batch_size)]
 
         def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
             engine, chosen = bench.engine, take(bench.pool, rows)
             everyone = torch.arange(len(chosen))
-            return subject.form(LogicalBatch(engine, chosen, everyone, clipping, 10**6))
+            return subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE))
 
         theta = step(
             theta,
@@ -151,7 +180,3 @@ def life(
             past=list(past)[1:],
         )
         past.appendleft(theta)
-
-
-def _side_information(theta: Tensor, draw: torch.Generator) -> Tensor:
-    return torch.randn(theta.shape, generator=draw, dtype=theta.dtype).abs() + 0.1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from clipnoise.audit.bench import Bench, mean_of_neighbourhood
-from clipnoise.audit.constants import Finding
-from clipnoise.audit.moments import life
-from clipnoise.audit.sensitivity import EXCESS, joint_change
+from clipnoise.audit.bench import mean_of_neighbourhood
+from clipnoise.audit.moments import WHOLE, life
+from clipnoise.audit.sensitivity import EXCESS
+from clipnoise.audit.subject import Finding
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.graphs import NeighbourRows, directed_edges, sample_neighbourhoods
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.moments import Moment
     from clipnoise.audit.subject import Subject
-    from clipnoise.gradients.engine import GradientEngine
 
 NODES, DEGREE, FEATURES = 24, 3, 5
 BATCH = 8.0
 ATTACKED = (1, 3)  # the steps
 TRIED = 3  # nodes of each graph: the hub, and others
-WHOLE, PHYSICAL = 10**6, 5  # sizes of physical batches
+PHYSICAL = 5  # size of a physical batch
 ROUNDING = 1e-6
 
 
@@ -63,33 +62,27 @@ class Graph:
         return Graph(self.edges, features, self.targets)
 
 
-def check_nodes(subject: Subject, seed: int = 0) -> Finding:
+def check_nodes(subject: Subject) -> Finding:
     """Take nodes out of graphs and turn nodes around, with the same batch before and after.
 
-    Args:
-        subject: the method.
-        seed: of everything random.
-
-    Returns:
-        Whether every change keeps to 2(K+1) times what the query declares for an example.
+    Every change must keep to 2(K+1) times what the query declares for an example.
     """
     query, clip_norm = subject.method.query, subject.method.clip_norm_at(1)
     claims = subject.method.private and query.adjacency == "add-remove"
     if clip_norm is None or not claims or subject.microbatches.size > 1:
         return Finding("nodes", True, "makes no claim for nodes of a graph")
-    bench = mean_of_neighbourhood(FEATURES, _graphs(seed)[0].examples(), seed)
+    bench = mean_of_neighbourhood(FEATURES, _graphs()[0].examples())
     worst = 0.0
-    for moment in life(subject, bench, expected_batch_size=BATCH, seed=seed):
-        if moment.state.step + 1 in ATTACKED:
-            worst = max(worst, *_changes(subject, moment, bench, seed))
+    for moment in life(subject, bench, expected_batch_size=BATCH, attacked=ATTACKED):
+        worst = max(worst, *_changes(moment))
     holds = worst <= 1 + ROUNDING
     said = f"one node of a graph moves the release {worst:.3g} times as far as declared for it"
     return Finding("nodes", holds, said)
 
 
-def _graphs(seed: int) -> list[Graph]:
+def _graphs() -> list[Graph]:
     """Return a star, whose hub is every other node's only in-neighbour, and a random graph."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     random = torch.randn(NODES, FEATURES, generator=draw, dtype=torch.float64)
     hub = torch.zeros_like(random)
     hub[0] = random[0]
@@ -102,36 +95,18 @@ def _graphs(seed: int) -> list[Graph]:
     ]
 
 
-def _changes(subject: Subject, moment: Moment, bench: Bench, seed: int) -> Iterator[float]:
-    everyone = torch.arange(NODES)
-    for graph in _graphs(seed):
-        before = graph.examples()
+def _changes(moment: Moment) -> Iterator[float]:
+    """Yield changes of the release in units of what is declared for a node."""
+    everyone, factor = torch.arange(NODES), moment.subject.node_sensitivity(DEGREE)
+    for graph in _graphs():
+        before = graph.examples(), everyone
         for node in range(TRIED):
-            others = everyone[everyone != node]
-            gone, turned = graph.without(node).examples(), graph.turned(node).examples()
-            for after, rest in ((gone, others), (turned, everyone)):
-                sides = (before, everyone), (after, rest)
-                yield _change(subject, moment, bench.engine, sides, WHOLE)
-                for engine in bench.engines.values() if node == 0 else ():
-                    yield _change(subject, moment, engine, sides, PHYSICAL)
-
-
-def _change(
-    subject: Subject,
-    moment: Moment,
-    engine: GradientEngine,
-    sides: tuple[tuple[DenseExamples, Tensor], tuple[DenseExamples, Tensor]],
-    size: int,
-) -> float:
-    """Return the change of the release in units of what is declared for a node."""
-    here, there = (
-        moment.release(subject, engine, examples, batch=batch, size=size)
-        for examples, batch in sides
-    )
-    components = subject.method.query.components(here.clip_norm, here.expected_batch_size)
-    factor = subject.node_sensitivity(DEGREE)
-    moved = [
-        float((a - b).norm()) / (factor * component.sensitivity)
-        for a, b, component in zip(here.values, there.values, components, strict=True)
-    ]
-    return joint_change(moved, components)
+            gone = graph.without(node).examples(), everyone[everyone != node]
+            turned = graph.turned(node).examples(), everyone
+            paths = [(moment.bench.engine, WHOLE)]
+            if node == 0:
+                paths += [(engine, PHYSICAL) for engine in moment.bench.engines.values()]
+            for after in (gone, turned):
+                for engine, size in paths:
+                    sides = before, after
+                    yield moment.change(sides, engine=engine, size=size, factor=factor).joint

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from clipnoise.audit.runs import run_spec
-from clipnoise.audit.subject import Recorder, at_clip_norm
+from clipnoise.audit.subject import at_clip_norm, recorded_run, run_spec
 from clipnoise.core.clipping import ClippedSum, zeros
-from clipnoise.run.train import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,31 +39,20 @@ def check_noise(subject: Subject, cache: Path, seed: int = 0) -> dict[str, Any]:
     What is left must be independent standard normal numbers: in every step, over steps, coordinates
     and components.
 
-    Args:
-        subject: the method.
-        cache: the folder of prepared datasets.
-        seed: of the noise.
-
     Returns:
         Plain data: the variance (1 when as declared) and its margin in the run that is furthest
         off, how many numbers all runs rest on, `holds` and `said`.
     """
-    runs = [_measure(subject, cache, seed, *point) for point in GRID]
+    runs = [_measure(subject, cache, seed, point) for point in GRID]
     worst = max(runs, key=lambda run: cast("float", run["off"]))
     return {**worst, "numbers": sum(run["numbers"] for run in runs)}
 
 
 def _measure(
-    subject: Subject,
-    cache: Path,
-    seed: int,
-    size: int,
-    units: int | None,
-    factor: float,
-    sigma: float,
-    steps: int,
+    subject: Subject, cache: Path, seed: int, point: tuple[int, int | None, float, float, int]
 ) -> dict[str, Any]:
     """Measure the noise of one run, and how far off it is: at most 1 for a sound mechanism."""
+    size, units, factor, sigma, steps = point
     spec = run_spec(
         at_clip_norm(subject, factor),
         noise_multiplier=sigma,
@@ -82,22 +69,23 @@ def _measure(
     variances = squares.mean(dim=1)
     variance, step = float(squares.mean()), int((variances - 1).abs().argmax()) // components + 1
     at_step = float(variances.view(-1, components)[step - 1].mean())
+    mean, fourth = float(rows.mean()), float(squares.square().mean())
+
+    def covariance(matrix: Tensor) -> float:
+        return float((matrix - torch.diag(matrix.diagonal())).abs().max())
+
     off = {
         f"{variance:.3g} times the declared variance": _off(variance - 1, 1, count / 2),
         f"{at_step:.3g} times the declared variance at step {step}": _off(
             float((variances - 1).abs().max()), len(rows), dimension / 2
         ),
-        f"a mean of {float(rows.mean()):.2g} standard deviations": _off(
-            float(rows.mean()), 1, count
-        ),
-        f"a fourth moment of {float(squares.square().mean()):.3g}, not 3": _off(
-            float(squares.square().mean()) - 3, 1, count / 96
-        ),
+        f"a mean of {mean:.2g} standard deviations": _off(mean, 1, count),
+        f"a fourth moment of {fourth:.3g}, not 3": _off(fourth - 3, 1, count / 96),
         "covariance between steps or released values": _off(
-            _largest_off_diagonal(rows @ rows.T / dimension), len(rows) ** 2, dimension
+            covariance(rows @ rows.T / dimension), len(rows) ** 2, dimension
         ),
         "covariance between coordinates": _off(
-            _largest_off_diagonal(rows.T @ rows / len(rows)), dimension**2, len(rows)
+            covariance(rows.T @ rows / len(rows)), dimension**2, len(rows)
         ),
     }
     if counts.numel():
@@ -117,12 +105,9 @@ def _measure(
 
 
 def _off(difference: float, tried: int, numbers: float) -> float:
-    """Return a difference in units of the largest one that chance allows.
+    """Return the worst of several differences in units of the largest one that chance allows.
 
-    Args:
-        difference: the worst of several.
-        tried: how many there are.
-        numbers: the inverse of the variance of one.
+    `numbers` is the inverse of the variance of one of them.
     """
     log_odds = LOG_ODDS + math.log(tried)
     allowed = math.sqrt(2 * log_odds / numbers) + log_odds / numbers  # squares have longer tails
@@ -133,10 +118,6 @@ def _off_few(numbers: Tensor) -> float:
     """Return how far the variance of a few numbers is from 1, by Chernoff's bound for χ²."""
     square = max(float(numbers.square().mean()), 1e-300)
     return numbers.numel() / 2 * (square - 1 - math.log(square)) / (LOG_ODDS + math.log(2))
-
-
-def _largest_off_diagonal(matrix: Tensor) -> float:
-    return float((matrix - torch.diag(matrix.diagonal())).abs().max())
 
 
 def _distance(matrix: Array, groups: int) -> float:
@@ -154,8 +135,7 @@ def _noise(
     Returns:
         That of vectors, shape (steps, components, d), and that of counts, shape (steps, counts).
     """
-    run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
-    run.cross = recorder = Recorder(subject.cross)
+    run, recorder = recorded_run(subject, spec, cache, sigma)
     query = spec.method.query
     total, d = zeros(query.of, run.theta, counts=query.counts), len(zeros(query.of, run.theta))
 
@@ -168,7 +148,7 @@ def _noise(
     for batch in run.batches():
         run.step(batch)
         release = recorder.releases.pop()
-        b, c = release.expected_batch_size, release.clip_norm
+        b, c = release.constants.expected_batch_size, release.clipping.bound
         scaled = [
             (noisy - clean) / (sigma * component.noise_factor * component.sensitivity)
             for noisy, clean, component in zip(

@@ -1,124 +1,55 @@
-"""Checks of whole runs: that steps, batches and samplers do not depend on the data."""
+"""Checks of whole runs: what steps, batches and parameters depend on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from clipnoise.audit.constants import Finding
 from clipnoise.audit.sensitivity import EXCESS
-from clipnoise.audit.subject import Recorder
+from clipnoise.audit.subject import Finding, recorded_run, run_spec
+from clipnoise.core.method import OracleMethod
 from clipnoise.data.base import DenseExamples
-from clipnoise.data.digits import Digits, DigitsUsers
-from clipnoise.data.side_information import PublicGradients
-from clipnoise.methods.base import WithSideInformation
-from clipnoise.models.dense import Logistic
-from clipnoise.privacy.budget import Privacy
-from clipnoise.privacy.samplers.fixed_size import ShuffledSampler
-from clipnoise.run.setup import sampler
-from clipnoise.run.spec import RunSpec, Training
-from clipnoise.run.train import Run
-from clipnoise.seeds import generator
+from clipnoise.run.setup import noise_source
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clipnoise.audit.subject import Subject
-    from clipnoise.core.clipping import ClippedSum
-    from clipnoise.data.base import Dataset
-    from clipnoise.gradients.engine import LogicalBatch
-    from clipnoise.privacy.accountants.poisson import PoissonAccountant
-    from clipnoise.privacy.samplers.poisson import Sampler
+    from torch import Tensor
 
-PUBLIC_EXAMPLES = 100
+    from clipnoise.audit.subject import Subject, Values
+    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.data.base import Examples
+    from clipnoise.gradients.engine import LogicalBatch
+    from clipnoise.privacy.samplers.poisson import Sampler
+    from clipnoise.run.spec import RunSpec
+
 BATCHES = 400
 SAMPLED = ((20, None), (64, 80))  # B and n; None for that of the digits
 DEVIATIONS = 5.0
 STEPS = 12
 
-
-def run_spec(
-    subject: Subject,
-    *,
-    noise_multiplier: float,
-    expected_batch_size: int,
-    steps: int,
-    delta: float = 1e-5,
-    accountant: PoissonAccountant = "rdp",
-    units: int | None = None,
-    dataset: Dataset | None = None,
-    seed: int = 0,
-) -> RunSpec:
-    """Return the spec of a run of logistic regression on digits with an audited method.
-
-    The expected batch size is in micro-batches and at most the number of private units, which is
-    that of the digits unless it is given.
-    """
-    privacy = Privacy(
-        noise_multiplier=noise_multiplier,
-        delta=delta,
-        accountant=accountant,
-        sampler=subject.sampler,  # type: ignore[arg-type]
-        noise=subject.noise,
-        microbatch_size=subject.microbatches.size,
-        microbatch_accounting=subject.microbatches.accounting,
-    )
-    chosen, method = dataset or digits_for(subject, units), subject.method
-    if isinstance(method, WithSideInformation):  # digits occur in no public text
-        method = replace(method, side_information=PublicGradients(source="public-gradients"))
-    n, m = chosen.user_count() or chosen.sizes()["train"], subject.microbatches.size
-    size = min(expected_batch_size * m, n - n % m)
-    training = Training(expected_batch_size=size, steps=steps, evaluations=1)
-    return RunSpec(
-        dataset=chosen,
-        model=Logistic(),
-        method=method,
-        privacy=privacy if subject.method.query.draws else None,
-        training=replace(training, physical_batch_size=512),
-        seed=seed,
-    )
-
-
-def digits_for(subject: Subject, units: int | None = None) -> Digits:
-    """Return the digits, handed out to users where the method protects users.
-
-    Args:
-        subject: the method.
-        units: n, the number of private examples or users; examples that are left over are public.
-    """
-    if subject.method.local_training() is not None:
-        users = DigitsUsers(public_examples=PUBLIC_EXAMPLES)
-        return users if units is None else replace(users, users=units)
-    private = sum(Digits().sizes()[part] for part in ("train", "public"))
-    return Digits(public_examples=PUBLIC_EXAMPLES if units is None else private - units)
-
-
-def batches(subject: Subject, spec: RunSpec) -> Sampler:
-    """Return the stream of batches of a run: the real one, or that of a broken variant."""
-    if subject.batches == "shuffled":
-        size = spec.training.expected_batch_size
-        return ShuffledSampler(spec.examples, size, generator("sampling", spec.seed))
-    return sampler(spec)
+READS, TRAINS = "updates", "training"
+# B, n (None for that of the digits) and T; the first is as long as a study's run.
+RUNS = ((4, None, 500), (64, 80, 20), (720, None, 10))
+WORLDS = (0, 1, 0)  # the private data, batches and noise of each run; 0 again finds a leak of 1
+# The share of parameters that must follow the released values in the second half of the longest
+# run. At 0.5 a method could move the other half by what it has brought along, and never by what was
+# released. Steps of ±η do follow, and so do steps that move one coordinate in a hundred.
+MOVED = 0.9
+FAR = 1e3  # how far out of range the examples of another world are
 
 
 def check_steps(subject: Subject, cache: Path) -> Finding:
-    """Train on neighbouring datasets with batches so small that some are empty; count releases.
-
-    Args:
-        subject: the method.
-        cache: the folder of prepared datasets.
-    """
-    spec = run_spec(subject, noise_multiplier=1.0, expected_batch_size=2, steps=STEPS)
+    """Train on neighbouring datasets with batches so small that some are empty; count releases."""
+    spec = run_spec(subject, expected_batch_size=2, steps=STEPS)
     counts, sizes = [], []
     for wild in (False, True):
-        recorder = Recorder(subject.cross)
-        run = Run.prepare(spec, cache, "cpu", noise_multiplier=1.0)
-        run.cross = recorder
-        run.sampler = batches(subject, spec)
+        run, recorder = recorded_run(subject, spec, cache)
         run.sums = partial(_sum_of, subject, wild)
         drawn = []
         for batch in run.batches():
@@ -148,18 +79,15 @@ def _sum_of(subject: Subject, wild: bool, batch: LogicalBatch) -> ClippedSum:
 def check_sampler(subject: Subject) -> Finding:
     """Draw batches and hold their sizes and overlaps to what the accountant assumes of Poisson.
 
-    Args:
-        subject: the method; a sampler other than Poisson is not checked here.
+    Another sampler than Poisson is not checked here.
     """
     if subject.sampler != "poisson":
         return Finding("sampler", True, f"statistics of the sampler {subject.sampler} not checked")
     off: dict[str, float] = {}
     for examples, units in SAMPLED:
         size = max(1, examples // subject.microbatches.size)
-        spec = run_spec(
-            subject, noise_multiplier=1.0, expected_batch_size=size, steps=BATCHES, units=units
-        )
-        found = _off_poisson(spec, batches(subject, spec))
+        spec = run_spec(subject, expected_batch_size=size, steps=BATCHES, units=units)
+        found = _off_poisson(spec, subject.batches(spec))
         off |= {f"{what} at q = {spec.sampling_rate:.2g}": value for what, value in found.items()}
     name = max(off, key=lambda what: abs(off[what]))
     if abs(off[name]) <= DEVIATIONS:
@@ -188,7 +116,90 @@ def _off_poisson(spec: RunSpec, source: Sampler) -> dict[str, float]:
     }
 
 
-def _excess(counts: torch.Tensor, mean: float, variance: float) -> float:
+def _excess(counts: Tensor, mean: float, variance: float) -> float:
     """Return how far a variance is from the expected one, in standard deviations."""
     ratio = float((counts - mean).square().mean()) / variance
     return (ratio - 1) / math.sqrt(2 / len(counts))
+
+
+def check_updates(
+    subject: Subject, cache: Path, runs: Sequence[tuple[int, int | None, int]] = RUNS
+) -> tuple[Finding, ...]:
+    """Train with released values that are fixed constants while everything private changes.
+
+    Private examples, batches, their sizes and the noise differ between runs; public examples and
+    the released values do not. After every step the parameters, and at every step the clipping,
+    must be the same bit for bit. With other released values from the middle of the longest run on,
+    the parameters must differ at one of its steps.
+
+    Args:
+        subject: the method.
+        cache: the folder of prepared datasets.
+        runs: B, n (None for that of the digits) and T.
+    """
+    if isinstance(subject.method, OracleMethod):
+        return (Finding(READS, True, "an oracle reads clean values and makes no claim"),)
+    found, count, moved = None, 0, 0.0
+    longest = max(steps for *_, steps in runs)
+    for size, units, steps in runs:
+        spec = run_spec(subject, expected_batch_size=size, units=units, steps=steps)
+        first, *others = (list(_steps(subject, spec, cache, world)) for world in WORLDS)
+        differing = (t for other in others for t in range(steps) if not _same(first[t], other[t]))
+        t = next(differing, None)
+        if t is not None and found is None:
+            found = f"at B = {size}, step {t + 1} depends on private data that were not released"
+        count += len(WORLDS) * steps
+        if steps == longest:
+            elsewhere = _steps(subject, spec, cache, 0, turn=steps // 2)
+            pairs = zip(first, elsewhere, strict=True)
+            differs = (theta != other for (_, theta), (_, other) in pairs)
+            moved = float(reduce(torch.logical_or, differs).double().mean())
+    return (
+        Finding(READS, found is None, found or f"the same bit for bit in {count} steps"),
+        Finding(TRAINS, moved >= MOVED, f"released values move {moved:.1%} of the parameters"),
+    )
+
+
+def _steps(
+    subject: Subject, spec: RunSpec, cache: Path, world: int, turn: int | None = None
+) -> Iterator[tuple[Clipping, Tensor]]:
+    """Yield the clipping of each step of the real training loop, with θ and the model after it.
+
+    `world` decides all that is private. From the step `turn` on, the method is handed other
+    constants in place of released values.
+    """
+    run, recorder = recorded_run(subject, spec, cache)
+    there, draw = replace(spec, seed=world), torch.Generator().manual_seed(0)
+    if world:
+        _exchange(run.splits.train, world)
+    run.sampler = subject.batches(there)
+    run.noise = noise_source(there, run.theta, "cpu")
+
+    def constants(values: Values) -> Values:
+        if len(recorder.releases) - 1 == turn:
+            draw.manual_seed(1)
+        fixed = tuple(torch.randn(value.shape, generator=draw) for value in values)
+        return cast("Values", fixed)
+
+    recorder.shown = constants
+    for batch in run.batches():
+        run.step(batch)
+        yield recorder.releases[-1].clipping, torch.cat([run.theta, run.evaluated()])
+
+
+def _exchange(examples: Examples, seed: int) -> None:
+    """Put other private examples, some far out of range, in the place of those of a run."""
+    data, draw = examples.dense(), torch.Generator().manual_seed(seed)
+    for tensor in (data.inputs, data.targets):
+        tensor.copy_(tensor[torch.randperm(len(tensor), generator=draw)])
+    data.inputs[::2] *= FAR
+
+
+def _same(one: tuple[Clipping, Tensor], other: tuple[Clipping, Tensor]) -> bool:
+    """Return whether two steps clipped alike and led to the same parameters, bit for bit."""
+    (here, theta), (there, other_theta) = one, other
+    pairs = ((here.scale, there.scale), (here.offset, there.offset), (theta, other_theta))
+    alike = [a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs]
+    alike += map(torch.equal, here.points, there.points)
+    plain = ((c.clip_norm, c.weights, c.rule) for c in (here, there))
+    return next(plain) == next(plain) and all(alike)

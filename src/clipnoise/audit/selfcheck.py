@@ -9,8 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
+from clipnoise.audit.subject import Finding
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Signature
@@ -32,7 +32,7 @@ from clipnoise.methods.registry import example_settings, method_class
 from clipnoise.models.base import model_class
 from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.setup import exact_arithmetic
-from clipnoise.run.spec import RunSpec, from_mapping
+from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
 
 IMAGES = Signature("image", (1, 28, 28), 10)
@@ -59,26 +59,11 @@ STEPS = 6
 TIMED, REPETITIONS, BATCH = ("logistic", "cnn-5", "tiny-bert"), 20, 64
 
 
-@dataclass(frozen=True)
-class Checked:
-    """What one check found.
-
-    Attributes:
-        name: of the check.
-        passed: whether it found what it must.
-        detail: what it found, in words.
-    """
-
-    name: str
-    passed: bool
-    detail: str
-
-
 class _CheckFailedError(Exception):
     """A check did not find what it must; the text says what it found."""
 
 
-def self_check(device: str) -> Iterator[Checked]:
+def self_check(device: str) -> Iterator[Finding]:
     """Check a device, and yield what each check found as soon as it is known.
 
     Args:
@@ -99,11 +84,11 @@ def self_check(device: str) -> Iterator[Checked]:
     }
     for name, check in checks.items():
         try:
-            yield Checked(name, True, check(device))
+            yield Finding(name, True, check(device))
         except _CheckFailedError as error:
-            yield Checked(name, False, str(error))
+            yield Finding(name, False, str(error))
         except Exception as error:  # a device can fail in any way; the other checks still count
-            yield Checked(name, False, f"{type(error).__name__}: {error}")
+            yield Finding(name, False, f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
@@ -115,44 +100,34 @@ class _Case:
     inputs: Tensor
     targets: Tensor
 
-    def to(self, device: str, dtype: torch.dtype) -> _Case:
-        inputs = self.inputs.to(dtype) if self.inputs.is_floating_point() else self.inputs
-        network = deepcopy(self.network).to(device, dtype)
-        return replace(
-            self, network=network, inputs=inputs.to(device), targets=self.targets.to(device)
-        )
 
-    def engine(self, kind: type[GradientEngine]) -> GradientEngine:
-        return kind(self.network, self.losses)
-
-
-def _case(name: str, examples: int = EXAMPLES) -> _Case:
+def _case(name: str, device: str, dtype: torch.dtype, examples: int = EXAMPLES) -> _Case:
+    """Return the same network and examples on any device and in any dtype."""
     options, signature = NETWORKS[name]
     draws = torch.Generator().manual_seed(0)
     shape = (examples, *signature.shape)
     if signature.vocabulary is None:
-        inputs = made_up(torch.zeros(1, *signature.shape), examples)
+        inputs = made_up(torch.zeros(1, *signature.shape), examples).to(dtype)
     else:
         inputs = torch.randint(1, signature.vocabulary, shape, generator=draws)
-    targets = torch.randint(signature.outputs, (examples,), generator=draws)
+    targets = torch.randint(signature.outputs, (examples,), generator=draws).to(device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = parse(model_class(name), options).build(signature, Path("weights"))
-    return _Case(network.train(), signature.task.losses, inputs, targets)
+    network = network.train().to(device, dtype)
+    return _Case(network, signature.task.losses, inputs.to(device), targets)
 
 
 def _engines(name: str, device: str) -> str:
     """Compare clipped sums with autograd in float64, one example at a time, on the CPU."""
-    case = _case(name)
-    exact = case.to("cpu", torch.float64)
-    reference = exact.engine(FactoredEngine)
+    exact, moved = _case(name, "cpu", torch.float64), _case(name, device, torch.float32)
+    reference = FactoredEngine(exact.network, exact.losses)
     theta = reference.flat.theta.clone()
     points = [theta, theta + 0.01 * torch.sin(torch.arange(len(theta), dtype=theta.dtype))]
     worst = dict.fromkeys(TOLERANCE, 0.0)
-    moved = case.to(device, torch.float32)
     gradients = [_each_gradient(exact, reference, point) for point in points]
     for kind in (FactoredEngine,) if name in FACTORED_ONLY else (FactoredEngine, VmapEngine):
-        engine = moved.engine(kind)
+        engine = kind(moved.network, moved.losses)
         given = [point.to(device, torch.float32) for point in points]
         expectations = _forms(theta)
         for words, form in _forms(given[0]).items():
@@ -194,8 +169,8 @@ def _sensitivity(device: str) -> str:
     """Check that no example adds more than C, however long its gradient, and none adds nan."""
     longest = 0.0
     for name in NETWORKS:
-        case = _case(name).to(device, torch.float32)
-        engine = case.engine(FactoredEngine)
+        case = _case(name, device, torch.float32)
+        engine = FactoredEngine(case.network, case.losses)
         theta = engine.flat.theta.clone()
         for stretch, precision in STRETCHED:
             engine.precision = precision
@@ -221,8 +196,19 @@ def _resume(device: str) -> str:
     with TemporaryDirectory() as folder:
         dataset_class("digits")().prepare(Path(folder))
         for method in RESUMED:
-            prepared = partial(Run.prepare, _run_spec(method), Path(folder), device)
-            whole, resumed = (prepared(noise_multiplier=1.0) for _ in range(2))
+            spec = from_mapping(
+                {
+                    "dataset": "digits",
+                    "model": "cnn-small",
+                    "method": {"id": method, **example_settings(method_class(method))},
+                    "privacy": {"noise_multiplier": 1.0},
+                    "training": {"expected_batch_size": 64, "steps": STEPS},
+                    "seed": 1,
+                }
+            )
+            whole, resumed = (
+                Run.prepare(spec, Path(folder), device, noise_multiplier=1.0) for _ in range(2)
+            )
             batches = list(whole.batches())
             for batch in batches[: STEPS // 2]:
                 whole.step(batch)
@@ -234,18 +220,6 @@ def _resume(device: str) -> str:
             if not torch.equal(whole.theta, resumed.theta):
                 raise _CheckFailedError(f"{method}: a resumed run differs from one without a stop")
     return f"{', '.join(RESUMED)}: equal bit for bit"
-
-
-def _run_spec(method: str) -> RunSpec:
-    values = {
-        "dataset": "digits",
-        "model": "cnn-small",
-        "method": {"id": method, **example_settings(method_class(method))},
-        "privacy": {"noise_multiplier": 1.0},
-        "training": {"expected_batch_size": 64, "steps": STEPS},
-        "seed": 1,
-    }
-    return from_mapping(values)
 
 
 def _memory(device: str) -> str:
@@ -267,8 +241,8 @@ def _memory(device: str) -> str:
 
 def _speed(name: str, device: str) -> str:
     """Time a step of plain SGD and a clipped sum, in turns."""
-    case = _case(name, BATCH).to(device, torch.float32)
-    engine = case.engine(FactoredEngine)
+    case = _case(name, device, torch.float32, BATCH)
+    engine = FactoredEngine(case.network, case.losses)
     theta, clipping = engine.flat.theta.clone(), Clipping(1.0)
     parameters = [value for value in case.network.parameters() if value.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=0.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 EXCESS = 1e4  # length of an adversary's gradient, relative to its clipped length
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The largest changes that one example caused, relative to what the query declares.
+class Changes(NamedTuple):
+    """The changes that one example caused, relative to what the query declares.
 
     Attributes:
         components: ‖change‖₂ / sensitivity of each component; at most 1 when the declaration holds.
@@ -31,7 +30,7 @@ class Changes:
             units of the noise of one Gaussian mechanism. Accountants assume at most 1.
     """
 
-    components: tuple[float, ...]
+    components: Sequence[float]
     joint: float
 
 
@@ -76,31 +75,30 @@ def largest_changes(
 
     here = values(gradients, clipping.groups)
     changes = [
-        [
-            float((there - value).double().norm()) / (sensitivity_factor * component.sensitivity)
-            for there, value, component in zip(values(*batch), here, components, strict=True)
-        ]
+        change_between(here, values(*batch), components, sensitivity_factor)
         for batch in _neighbours(query.adjacency, clipping, gradients)
     ]
-    return Changes(
-        components=tuple(max(column) for column in zip(*changes, strict=True)),
-        joint=max(joint_change(change, components) for change in changes),
-    )
+    columns = zip(*(change.components for change in changes), strict=True)
+    return Changes([max(column) for column in columns], max(change.joint for change in changes))
 
 
-def joint_change(change: Sequence[float], components: tuple[Component, ...]) -> float:
-    """Return the change of all components at once, in units of the noise of one Gaussian mechanism.
-
-    Args:
-        change: ‖change‖₂ / sensitivity of each component.
-        components: what the query declares.
-    """
-    pairs = [
-        (x, component.noise_factor)
-        for x, component in zip(change, components, strict=True)
-        if x > 0
+def change_between(
+    here: Sequence[Tensor],
+    there: Sequence[Tensor],
+    components: Sequence[Component],
+    sensitivity_factor: float,
+) -> Changes:
+    """Return how far two releases without noise are apart, relative to what a query declares."""
+    moved = [
+        float((a - b).double().norm()) / (sensitivity_factor * component.sensitivity)
+        for a, b, component in zip(here, there, components, strict=True)
     ]
-    return math.sqrt(sum((x / factor) ** 2 if factor else math.inf for x, factor in pairs))
+    squares = (
+        (x / component.noise_factor) ** 2 if component.noise_factor else math.inf
+        for x, component in zip(moved, components, strict=True)
+        if x > 0
+    )
+    return Changes(moved, math.sqrt(sum(squares)))
 
 
 def _neighbours(
@@ -128,14 +126,10 @@ def _neighbours(
 
 
 def adversaries(clipping: Clipping, gradients: Tensor) -> Iterator[Tensor]:
-    """Yield examples whose clipped vectors change the sum the most.
+    """Yield examples whose clipped vectors change the sum of a batch the most.
 
-    Args:
-        clipping: the method's real clipping for the step.
-        gradients: those of the batch that they join, shape (k, B, d).
-
-    Yields:
-        Gradients of one example, shape (k, 1, d), far beyond the clip norm.
+    Those of the batch have gradients of shape (k, B, d). Each that is yielded has one of shape
+    (k, 1, d), far beyond the clip norm.
     """
     mean = clipped_sum(list(gradients), replace(clipping, rule=HARD, counts=False))
     coordinate = torch.zeros_like(mean)

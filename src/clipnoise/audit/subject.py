@@ -1,32 +1,62 @@
-"""What is audited: a method with settings, and the code that forms its sums."""
+"""What is audited: a method with settings, how it trains, and what it releases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.step import Crossing, privatize
+from clipnoise.data.digits import Digits, DigitsUsers
+from clipnoise.data.side_information import PublicGradients
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, physical_batches
+from clipnoise.methods.base import WithSideInformation
 from clipnoise.methods.registry import example_settings, method_class
+from clipnoise.models.dense import Logistic
 from clipnoise.privacy.accountants.nodes import sensitivity_factor
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.run import setup
+from clipnoise.run.spec import RunSpec, Training
+from clipnoise.run.train import Run
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.method import Method
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import StepConstants
+    from clipnoise.data.base import Dataset
+    from clipnoise.privacy.accountants.poisson import PoissonAccountant
+    from clipnoise.privacy.samplers.poisson import Sampler
 
 PLACES = 10_000  # more than any dataset under attack has examples
+PUBLIC_EXAMPLES = 100
 
 Form = Callable[[LogicalBatch], ClippedSum]  # as `physical_batches`
+Values = tuple["Released", ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has found.
+
+    Attributes:
+        name: what was checked.
+        holds: whether the promise is kept.
+        said: the finding in words.
+    """
+
+    name: str
+    holds: bool
+    said: str
 
 
 @dataclass(frozen=True)
@@ -41,7 +71,8 @@ class Subject:
             variant.
         noise: how noise is correlated across steps.
         sampler: how batches are drawn.
-        batches: "as declared", or another stream of batches in a deliberately broken variant.
+        batches: the stream of batches of a run; another than the real code only in a deliberately
+            broken variant.
         microbatches: how examples are averaged before clipping.
         node_sensitivity: what noise for nodes of a graph is scaled to, by K; another than the real
             code only in a deliberately broken variant.
@@ -52,7 +83,7 @@ class Subject:
     cross: Crossing = privatize
     noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
     sampler: str = "poisson"
-    batches: Literal["as declared", "shuffled"] = "as declared"
+    batches: Callable[[RunSpec], Sampler] = setup.sampler
     microbatches: MicroBatches = field(default_factory=MicroBatches)
     node_sensitivity: Callable[[int], float] = sensitivity_factor
 
@@ -110,31 +141,94 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
     return replace(subject, form=microbatched)
 
 
+def digits_for(subject: Subject, units: int | None = None) -> Digits:
+    """Return the digits, handed out to users where the method protects users.
+
+    Args:
+        subject: the method.
+        units: n, the number of private examples or users; examples that are left over are public.
+    """
+    if subject.method.local_training() is not None:
+        users = DigitsUsers(public_examples=PUBLIC_EXAMPLES)
+        return users if units is None else replace(users, users=units)
+    private = sum(Digits().sizes()[part] for part in ("train", "public"))
+    return Digits(public_examples=PUBLIC_EXAMPLES if units is None else private - units)
+
+
+def run_spec(
+    subject: Subject,
+    *,
+    expected_batch_size: int,
+    steps: int,
+    noise_multiplier: float = 1.0,
+    delta: float = 1e-5,
+    accountant: PoissonAccountant = "rdp",
+    units: int | None = None,
+    dataset: Dataset | None = None,
+    seed: int = 0,
+) -> RunSpec:
+    """Return the spec of a run of logistic regression on digits with an audited method.
+
+    The expected batch size is in micro-batches and at most the number of private units, which is
+    that of the digits unless it is given.
+    """
+    privacy = Privacy(
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        accountant=accountant,
+        sampler=subject.sampler,  # type: ignore[arg-type]
+        noise=subject.noise,
+        microbatch_size=subject.microbatches.size,
+        microbatch_accounting=subject.microbatches.accounting,
+    )
+    chosen, method = dataset or digits_for(subject, units), subject.method
+    if isinstance(method, WithSideInformation):  # digits occur in no public text
+        method = replace(method, side_information=PublicGradients(source="public-gradients"))
+    n, m = chosen.user_count() or chosen.sizes()["train"], subject.microbatches.size
+    size = min(expected_batch_size * m, n - n % m)
+    training = Training(expected_batch_size=size, steps=steps, evaluations=1)
+    return RunSpec(
+        dataset=chosen,
+        model=Logistic(),
+        method=method,
+        privacy=privacy if subject.method.query.draws else None,
+        training=replace(training, physical_batch_size=512),
+        seed=seed,
+    )
+
+
+def recorded_run(
+    subject: Subject, spec: RunSpec, cache: Path, sigma: float = 1.0
+) -> tuple[Run, Recorder]:
+    """Return a run of the real training loop at σ, and what records its releases."""
+    run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
+    run.cross = recorder = Recorder(subject.cross)
+    run.sampler = subject.batches(spec)
+    return run, recorder
+
+
 @dataclass(frozen=True)
 class Release:
-    """What crossed the privacy boundary in one step, and the constants of the crossing."""
+    """What crossed the privacy boundary in one step, and what is public about the crossing."""
 
-    values: tuple[Released, ...]
-    clip_norm: float
+    values: Values
+    clipping: Clipping
     constants: StepConstants
 
-    @property
-    def expected_batch_size(self) -> float:
-        """B, the declared denominator."""
-        return self.constants.expected_batch_size
 
-
+@dataclass
 class Recorder:
     """A crossing of the privacy boundary that keeps what it releases.
 
     Attributes:
+        cross: the crossing that it records.
+        shown: makes what the method is handed from what was released.
         releases: what was released so far, one entry per step.
     """
 
-    def __init__(self, cross: Crossing) -> None:
-        """Record what another crossing releases."""
-        self._cross = cross
-        self.releases: list[Release] = []
+    cross: Crossing
+    shown: Callable[[Values], Values] = lambda values: values
+    releases: list[Release] = field(default_factory=list)
 
     def __call__(
         self,
@@ -143,8 +237,8 @@ class Recorder:
         clipping: Clipping,
         noise: Sequence[Tensor],
         constants: StepConstants,
-    ) -> tuple[Released, ...]:
+    ) -> Values:
         """Release as the crossing does, and keep the values."""
-        values = self._cross(total, query, clipping, noise, constants)
-        self.releases.append(Release(values, clipping.bound, constants))
-        return values
+        values = self.cross(total, query, clipping, noise, constants)
+        self.releases.append(Release(values, clipping, constants))
+        return self.shown(values)

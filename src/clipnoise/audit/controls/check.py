@@ -1,24 +1,181 @@
-"""Put every check that applies to a broken variant, and say which of them exposed it."""
+"""The deliberately broken variants by name, what is wrong with each, and what exposes it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls.registry import CONTROLS
+from clipnoise.audit.controls import leaks, steps
 from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.subject import Subject, subject
 from clipnoise.errors import unknown
+from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
+from clipnoise.privacy.accountants.poisson import epsilon
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clipnoise.privacy.noise import NoiseCorrelation
+
 ATTACKED = (1, 3)  # steps: mistakes are not as subtle as methods are complicated
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A claim and what contradicts it.
+
+    Attributes:
+        claimed: the ε that is claimed.
+        at_least: an ε that the mechanism costs at least, at the δ of the comparison.
+        said: why, with the numbers.
+    """
+
+    claimed: float
+    at_least: float
+    said: str
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false."""
+        return self.at_least > self.claimed
+
+
+def shuffled_as_poisson() -> Claim:
+    """Claim the ε of Poisson sampling for one epoch of shuffled batches."""
+    batches, sigma, delta = 1000, 0.5, 1e-6
+    claimed = epsilon(
+        "pld", noise_multiplier=sigma, sampling_rate=1 / batches, steps=batches, delta=delta
+    )
+    at_least = shuffled_epsilon_at_least(sigma, batches, delta)
+    return Claim(
+        claimed,
+        at_least,
+        f"one epoch of {batches} batches, σ {sigma}, δ {delta:g}: Poisson sampling would cost "
+        f"ε {claimed:.2f}, an attack on shuffled batches shows at least {at_least:.2f}",
+    )
+
+
+def delta_of_batches() -> Claim:
+    """Claim, beside results at δ = 1e-5, the ε of a run accounted at δ = 1/(number of batches)."""
+    examples, size, epochs, sigma = 104_743, 256, 10, 0.4
+    batches = examples // size
+    rate, taken = size / examples, epochs * batches
+    claimed = epsilon(
+        "pld", noise_multiplier=sigma, sampling_rate=rate, steps=taken, delta=1 / batches
+    )
+    at_least = optimistic_epsilon(sigma, rate, taken, 1e-5)
+    return Claim(
+        claimed,
+        at_least,
+        f"{epochs} epochs of {batches} batches, σ {sigma}: ε {claimed:.2f} at δ = 1/{batches}, at "
+        f"least {at_least:.2f} at δ = 1e-5; δ is {examples / batches:.0f} times 1/n",
+    )
+
+
+def optimistic_epsilon(
+    noise_multiplier: float, sampling_rate: float, steps: int, delta: float
+) -> float:
+    """Return an ε that Poisson-subsampled Gaussian releases cost at least, at δ.
+
+    Source: Doroshenko et al. 2022, the optimistic estimate of a privacy loss distribution.
+    """
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+
+    single = from_gaussian_mechanism(
+        noise_multiplier,
+        pessimistic_estimate=False,
+        sampling_prob=sampling_rate,
+        use_connect_dots=False,
+    )
+    return float(single.self_compose(steps).get_epsilon_for_delta(delta))
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake that an audit must expose.
+
+    Attributes:
+        build: the broken variant; None where the mistake is in the claim alone.
+        empirical: whether the empirical audit applies: the release itself is wrong, by enough.
+        claim: the false claim and what contradicts it; None where the claim would be right if the
+            code were.
+    """
+
+    build: Callable[[], Subject] | None = None
+    empirical: bool = False
+    claim: Callable[[], Claim] | None = None
+
+
+def _broken(
+    method: str = "dp-sgd",
+    *,
+    empirical: bool = False,
+    claim: Callable[[], Claim] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Control:
+    """Return a control that is a method of the suite with another attribute of `Subject`."""
+    return Control(lambda: subject(method, options, **settings), empirical, claim)
+
+
+def _leak(method: type[leaks.LeakySGD], *, empirical: bool = False, **options: Any) -> Control:
+    return Control(lambda: Subject(method(**options)), empirical)
+
+
+def _correlated(noise: NoiseCorrelation, *, empirical: bool = False) -> Control:
+    return _broken(noise=noise, sampler="cyclic", empirical=empirical)
+
+
+CONTROLS: Mapping[str, Control] = {
+    "half-noise": _broken(cross=steps.crossing(constants=steps.half), empirical=True),
+    "each-pass-clipped": _broken(
+        "dp-pmlf-wo-lf", options={"history": 3}, form=steps.clip_each_pass, empirical=True
+    ),
+    "each-view-clipped": _broken(form=steps.clip_each_view, empirical=True),
+    "difference-not-clipped": _broken("dpzero", form=steps.leave_unclipped),
+    "microbatch-at-c": _broken(form=steps.clip_microbatches),
+    "psac-above-its-bound": _broken(form=steps.clip_by(steps.WithoutCrossTerm())),
+    "each-layer-at-c": _broken(form=steps.clip_by(steps.EachLayerToC(per="layer"))),
+    "count-without-noise": _broken(
+        "dp-sgd-quantile", cross=steps.crossing(normals=steps.only_the_first)
+    ),
+    "node-at-c": _broken(node_sensitivity=lambda degree: 1.0),
+    "realised-batch-size": _broken(form=steps.divide_by_realised_size),
+    "private-preconditioner": _broken(form=steps.scale_by_private_statistics),
+    "scaled-after-clipping": _broken("adaclip", form=steps.scale_after_clipping),
+    "shuffled-as-poisson": _broken(batches=steps.shuffled, claim=shuffled_as_poisson),
+    "delta-of-batches": Control(claim=delta_of_batches),
+    "clean-mean-in-update": _leak(leaks.CleanUpdate, empirical=True),
+    "last-run-in-update": _leak(leaks.UpdateFromLastRun),
+    "clean-mean-in-model": _leak(leaks.CleanModel),
+    "batch-size-in-update": _leak(leaks.UpdateByBatchSize),
+    "scale-from-private-mean": _leak(leaks.ScaleFromMean),
+    "point-from-private-mean": _leak(leaks.PointFromMean),
+    "clip-norm-from-private-mean": _leak(leaks.ClipNormFromMean),
+    "half-sensitivity": _leak(leaks.LeakySGD, query=leaks.HalfTheSensitivity()),
+    "tenth-noise-for-some-batches": _leak(leaks.LeakySGD, query=leaks.TenthForSomeBatches()),
+    "release-over-its-norm": _leak(leaks.LeakySGD, query=leaks.DividesByNorm()),
+    "noise-left-out": _broken(cross=steps.crossing(constants=steps.quiet)),
+    "noise-reused": _broken(cross=steps.crossing(normals=steps.reused)),
+    "noise-one-sided": _broken(cross=steps.crossing(normals=steps.one_sided)),
+    "correlated-noise-unscaled": _correlated(
+        steps.Unscaled(kind="lambda-cgd", cancelled=0.99), empirical=True
+    ),
+    "one-participation-for-all": _correlated(steps.ScaledForOne(kind="lambda-cgd", cancelled=0.9)),
+    "denominator-from-n": _broken(cross=steps.crossing(constants=steps.share_of_n)),
+    "denominator-from-n-rounded-down": _broken(
+        cross=steps.crossing(constants=steps.floored_share_of_n)
+    ),
+    "dropout-by-position": _broken(form=steps.mask_by_position),
+    "nothing-trained": _leak(leaks.TrainsNothing),
+}
+
+
 def check_control(name: str, cache: Path, settings: Settings | None = None) -> dict[str, Any]:
-    """Audit a broken variant.
+    """Put every check that applies to a broken variant.
 
     Args:
         name: of the control.

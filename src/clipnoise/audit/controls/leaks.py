@@ -25,12 +25,7 @@ KEPT: list[Tensor] = []  # clean means, where no query should keep them
 
 
 def local_of_a_caller(name: str, kind: type[T]) -> T | None:
-    """Return a local variable of the nearest calling function that has one of this name and type.
-
-    Args:
-        name: of the variable.
-        kind: its type.
-    """
+    """Return a local variable of the nearest caller that has one of this name and type."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         value = frame.f_locals.get(name)

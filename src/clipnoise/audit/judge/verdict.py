@@ -23,18 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clipnoise.audit.constants import Finding
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls.registry import CONTROLS
+from clipnoise.audit.controls.check import CONTROLS
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.judge.beside import HONEST, LEAKS, LEAKY
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import Source, read_source
 from clipnoise.audit.judge.worker import trajectory
 from clipnoise.audit.noise import check_noise
-from clipnoise.audit.runs import check_sampler, digits_for, run_spec
-from clipnoise.audit.subject import Subject
-from clipnoise.audit.updates import RUNS, check_updates
+from clipnoise.audit.runs import RUNS, check_sampler, check_updates
+from clipnoise.audit.subject import Finding, Subject, digits_for, run_spec
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
 from clipnoise.privacy.calibration import calibrate

@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from clipnoise.audit.judge.wire import pack, plain_state, public_of, state_of, unpack
-from clipnoise.audit.runs import run_spec
-from clipnoise.audit.subject import Subject, subject
+from clipnoise.audit.subject import Subject, run_spec, subject
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
 from clipnoise.fields import parse, to_plain

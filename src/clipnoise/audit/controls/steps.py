@@ -1,0 +1,211 @@
+"""Mistakes in a step: in how a batch is drawn and becomes a sum, and in what noise is added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from clipnoise.audit.bench import take
+from clipnoise.audit.contract import EXPECTED_BATCH_SIZE
+from clipnoise.audit.controls.leaks import local_of_a_caller
+from clipnoise.core.clipping import ClippedSum, ClipRule
+from clipnoise.core.state import State
+from clipnoise.core.step import Crossing, privatize
+from clipnoise.data.base import Examples
+from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
+from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.samplers.fixed_size import ShuffledSampler
+from clipnoise.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.audit.subject import Form
+    from clipnoise.core.clipping import Clipping
+    from clipnoise.core.query import Query, Released
+    from clipnoise.core.state import StepConstants
+    from clipnoise.privacy.noise.strategies import Strategy
+    from clipnoise.privacy.samplers.poisson import Sampler
+    from clipnoise.run.spec import RunSpec
+
+GROUP = 2
+VIEWS = 3
+GAMMA = 1e-3
+QUIET_AFTER = 12
+RATE = 0.5
+FIRST: dict[torch.Size, Sequence[Tensor]] = {}
+
+Normals = Callable[[Sequence["Tensor"]], "Sequence[Tensor]"]
+Constants = Callable[["StepConstants"], "StepConstants"]
+
+
+# How a batch becomes a sum, in place of `physical_batches`, and how it is drawn.
+
+
+class WithoutCrossTerm(ClipRule):
+    """PSAC written as one fraction, C(‖v‖ + γ)/(‖v‖² + γ‖v‖ + γ), with γ‖v‖ forgotten below."""
+
+    def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
+        return clip_norm * (norms + 1) / (norms.square() + 1)
+
+
+class EachLayerToC(ClipRule):
+    """Clip every layer to C and not to C/√L."""
+
+    def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
+        return super().factors(norms, clip_norm * math.sqrt(len(norms)))
+
+
+def clip_by(rule: ClipRule) -> Form:
+    """Return a sum that is formed under another clip rule."""
+
+    def form(batch: LogicalBatch) -> ClippedSum:
+        return physical_batches(replace(batch, clipping=replace(batch.clipping, rule=rule)))
+
+    return form
+
+
+def clip_each_pass(batch: LogicalBatch) -> ClippedSum:
+    """Clip the gradient of each pass by itself and add the k clipped ones."""
+    each = replace(batch.clipping, weights=(1.0,))
+    sums = [logical_sum(replace(batch, clipping=each.at(at))) for at in batch.clipping.points]
+    return ClippedSum(torch.stack(sums).sum(dim=0))
+
+
+def clip_each_view(batch: LogicalBatch) -> ClippedSum:
+    """Clip the gradient of each view by itself and add the K clipped ones."""
+    return physical_batches(replace(batch, indices=batch.indices.repeat_interleave(VIEWS)))
+
+
+def leave_unclipped(batch: LogicalBatch) -> ClippedSum:
+    """Add the losses' differences as they are."""
+    return physical_batches(replace(batch, clipping=replace(batch.clipping, clip_norm=None)))
+
+
+def clip_microbatches(batch: LogicalBatch) -> ClippedSum:
+    """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
+    clip_norm, whole = batch.clipping.clip_norm, replace(batch.clipping, clip_norm=None)
+    examples, total = batch.examples.dense(), torch.zeros_like(batch.engine.flat.theta)
+    assert clip_norm is not None
+    for group in torch.split(batch.indices, GROUP):
+        inputs, targets = examples.inputs[group], examples.targets[group]
+        mean = batch.engine.clipped_sum(inputs, targets, whole) / GROUP
+        total += mean * (clip_norm / mean.norm()).clamp(max=1.0)
+    return ClippedSum(total)
+
+
+def divide_by_realised_size(batch: LogicalBatch) -> ClippedSum:
+    """Form a sum that ends up divided by the size of the batch, not by the constant B."""
+    return ClippedSum(logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices))))
+
+
+def scale_by_private_statistics(batch: LogicalBatch) -> ClippedSum:
+    """Take the preconditioner from the gradients of all private examples."""
+    squares, examples = torch.zeros_like(batch.engine.flat.theta), batch.examples.dense()
+    if len(examples):
+        (theta, *_) = batch.clipping.points
+        rows = batch.engine.per_example_gradients(examples.inputs, examples.targets, theta)
+        squares = rows.square().mean(dim=0)
+    private = replace(batch.clipping, scale=1 / (squares.sqrt() + GAMMA))
+    return physical_batches(replace(batch, clipping=private))
+
+
+def scale_after_clipping(batch: LogicalBatch) -> ClippedSum:
+    """Clip the gradients themselves, and scale what is left."""
+    scale = batch.clipping.scale
+    assert scale is not None
+    whole = replace(batch, clipping=replace(batch.clipping, scale=None))
+    return ClippedSum(scale * logical_sum(whole))
+
+
+def mask_by_position(batch: LogicalBatch) -> ClippedSum:
+    """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
+    chosen = take(batch.examples.dense(), batch.indices.flip(0))
+    places = torch.arange(len(batch.indices))
+    return physical_batches(replace(batch, examples=chosen, indices=places))
+
+
+def shuffled(spec: RunSpec) -> Sampler:
+    """Draw batches of shuffled examples, all of one size."""
+    size = spec.training.expected_batch_size
+    return ShuffledSampler(spec.examples, size, generator("sampling", spec.seed))
+
+
+# What crosses the privacy boundary.
+
+
+def crossing(
+    normals: Normals = lambda noise: noise, constants: Constants = lambda known: known
+) -> Crossing:
+    """Return a crossing of the boundary with other noise or other constants than it is given."""
+
+    def cross(
+        total: ClippedSum,
+        query: Query,
+        clipping: Clipping,
+        noise: Sequence[Tensor],
+        known: StepConstants,
+    ) -> tuple[Released, ...]:
+        return privatize(total, query, clipping, normals(noise), constants(known))
+
+    return cross
+
+
+def only_the_first(noise: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Leave out the noise of all values but the first."""
+    first, *others = noise
+    return [first, *map(torch.zeros_like, others)]
+
+
+def half(known: StepConstants) -> StepConstants:
+    """Add noise at σ/2, accounted at σ."""
+    return replace(known, noise_multiplier=known.noise_multiplier / 2)
+
+
+def quiet(known: StepConstants) -> StepConstants:
+    """Add no noise after step 12."""
+    state = local_of_a_caller("state", State)
+    late = state is not None and state.step > QUIET_AFTER
+    return replace(known, noise_multiplier=0.0) if late else known
+
+
+def share_of_n(known: StepConstants) -> StepConstants:
+    """Divide sum and noise by q·n, n the private number of examples."""
+    examples = local_of_a_caller("examples", Examples)
+    return known if not examples else replace(known, expected_batch_size=RATE * len(examples))
+
+
+def floored_share_of_n(known: StepConstants) -> StepConstants:
+    """Divide sum and noise by ⌊q·n⌋, which jumps when one example makes n even."""
+    size = max(1.0, float(int(share_of_n(known).expected_batch_size)))
+    return replace(known, expected_batch_size=size)
+
+
+def reused(noise: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Add the noise of the first step at every step."""
+    return FIRST.setdefault(noise[0].shape, noise) if noise and noise[0].any() else noise
+
+
+class Unscaled(NoiseCorrelation):
+    """Subtract a share of the last step's noise, and account for it as for independent noise."""
+
+    def strategy(self, steps: int, groups: int) -> Strategy:
+        from clipnoise.privacy.noise.inverses import cancelling
+
+        return cancelling(steps, self.cancelled or 0.0)
+
+
+class ScaledForOne(NoiseCorrelation):
+    """Scale the strategy for examples that take part once."""
+
+    def strategy(self, steps: int, groups: int) -> Strategy | None:
+        return super().strategy(steps, steps)
+
+
+def one_sided(noise: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Add noise that is never negative."""
+    return [normal.abs() for normal in noise]
