@@ -26,7 +26,7 @@ def test_a_type_checker_refutes_what_reaches_across(tmp_path: Path, cache: Path)
 
     file = tmp_path / "leaks.py"
     file.write_text(Path(leaks.__file__).read_text())
-    crossing = Judged(file, "", {}, cache)
+    crossing = Judged(file, "", "{}", cache)
     assert _types(crossing, ROOT / ".mypy_cache" / "judge")
     (found,) = crossing.refuted_by
     assert '"ClippedSum"' in found.said

@@ -8,22 +8,15 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from clipnoise.audit.judge.wire import (
-    clipping_of,
-    components_of,
-    pack,
-    plain_state,
-    state_of,
-    unpack,
-)
-from clipnoise.core.clipping import Clipping
-from clipnoise.core.method import LocalTraining, Method, WarmStart
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
+from clipnoise.core.method import Method, WarmStart
 from clipnoise.core.query import Component, Query
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
@@ -33,13 +26,13 @@ from clipnoise.plugins import VARIABLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.core.query import Released
-    from clipnoise.core.state import Public, State
-
 SECONDS = 120.0  # that one answer may take
 LARGEST = 2**28  # bytes of an answer
 WORKER = "clipnoise.audit.judge.worker"
-HOOKS = ("uses_public_data", "iterates", "passes", "clip_norm_at", "effective_noise_multiplier")
+HOOKS = """
+    uses_public_data iterates passes clip_norm_at effective_noise_multiplier local_training
+    evaluated clipping update
+"""
 
 
 class RefusedError(Exception):
@@ -133,143 +126,77 @@ class RemoteQuery(Query):
     part: str
 
     def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
-        words = [clip_norm, expected_batch_size]
-        at = {"options": self.options, "part": self.part}
-        return components_of(self.process.ask("call", hook="components", words=words, **at))
+        return self._asked("components", clip_norm, expected_batch_size)
 
     def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+        return self._asked("values", mean, clip_norm)
+
+    def _asked(self, hook: str, *words: Any) -> tuple[Any, ...]:
         at = {"options": self.options, "part": self.part}
-        return tuple(self.process.ask("values", mean=mean, clip_norm=clip_norm, **at))
-
-
-class Remote:
-    """What the class that `remote_method` makes does: it asks the file's process.
-
-    Attributes:
-        hooks: the process that is asked for everything but the query.
-        queries: the process that is asked for the query.
-        part: "" for the method, "warm" for the one that trains on public examples before it.
-        known: its query, by its hyper-parameters.
-    """
-
-    hooks: Process
-    queries: Process
-    name: str
-    part: str
-    known: dict[str, Query]
-
-    @property
-    def query(self) -> Query:
-        """What is released."""
-        options = self._options()
-        if options not in self.known:
-            facts = self.hooks.ask("facts", name=self.name, options=options, part=self.part)
-            members = {name: facts[name] for name in ("private", "adjacency", "of", "counts")}
-            members["formulas"] = tuple(facts["formulas"])
-            kind = type("RemoteQuery", (RemoteQuery,), members)
-            self.known[options] = kind(self.queries, options, self.part)
-        return self.known[options]
-
-    def _options(self) -> str:
-        return json.dumps(to_plain(cast("Any", self)), sort_keys=True)
-
-    def _call(self, hook: str, *words: Any) -> Any:
-        at = {"options": self._options(), "part": self.part}
-        return self.hooks.ask("call", hook=hook, words=list(words), **at)
-
-    def local_training(self) -> LocalTraining | None:
-        """Return what each drawn user does."""
-        found = self._call("local_training")
-        return None if found is None else LocalTraining(**found)
-
-    def clipping(self, iterates: Sequence[Tensor], state: State, public: Public) -> Clipping:
-        """Return how the vectors of a step are formed and bounded."""
-        at = {"options": self._options(), "part": self.part}
-        found = self.hooks.ask(
-            "clipping",
-            iterates=list(iterates),
-            state=plain_state(state),
-            public=vars(public),
-            **at,
-        )
-        _remember(state, found["state"])
-        return clipping_of(found["clipping"])
-
-    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        """Return the change of the parameters."""
-        at = {"options": self._options(), "part": self.part}
-        found = self.hooks.ask(
-            "update", released=list(released), state=plain_state(state), public=vars(public), **at
-        )
-        _remember(state, found["state"])
-        return cast("Tensor", found["change"])
-
-    def evaluated(self, theta: Tensor, state: State) -> Tensor:
-        """Return the parameters that are published as the model."""
-        at = {"options": self._options(), "part": self.part}
-        found = self.hooks.ask("evaluated", theta=theta, state=plain_state(state), **at)
-        return cast("Tensor", found)
-
-
-def _remember(state: State, values: dict[str, Any]) -> None:
-    after = state_of(values)
-    state.buffers, state.unwritten = after.buffers, after.unwritten
+        return tuple(self.process.ask("call", hook=hook, words=words, **at)["found"])
 
 
 def remote_method(
-    name: str, options: Mapping[str, Any], hooks: Process, queries: Process | None = None
+    name: str, options: str, hooks: Process, queries: Process | None = None, part: str = ""
 ) -> Method:
     """Return a method of the judged file as one that the suite can train with.
 
     Args:
         name: its id.
-        options: hyper-parameters; those that are not given have their defaults or example values.
+        options: hyper-parameters, as JSON; those that are not given have their defaults or example
+            values.
         hooks: the process that is asked.
         queries: the process that is asked for the query, where it is another one: then the first
             one never sees anything private.
+        part: "" for the method, "warm" for the one that trains on public examples before it.
 
     Raises:
         UserError: an unknown hyper-parameter, or a value out of range.
         RefusedError: the file reached across the boundary.
     """
-    asked = queries or hooks
     if queries is not None:
-        queries.ask("facts", name=name, options=json.dumps(dict(options)))
-    return _remote(name, json.dumps(dict(options)), "", hooks, asked)
-
-
-def _remote(name: str, options: str, part: str, hooks: Process, queries: Process) -> Method:
+        queries.ask("facts", name=name, options=options, part=part)
     facts = hooks.ask("facts", name=name, options=options, part=part)
     values = dict(facts["options"])
-    bases: tuple[type, ...] = (Remote, Method)
-    if facts["uses_side_information"]:
-        bases = (Remote, WithSideInformation)
+
+    def given(method: Any) -> str:
+        return json.dumps(to_plain(method), sort_keys=True)
+
+    @cache
+    def query(options: str) -> Query:
+        facts = hooks.ask("facts", name=name, options=options, part=part)
+        members = {key: facts[key] for key in OF_QUERY}
+        members["formulas"] = tuple(facts["formulas"])
+        kind = type("RemoteQuery", (RemoteQuery,), members)
+        return cast("Query", kind(queries or hooks, options, part))
+
+    def asking(hook: str) -> Callable[..., Any]:
+        def call(self: Any, *words: Any) -> Any:
+            reply = hooks.ask("call", hook=hook, words=words, options=given(self), part=part)
+            if hook in REMEMBERING:
+                _, state, _ = words
+                state.buffers, state.unwritten = reply["state"].buffers, reply["state"].unwritten
+            return reply["found"]
+
+        return call
+
+    def warm_start(self: Any) -> WarmStart:
+        method = remote_method(name, given(self), hooks, queries, "warm")
+        return WarmStart(method=method, **asking("warm_start")(self))
+
     members: dict[str, Any] = {
-        **{key: facts[key] for key in ("id", "sees")},
-        **{key: facts[key] for key in ("uses_public_gradient", "uses_side_information")},
-        **{"hooks": hooks, "queries": queries, "part": part, "name": name, "known": {}},
-        **{hook: _asking(hook) for hook in HOOKS},
+        **{key: facts[key] for key in OF_METHOD},
+        **{hook: asking(hook) for hook in HOOKS.split()},
+        **({"warm_start": warm_start} if facts["warms_up"] else {}),
+        "query": property(lambda self: query(given(self))),
     }
-    if facts["warms_up"]:
-
-        def warm_start(self: Any) -> WarmStart:
-            method = _remote(name, self._options(), "warm", hooks, queries)
-            return WarmStart(method=method, **self._call("warm_start"))
-
-        members["warm_start"] = warm_start
+    base = WithSideInformation if facts["uses_side_information"] else Method
     kind = make_dataclass(
         "RemoteMethod",
-        [(key, Any) for key in values if not hasattr(bases[1], key)],
-        bases=bases,
+        [(key, Any) for key in values if not hasattr(base, key)],
+        bases=(base,),
         namespace=members,
         frozen=True,
         kw_only=True,
     )
     return cast("Method", parse(kind, values, key=name))
-
-
-def _asking(hook: str) -> Any:
-    def call(self: Any, *words: Any) -> Any:
-        return self._call(hook, *words)
-
-    return call

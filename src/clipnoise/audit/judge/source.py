@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from clipnoise.errors import UserError
 
 # What a file may import: none of these leads to private data, to the machine or to other objects.
 ALLOWED = """
@@ -75,13 +78,34 @@ class Source:
     bounded: tuple[int, ...] = ()
 
 
+def read_file(file: Path) -> tuple[str, Source]:
+    """Return the text of a file and what it says.
+
+    Raises:
+        UserError: it is not Python, or it has a kind of clip rule or noise, which are not judged.
+    """
+    try:
+        text = file.read_text()
+        source = read_source(text)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
+    except ValueError:
+        raise UserError(f"{file}: is not a text file.") from None
+    if source.bounded:
+        raise UserError(
+            f"{file}:{source.bounded[0]}: clip rules and kinds of noise are not judged, because "
+            "the suite bounds what they do. Put them into a file of their own, and judge the "
+            "method."
+        )
+    return text, source
+
+
 def read_source(text: str) -> Source:
     """Read a method's file for what a method has no business with.
 
     Reading finds what is there to be read: what the code does is for the other checks.
-
-    Args:
-        text: the source.
 
     Raises:
         SyntaxError: it is not Python.

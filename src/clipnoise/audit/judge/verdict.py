@@ -14,8 +14,8 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,9 +26,8 @@ import torch
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls.check import CONTROLS
 from clipnoise.audit.empirical import Settings, audit
-from clipnoise.audit.judge.beside import HONEST, LEAKS, LEAKY
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
-from clipnoise.audit.judge.source import Source, read_source
+from clipnoise.audit.judge.source import read_file
 from clipnoise.audit.judge.worker import trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, check_sampler, check_updates
@@ -64,21 +63,35 @@ NOT_CHECKED = (
 
 @dataclass
 class Judged:
-    """A file under judgement.
+    """A file under judgement, and the processes that run it, in different surroundings.
 
     Attributes:
         file: a copy, in a folder without any other file.
         name: the id of the method.
-        options: its hyper-parameters, as they are given.
+        options: its hyper-parameters, as they are given, as JSON.
         cache: the folder of prepared datasets.
         findings: what the checks have found so far.
+        together: the process that is asked for everything.
+        alone: the process that is never asked for what the query releases.
+        ordinary: the process that trains as any run does.
     """
 
     file: Path
     name: str
-    options: Mapping[str, Any]
+    options: str
     cache: Path
     findings: list[Finding] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.together = Process(self.file)
+        self.alone = Process(self.file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1"))
+        self.ordinary = Process(self.file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml"))
+        self.processes = (self.together, self.alone, self.ordinary)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self.processes:
+            process.close()
 
     def note(self, name: str, problems: Sequence[str], held: str) -> None:
         """Add what a check found: problems, each in words, or what held."""
@@ -121,16 +134,16 @@ def judge(
     for dataset in (Digits(), DigitsUsers()):
         if not (cache / dataset.prepared / "manifest.json").is_file():
             dataset.prepare(cache)
-    text, source = _text(file)
+    text, source = read_file(file)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / (re.sub(r"\W", "_", file.stem) + ".py")
         copy.write_text(text)
-        judged = Judged(copy, name or "", options or {}, cache.resolve())
-        judged.note("source", source.problems, "nothing that a method has no business with")
-        with _processes(copy) as (together, alone, ordinary):
-            found = _discover(judged, together)
+        given = json.dumps(dict(options or {}))
+        with closing(Judged(copy, name or "", given, cache.resolve())) as judged:
+            judged.note("source", source.problems, "nothing that a method has no business with")
+            found = _discover(judged)
             typed = whole and _types(judged, types)
-            facts = _attack(judged, together, alone, ordinary, whole=whole) if found else {}
+            facts = _attack(judged, whole=whole) if found else {}
     claims, stopped = facts.get("private", True), facts.pop("not_checked", None)
     beside = [_control(*control, cache) for control in BESIDE] if whole and claims else []
     return {
@@ -138,7 +151,7 @@ def judge(
         "file": file.name,
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "method": judged.name,
-        "hyperparameters": facts.pop("options", dict(judged.options)),
+        "hyperparameters": facts.pop("options", dict(options or {})),
         "verdict": _verdict(judged, beside, claims=claims),
         "refuted_by": [vars(finding) for finding in judged.refuted_by],
         "checks": [vars(finding) for finding in judged.findings],
@@ -154,25 +167,6 @@ def judge(
     }
 
 
-def _text(file: Path) -> tuple[str, Source]:
-    try:
-        text = file.read_text()
-        source = read_source(text)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read: {error.strerror}.") from None
-    except SyntaxError as error:
-        raise UserError(f"{file}:{error.lineno}: {error.msg}.") from None
-    except ValueError:
-        raise UserError(f"{file}: is not a text file.") from None
-    if source.bounded:
-        raise UserError(
-            f"{file}:{source.bounded[0]}: clip rules and kinds of noise are not judged, because "
-            "the suite bounds what they do. Put them into a file of their own, and judge the "
-            "method."
-        )
-    return text, source
-
-
 def _verdict(judged: Judged, beside: list[dict[str, Any]], *, claims: bool) -> str:
     if not claims:
         return "no claim"
@@ -184,17 +178,17 @@ def _verdict(judged: Judged, beside: list[dict[str, Any]], *, claims: bool) -> s
 # The checks
 
 
-def _discover(judged: Judged, process: Process) -> bool:
+def _discover(judged: Judged) -> bool:
     """Find the method in the file; return whether there is one to attack."""
     try:
-        names = list(process.ask("methods"))
+        names = judged.together.ask("methods")
         if judged.name and judged.name not in names:
             raise unknown("method", judged.name, names, file=judged.file.name, key="--method")
         if len(names) != 1 and not judged.name:
             said = f": {', '.join(names)}. Name one with --method." if names else "."
             raise UserError(f"{judged.file.name}: holds {len(names)} methods{said}")
         judged.name = judged.name or names[0]
-        process.ask("facts", name=judged.name, options=json.dumps(dict(judged.options)))
+        judged.together.ask("facts", name=judged.name, options=judged.options)
     except RefusedError as error:
         judged.note("discovery", [str(error)], "")
         return False
@@ -224,20 +218,27 @@ def _types(judged: Judged, cache: Path | None) -> bool:
     return True
 
 
-def _attack(
-    judged: Judged, together: Process, alone: Process, ordinary: Process, *, whole: bool
-) -> dict[str, Any]:
+def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
     """Put every check to a method, or a short form of each, and return what may be claimed."""
+    together, ordinary = judged.together, judged.ordinary
     method = remote_method(judged.name, judged.options, together)
-    facts, stopped = _facts(method), None
+    query, stopped = method.query, None
+    facts: dict[str, Any] = {
+        "options": dict(vars(method)),
+        "private": method.private,
+        "track": track(method),
+        "adjacency": query.adjacency,
+        "formulas": list(query.formulas),
+        **dict.fromkeys(("claim", "contract", "empirical", "cost")),
+    }
     try:
         if method.private:
-            _compare(judged, together, alone, ordinary)
+            _compare(judged)
             facts["contract"] = _contract(judged, Subject(method), whole=whole)
             facts["empirical"] = _empirical(judged, Subject(method), whole=whole)
         if whole and method.private:
             facts["claim"] = _claim(method)
-            facts["cost"] = ordinary.ask("cost", cache=str(judged.cache), options=_json(judged))
+            facts["cost"] = ordinary.ask("cost", cache=str(judged.cache), options=judged.options)
         replaced = sorted({*ordinary.ask("changed"), *together.ask("changed")})
         judged.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
     except RefusedError as error:
@@ -248,7 +249,7 @@ def _attack(
         judged.note("noise", [str(error)], "")
     except (UserError, RuntimeError) as error:
         stopped = UserError(f"{judged.file.name}: {error}")
-    events = [event for each in (together, alone, ordinary) for event in each.events]
+    events = [event for each in judged.processes for event in each.events]
     held = "reads no frames or objects and touches no files"
     judged.note("behaviour", list(dict.fromkeys(events)), held)
     if stopped is not None:
@@ -258,34 +259,16 @@ def _attack(
     return facts
 
 
-def _json(judged: Judged) -> str:
-    return json.dumps(dict(judged.options))
-
-
-def _facts(method: Method) -> dict[str, Any]:
-    query = method.query
-    return {
-        "options": dict(vars(method)),
-        "private": method.private,
-        "track": track(method),
-        "adjacency": query.adjacency,
-        "formulas": list(query.formulas),
-        "claim": None,
-        "contract": None,
-        "empirical": None,
-        "cost": None,
-    }
-
-
-def _compare(judged: Judged, together: Process, alone: Process, ordinary: Process) -> None:
+def _compare(judged: Judged) -> None:
     """Train in one ordinary process, and here with a method that never sees anything private.
 
     The ordinary process trains each run as `clipnoise train` would, the first one twice. Here the
     query and the update are asked in two processes, so that the update knows what was released and
     nothing else. Every parameter must be the same bit for bit at every step.
     """
-    ordinary.ask("facts", name=judged.name, options=_json(judged))
-    split = Subject(remote_method(judged.name, judged.options, alone, together))
+    ordinary = judged.ordinary
+    ordinary.ask("facts", name=judged.name, options=judged.options)
+    split = Subject(remote_method(judged.name, judged.options, judged.alone, judged.together))
     runs = [
         {"noise_multiplier": sigma, "expected_batch_size": size, "units": units, "steps": steps,
          "seed": secrets.randbits(31)}
@@ -295,7 +278,7 @@ def _compare(judged: Judged, together: Process, alone: Process, ordinary: Proces
     problems = []
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
-        found = ordinary.ask("train", options=_json(judged), cache=str(judged.cache), run=run)
+        found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), run=run)
         pairs = zip(found, expected[number], strict=True)
         off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
         if off:
@@ -326,10 +309,10 @@ def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any
 
 def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
     found = audit(subject, judged.cache, Settings() if whole else QUICK)
-    claimed, bounds = found["claimed_epsilon"], ("bound", "final_bound")
-    by = dict(zip(bounds, ("releases show", "final parameters show"), strict=True))
-    shown = [f"{by[name]} ε ≥ {found[name]['epsilon']:.2f}" for name in bounds]
-    said = f"{' and '.join(shown)}; claimed is {claimed:.2f}"
+    said = (
+        f"releases show ε ≥ {found['bound']['epsilon']:.2f} and final parameters show "
+        f"ε ≥ {found['final_bound']['epsilon']:.2f}; claimed is {found['claimed_epsilon']:.2f}"
+    )
     judged.note("audit", [said] if found["verdict"] == "refuted" else [], said)
     return found
 
@@ -366,11 +349,73 @@ def _claim(method: Method) -> dict[str, Any]:
 # Controls
 
 
+HONEST = '''
+from dataclasses import dataclass
+
+from clipnoise.methods.base import ClippedMean, PrivateMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Honest(PrivateMethod):
+    """DP-SGD."""
+
+    id = "honest"
+    query = ClippedMean()
+
+    def update(self, released, state, public):
+        return -self.learning_rate * released[0]
+'''
+
+# Half of the sensitivity is declared, and the clean mean goes into the update by way of a global.
+LEAKY = '''
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from clipnoise.core.query import Component
+from clipnoise.methods.base import ClippedMean, PrivateMethod
+
+KEPT = []
+LERP = torch.lerp
+torch.lerp = lambda *words: LERP(*words)
+
+
+class Half(ClippedMean):
+    def components(self, clip_norm, expected_batch_size):
+        return (Component(clip_norm / expected_batch_size / 2),)
+
+    def values(self, mean, clip_norm):
+        KEPT[:] = [mean]
+        return (mean,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaky(PrivateMethod):
+    """DP-SGD on the clean mean."""
+
+    id = "leaky"
+    query = Half()
+
+    def update(self, released, state, public):
+        sys._getframe()
+        clean = KEPT[0] if KEPT and KEPT[0].shape == state.like.shape else released[0]
+        return -self.learning_rate * clean.to(released[0])
+'''
+# What must be found in it.
+LEAKS = ("source", "libraries", "behaviour", "processes", "updates", "sensitivity", "audit")
 BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("honest", HONEST, ()),
     ("leaky", LEAKY, LEAKS),
 )
-DIRECT = ("half-noise", "shuffled-as-poisson", "realised-batch-size")
+# Mistakes outside of a method's file, and whether the check for each notices it.
+DIRECT: Mapping[str, Callable[[Subject, Path], bool]] = {
+    "half-noise": lambda broken, cache: not check_noise(broken, cache)["holds"],
+    "shuffled-as-poisson": lambda broken, _: not check_sampler(broken).holds,
+    "realised-batch-size": lambda broken, _: (
+        check_contract(broken, attacked=(2,))["verdict"] == "broken"
+    ),
+}
 
 
 def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> dict[str, Any]:
@@ -380,33 +425,9 @@ def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> dict[st
         file.write_text(text)
         found = [each["name"] for each in judge(file, cache, whole=False)["refuted_by"]]
     if leaks:
-        found += _direct(cache)
         leaks = (*leaks, *DIRECT)
+        for mistake, noticed in DIRECT.items():
+            build = CONTROLS[mistake].build
+            found += [mistake] if build is not None and noticed(build(), cache) else []
     expected = set(leaks) <= set(found) if leaks else not found
     return {"name": name, "must_find": list(leaks), "found": found, "as_expected": expected}
-
-
-def _direct(cache: Path) -> Iterator[str]:
-    """Yield the mistakes outside of a method's file that the checks for them notice."""
-    built = {name: CONTROLS[name].build for name in DIRECT}
-    subjects = {name: build() for name, build in built.items() if build is not None}
-    checks = (
-        not check_noise(subjects["half-noise"], cache)["holds"],
-        not check_sampler(subjects["shuffled-as-poisson"]).holds,
-        check_contract(subjects["realised-batch-size"], attacked=(2,))["verdict"] == "broken",
-    )
-    yield from (name for name, noticed in zip(DIRECT, checks, strict=True) if noticed)
-
-
-@contextmanager
-def _processes(file: Path) -> Iterator[tuple[Process, Process, Process]]:
-    """Yield processes that run a file in different surroundings, and end them."""
-    with ExitStack() as stack:
-        found = (
-            Process(file),
-            Process(file, {"USER": "nobody", "TZ": "UTC"}, ("--cores", "1")),
-            Process(file, {"TERM": "xterm"}, ("train", "--spec", "run.yaml")),
-        )
-        for process in found:
-            stack.callback(process.close)
-        yield found

@@ -6,7 +6,8 @@ Nothing that a message holds is executed when it is read, as a pickle would be.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,44 @@ import torch
 from torch import Tensor
 
 from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.method import LocalTraining
 from clipnoise.core.query import Component
 from clipnoise.core.state import Public, State
+from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
+REMEMBERING = ("clipping", "update")  # the hooks of a method that may change its memory
+# What the class of a method and that of its query say of themselves.
+OF_METHOD = ("id", "sees", "uses_public_gradient", "uses_side_information")
+OF_QUERY = ("private", "adjacency", "of", "counts")
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
+KIND = "a kind"  # the key that stands for an object of one of the classes below
+
+
+def _clipping(*, weights: Any, points: Any, rule: ClipRule, **others: Any) -> Clipping:
+    if not isinstance(rule, ClipRule):
+        raise TypeError("not a clip rule")
+    return Clipping(weights=tuple(weights), points=tuple(points), rule=rule, **others)
+
+
+# What a message may hold besides plain data and tensors, and how each is made from its attributes.
+KINDS: Mapping[Any, Callable[[dict[str, Any]], Any]] = {
+    State: lambda values: State(
+        **{
+            **values,
+            "unwritten": set(map(str, values["unwritten"])),
+            "shapes": tuple(map(tuple, values["shapes"])),
+        }
+    ),
+    Public: lambda values: Public(**values),
+    Clipping: lambda values: _clipping(**values),
+    ClipRule: lambda values: parse(ClipRule, values),
+    Component: lambda values: Component(
+        float(values["sensitivity"]), float(values["noise_factor"])
+    ),
+    LocalTraining: lambda values: LocalTraining(**values),
+}
+NAMED = {kind.__name__: make for kind, make in KINDS.items()}
 DTYPES = {str(kind): kind for kind in (torch.float32, torch.float64, torch.int64, torch.bool)}
 
 
@@ -26,14 +60,19 @@ def pack(message: Any) -> bytes:
     """Return a message as bytes.
 
     Args:
-        message: plain data, in which lists and mappings may hold tensors.
+        message: plain data, in which lists and mappings may hold tensors and objects of `KINDS`.
 
     Raises:
-        TypeError: something in it is neither.
+        TypeError: something in it is none of these.
     """
     tensors: list[Tensor] = []
 
-    def place(value: object) -> dict[str, Any]:
+    def place(value: Any) -> dict[str, Any]:
+        for kind in KINDS:
+            if isinstance(value, kind):
+                values = {each.name: getattr(value, each.name) for each in fields(value)}
+                values |= {name: sorted(x) for name, x in values.items() if isinstance(x, set)}
+                return {KIND: kind.__name__, **values}
         if not isinstance(value, Tensor):
             raise TypeError(f"neither plain data nor a tensor: {type(value).__name__}")
         tensors.append(value.detach().cpu().contiguous())
@@ -54,6 +93,8 @@ def unpack(data: bytes) -> Any:
 
     def fill(values: dict[str, Any]) -> Any:
         nonlocal left
+        if KIND in values:
+            return NAMED[values.pop(KIND)](values)
         if PLACE not in values:
             return values
         name, shape = values[PLACE]
@@ -64,43 +105,5 @@ def unpack(data: bytes) -> Any:
 
     try:
         return json.loads(data[8 : 8 + length], object_hook=fill)
-    except (KeyError, TypeError, UnicodeDecodeError) as error:
+    except (KeyError, TypeError, UserError, UnicodeDecodeError) as error:
         raise ValueError(f"not a message: {error}") from None
-
-
-def plain_state(state: State) -> dict[str, Any]:
-    """Return a method's memory as a message."""
-    return {
-        "like": state.like,
-        "step": state.step,
-        "buffers": dict(state.buffers),
-        "unwritten": sorted(state.unwritten),
-        "shapes": state.shapes,
-    }
-
-
-def state_of(values: dict[str, Any]) -> State:
-    """Return the memory that a message holds."""
-    return State(
-        values["like"],
-        int(values["step"]),
-        values["buffers"],
-        set(map(str, values["unwritten"])),
-        tuple(map(tuple, values["shapes"])),
-    )
-
-
-def public_of(values: dict[str, Any]) -> Public:
-    """Return the public knowledge that a message holds, from `vars` of it."""
-    return Public(**values)
-
-
-def clipping_of(values: dict[str, Any]) -> Clipping:
-    """Return the clipping that a message holds, from `vars` of it and of its rule."""
-    tuples = {name: tuple(values[name]) for name in ("weights", "points")}
-    return Clipping(**{**values, **tuples, "rule": parse(ClipRule, values["rule"])})
-
-
-def components_of(values: Sequence[Sequence[float]]) -> tuple[Component, ...]:
-    """Return the components that a message holds, as pairs of numbers."""
-    return tuple(Component(float(one), float(other)) for one, other in values)

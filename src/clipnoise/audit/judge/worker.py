@@ -10,7 +10,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 from multiprocessing.connection import Connection
 from operator import truediv
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from clipnoise.audit.judge.wire import pack, plain_state, public_of, state_of, unpack
+from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
@@ -44,9 +43,7 @@ WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statist
 def watch(file: Path, report: Callable[[str], None]) -> None:
     """Report what the file's code asks of the interpreter and of the machine; for good.
 
-    Args:
-        file: the judged file.
-        report: called with each kind of event, once.
+    `report` is called with each kind of event, once.
     """
     seen: set[str] = set()
     name, busy = str(file), False
@@ -80,11 +77,7 @@ def watch(file: Path, report: Callable[[str], None]) -> None:
 
 
 def snapshot(modules: Iterable[str]) -> dict[str, tuple[object, ...]]:
-    """Return every function and class of the libraries by name, with the code of each function.
-
-    Args:
-        modules: by dotted name; only those of the libraries count.
-    """
+    """Return every function and class of the libraries by name, with the code of each function."""
     found: dict[str, tuple[object, ...]] = {}
     for name, module in [(name, sys.modules.get(name)) for name in modules]:
         if name.split(".")[0] in WATCHED and not is_own(name) and isinstance(module, ModuleType):
@@ -148,11 +141,9 @@ class Worker:
         name, values = question.pop("ask"), question
         return getattr(self, f"ask_{name}")(**values)
 
-    def ask_methods(self) -> dict[str, Any]:
-        """Return the ids of the file's methods, each with whether its class warms up."""
-        return {
-            name: kind.warms_up() for name, kind in methods().items() if is_own(kind.__module__)
-        }
+    def ask_methods(self) -> list[str]:
+        """Return the ids of the file's methods."""
+        return [name for name, kind in methods().items() if is_own(kind.__module__)]
 
     def ask_facts(self, name: str, options: str, part: str = "") -> dict[str, Any]:
         """Choose a method, and return what its class and its query say of themselves."""
@@ -160,55 +151,26 @@ class Worker:
         method = self.method(options, part)
         return {
             "options": to_plain(method),
-            "id": method.id,
-            "sees": method.sees,
-            "uses_public_gradient": method.uses_public_gradient,
-            "uses_side_information": method.uses_side_information,
             "warms_up": method.warms_up(),
-            "private": method.query.private,
-            "adjacency": method.query.adjacency,
-            "of": method.query.of,
-            "counts": method.query.counts,
             "formulas": list(method.query.formulas),
+            **{name: getattr(method, name) for name in OF_METHOD},
+            **{name: getattr(method.query, name) for name in OF_QUERY},
         }
 
-    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> Any:
-        """Return what a hook returns for plain values."""
+    def ask_call(self, options: str, part: str, hook: str, words: list[Any]) -> dict[str, Any]:
+        """Return what a hook of the method or of its query returns, and the memory after it."""
         method = self.method(options, part)
-        if hook == "components":
-            components = method.query.components(*words)
-            return [[c.sensitivity, c.noise_factor] for c in components]
-        found = getattr(method, hook)(*words)
+        owner = method.query if hook in ("components", "values") else method
+        if hook == "update":
+            words[0] = tuple(words[0])
+        found = getattr(owner, hook)(*words)
         if hook == "warm_start":
-            return {"epochs": found.epochs, "batch_size": found.batch_size}
-        return asdict(found) if hook == "local_training" and found is not None else found
-
-    def ask_values(self, options: str, part: str, mean: Any, clip_norm: float) -> list[Any]:
-        """Return what the query would release without noise."""
-        return list(self.method(options, part).query.values(mean, clip_norm))
-
-    def ask_clipping(
-        self, options: str, part: str, iterates: Any, state: Any, public: Any
-    ) -> dict[str, Any]:
-        """Return the clipping of a step, and the memory after it."""
-        memory = state_of(state)
-        clipping = self.method(options, part).clipping(iterates, memory, public_of(public))
-        found = {**vars(clipping), "rule": vars(clipping.rule)}
-        return {"clipping": found, "state": plain_state(memory)}
-
-    def ask_update(
-        self, options: str, part: str, released: Any, state: Any, public: Any
-    ) -> dict[str, Any]:
-        """Return the change of the parameters, and the memory after it."""
-        memory = state_of(state)
-        change = self.method(options, part).update(tuple(released), memory, public_of(public))
-        written = {name for name in memory.unwritten if memory.buffers[name]._version}
-        memory.unwritten -= written
-        return {"change": change, "state": plain_state(memory)}
-
-    def ask_evaluated(self, options: str, part: str, theta: Any, state: Any) -> Any:
-        """Return the parameters that are published as the model."""
-        return self.method(options, part).evaluated(theta, state_of(state))
+            found = {"epochs": found.epochs, "batch_size": found.batch_size}
+        if hook not in REMEMBERING:
+            return {"found": found}
+        state = words[1]  # of what is in it, a message does not say what was written in place
+        state.unwritten -= {name for name in state.unwritten if state.buffers[name]._version}
+        return {"found": found, "state": state}
 
     def ask_train(self, options: str, cache: str, run: dict[str, Any]) -> list[Any]:
         """Train as any run does, all in this process, and return what `trajectory` does."""
@@ -258,16 +220,9 @@ class Worker:
 
 
 def trajectory(subject: Subject, cache: Path, run: dict[str, Any]) -> list[torch.Tensor]:
-    """Return θ and the model after each step of a run of logistic regression on digits.
-
-    Args:
-        subject: the method.
-        cache: the folder of prepared datasets.
-        run: the arguments of `run_spec`.
-    """
-    spec = run_spec(subject, **run)
+    """Return θ and the model after each step of a run, from the arguments of `run_spec`."""
     sigma = run["noise_multiplier"]
-    training = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
+    training = Run.prepare(run_spec(subject, **run), cache, "cpu", noise_multiplier=sigma)
     found = []
     for batch in training.batches():
         training.step(batch)
