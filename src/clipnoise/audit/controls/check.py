@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls import leaks, steps
-from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.empirical import audit
 from clipnoise.audit.subject import Subject, subject
 from clipnoise.errors import unknown
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
@@ -174,13 +174,12 @@ CONTROLS: Mapping[str, Control] = {
 }
 
 
-def check_control(name: str, cache: Path, settings: Settings | None = None) -> dict[str, Any]:
+def check_control(name: str, cache: Path) -> dict[str, Any]:
     """Put every check that applies to a broken variant.
 
     Args:
         name: of the control.
         cache: the folder of prepared datasets.
-        settings: of the empirical audit.
 
     Returns:
         Plain data: the mistake, what each check said, and `refuted_by`; empty when the mistake went
@@ -200,7 +199,7 @@ def check_control(name: str, cache: Path, settings: Settings | None = None) -> d
             refuted_by.append(f"contract check ({', '.join(contract['broken_checks'])})")
             said += contract["broken"]
         if control.empirical:
-            result["empirical"] = found = audit(broken, cache, settings)
+            result["empirical"] = found = audit(broken, cache)
             if found["verdict"] == "refuted":
                 refuted_by.append("empirical audit")
             bound, final = found["bound"]["epsilon"], found["final_bound"]["epsilon"]
