@@ -6,6 +6,7 @@ Each ε is an upper bound for the worst case. What an attack gains may be less.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -122,59 +123,17 @@ def read_published(path: Path) -> list[Published]:
 
 
 def reaccount(result: Published) -> Reaccounted:
-    """Compute a published result again.
-
-    Args:
-        result: what was published.
-
-    Returns:
-        ε of the text and of the released code, at the published δ.
-    """
-    if result.participations is not None:
-        return _without_amplification(result)
-    assert result.examples is not None
-    assert result.batch_size is not None
-    n, rate = result.examples, result.batch_size / result.examples
-    delta = 1 / n if isinstance(result.delta, str) else result.delta
-    nominal = _nominal_delta(result, n, delta)
-    if result.noise_multiplier is None:
-        assert result.epochs is not None
-        steps = round(result.epochs / rate)
-        steps_source = f"{result.epochs:g} epochs"
-        participation = Participation(sampling_rate=rate, steps=steps)
-        budget = Budget(
-            epsilon=result.epsilon,
-            delta=nominal,
-            accountant="rdp",
-            sampler="poisson",
-            participation=participation,
-        )
-        sigma = calibrate(budget).noise_multiplier
-        noise_source = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
-    else:
-        sigma, noise_source = result.noise_multiplier, result.noise_source
-        steps = _steps(result, sigma, rate, nominal)
-        steps_source = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
-    real = math.nan if result.noise_divisor is None else sigma / result.noise_divisor
+    """Compute a published result again: ε of the text and of the released code, at its δ."""
+    found = _sampled(result) if result.participations is None else _not_sampled(result)
     return Reaccounted(
         paper=result.paper,
         result=result.result,
         where=result.where,
         published=result.epsilon,
-        published_delta=delta,
-        delta=delta,
-        text=_epsilon(result, NAMED, sigma, rate, steps, delta),
-        text_tight=_epsilon(result, "prv", sigma, rate, steps, delta),
-        released=_epsilon(result, NAMED, real, rate, steps, delta),
-        released_tight=_epsilon(result, "prv", real, rate, steps, delta),
-        examples=n,
+        examples=result.examples,
         batch_size=result.batch_size,
-        steps=steps,
-        noise_multiplier=sigma,
-        released_noise_multiplier=real,
-        noise_source=noise_source,
-        steps_source=steps_source,
         released_code=result.released,
+        **found,
     )
 
 
@@ -183,23 +142,75 @@ def to_csv(rows: list[Reaccounted]) -> str:
     return csv_text([field.name for field in fields(Reaccounted)], map(asdict, rows))
 
 
-def _nominal_delta(result: Published, examples: int, delta: float) -> float:
-    if result.nominal_delta == "1/batches":
-        assert result.batch_size is not None
-        return 1 / math.ceil(examples / result.batch_size)
-    return 1 / examples if isinstance(result.nominal_delta, str) else result.nominal_delta
+def _sampled(result: Published) -> dict[str, Any]:
+    """Compute releases that are amplified by sampling; what is not printed is solved for."""
+    assert result.examples is not None
+    assert result.batch_size is not None
+    n, rate = result.examples, result.batch_size / result.examples
+    delta = 1 / n if isinstance(result.delta, str) else result.delta
+    nominal = result.nominal_delta
+    if isinstance(nominal, str):
+        nominal = 1 / (n if nominal == "1/n" else math.ceil(n / result.batch_size))
+    solved = f"solved: RDP gives the published ε at δ = {nominal:.3g}"
+    if result.noise_multiplier is None:
+        assert result.epochs is not None
+        steps, steps_source = round(result.epochs / rate), f"{result.epochs:g} epochs"
+        budget = Budget(
+            epsilon=result.epsilon,
+            delta=nominal,
+            accountant="rdp",
+            sampler="poisson",
+            participation=Participation(sampling_rate=rate, steps=steps),
+        )
+        sigma, noise_source = calibrate(budget).noise_multiplier, solved
+    else:
+        sigma, noise_source = result.noise_multiplier, result.noise_source
+        steps, steps_source = _steps(result, sigma, rate, nominal), solved
+    real = math.nan if result.noise_divisor is None else sigma / result.noise_divisor
+    return {
+        "published_delta": delta,
+        "delta": delta,
+        "text": _epsilon(result, NAMED, sigma, rate, steps, delta),
+        "text_tight": _epsilon(result, "prv", sigma, rate, steps, delta),
+        "released": _epsilon(result, NAMED, real, rate, steps, delta),
+        "released_tight": _epsilon(result, "prv", real, rate, steps, delta),
+        "steps": steps,
+        "noise_multiplier": sigma,
+        "released_noise_multiplier": real,
+        "noise_source": noise_source,
+        "steps_source": steps_source,
+    }
+
+
+def _not_sampled(result: Published) -> dict[str, Any]:
+    """Compute k participations of the Gaussian mechanism, exactly: one at σ/√k."""
+    sigma, k = result.noise_multiplier, result.participations
+    assert sigma is not None
+    assert k is not None
+    assert not isinstance(result.delta, str)
+    exact = gaussian_epsilon(sigma / math.sqrt(k), result.delta)
+    return {
+        "published_delta": result.delta,
+        "delta": result.delta,
+        "text": exact,
+        "text_tight": exact,
+        "released": math.nan,
+        "released_tight": math.nan,
+        "steps": k,
+        "noise_multiplier": sigma,
+        "released_noise_multiplier": math.nan,
+        "noise_source": result.noise_source,
+        "steps_source": f"{k} participations, no amplification, exact",
+    }
 
 
 def _steps(result: Published, sigma: float, rate: float, delta: float) -> int:
     """Return the most steps that cost at most the published ε under the accountant named."""
-    low, high = 0, 1
-    while _epsilon(result, NAMED, sigma, rate, high, delta) <= result.epsilon and high < MOST_STEPS:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        inside = _epsilon(result, NAMED, sigma, rate, middle, delta) <= result.epsilon
-        low, high = (middle, high) if inside else (low, middle)
-    return low
+
+    def too_many(steps: int) -> bool:
+        return not _epsilon(result, NAMED, sigma, rate, steps, delta) <= result.epsilon  # or nan
+
+    return bisect_left(range(MOST_STEPS), True, key=too_many) - 1
 
 
 def _epsilon(
@@ -208,49 +219,12 @@ def _epsilon(
     """Return ε; nan where the accountant cannot say, or nobody knows the noise."""
     if math.isnan(sigma) or (result.degree is not None and accountant != NAMED):
         return math.nan
+    given: dict[str, Any] = {"sampling_rate": rate, "steps": steps, "delta": delta}
+    given["noise_multiplier"] = sigma
     try:
-        if result.degree is not None:
-            return node_epsilon(
-                Releases(
-                    noise_multiplier=sigma,
-                    affected_examples=affected_examples(result.degree),
-                    sampling_rate=rate,
-                    examples=result.examples,
-                    steps=steps,
-                    delta=delta,
-                )
-            )
-        return epsilon(
-            accountant, noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta
-        )
+        if result.degree is None:
+            return epsilon(accountant, **given)
+        affected = affected_examples(result.degree)
+        return node_epsilon(Releases(affected_examples=affected, examples=result.examples, **given))
     except AccountantError:
         return math.nan
-
-
-def _without_amplification(result: Published) -> Reaccounted:
-    """Compute k participations of the Gaussian mechanism, exactly: one at σ/√k."""
-    sigma, k = result.noise_multiplier, result.participations
-    assert sigma is not None
-    assert k is not None
-    assert not isinstance(result.delta, str)
-    exact = gaussian_epsilon(sigma / math.sqrt(k), result.delta)
-    missing: dict[str, Any] = {"examples": None, "batch_size": None}
-    return Reaccounted(
-        paper=result.paper,
-        result=result.result,
-        where=result.where,
-        published=result.epsilon,
-        published_delta=result.delta,
-        delta=result.delta,
-        text=exact,
-        text_tight=exact,
-        released=math.nan,
-        released_tight=math.nan,
-        steps=k,
-        noise_multiplier=sigma,
-        released_noise_multiplier=math.nan,
-        noise_source=result.noise_source,
-        steps_source=f"{k} participations, no amplification, exact",
-        released_code=result.released,
-        **missing,
-    )
