@@ -155,10 +155,10 @@ def test_correlated_noise_accounted_as_independent_is_detected(
     def correlated(
         self: NoiseCorrelation, steps: int, groups: int, draw: torch.Generator, like: torch.Tensor
     ) -> Any:
-        from clipnoise.privacy.noise.correlated import CorrelatedNoise
+        from clipnoise.privacy.noise.source import NoiseSource
         from clipnoise.privacy.noise.strategies import optimal_toeplitz
 
-        return CorrelatedNoise(draw, like, optimal_toeplitz(steps, 3))
+        return NoiseSource(draw, like, optimal_toeplitz(steps, 3))
 
     monkeypatch.setattr(NoiseCorrelation, "source", correlated)
     assert not check_noise(subject("dp-sgd"), cache)["holds"]

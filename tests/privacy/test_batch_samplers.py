@@ -18,8 +18,7 @@ from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Releases,
 from clipnoise.privacy.accountants.truncation import truncation_probability
 from clipnoise.privacy.claim import claim
 from clipnoise.privacy.participation import participation_under
-from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler, ShuffledSampler
-from clipnoise.privacy.samplers.poisson import TruncatedPoissonSampler
+from clipnoise.privacy.samplers import FixedSizeSampler, ShuffledSampler, TruncatedPoissonSampler
 
 
 def draw(seed: int = 0) -> torch.Generator:

@@ -9,9 +9,8 @@ import torch
 from clipnoise.core.state import next_bias_factor
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.buffered import optimal_buffers
-from clipnoise.privacy.noise.correlated import CorrelatedNoise
-from clipnoise.privacy.noise.independent import IndependentNoise
 from clipnoise.privacy.noise.inverses import Tree, cancelling, inverse_square_root
+from clipnoise.privacy.noise.source import NoiseSource
 from clipnoise.privacy.noise.strategies import (
     Strategy,
     Toeplitz,
@@ -38,15 +37,15 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def stream(strategy: Strategy, dimension: int, seed: int = 0) -> CorrelatedNoise:
-    return CorrelatedNoise(seeded(seed), torch.zeros(dimension, dtype=torch.float64), strategy)
+def stream(strategy: Strategy, dimension: int, seed: int = 0) -> NoiseSource:
+    return NoiseSource(seeded(seed), torch.zeros(dimension, dtype=torch.float64), strategy)
 
 
 @STRATEGIES
 @pytest.mark.parametrize("draws", [1, 2])
 def test_streaming_equals_the_dense_product(strategy: Strategy, draws: int) -> None:
     correlated = stream(strategy, 4)
-    independent = IndependentNoise(seeded(), torch.zeros(4, dtype=torch.float64))
+    independent = NoiseSource(seeded(), torch.zeros(4, dtype=torch.float64))
     made, normals = [], []
     for _ in range(strategy.steps):
         made.append(torch.stack(correlated.next(draws)).numpy())
@@ -87,16 +86,16 @@ def test_several_draws_are_independent_streams() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_resumed_equals_uninterrupted_bit_for_bit(strategy: Strategy, dtype: torch.dtype) -> None:
     like = torch.zeros(37, dtype=dtype)
-    whole = CorrelatedNoise(seeded(), like, strategy)
+    whole = NoiseSource(seeded(), like, strategy)
     expected = [whole.next(2) for _ in range(strategy.steps)]
     for stop in range(strategy.steps):
-        first = CorrelatedNoise(seeded(), like, strategy)
+        first = NoiseSource(seeded(), like, strategy)
         for _ in range(stop):
             first.next(2)
         saved = first.get_state()
         for _ in range(strategy.steps - stop):
             first.next(2)  # what comes after saving must not reach the saved state
-        resumed = CorrelatedNoise(seeded(99), like, strategy)
+        resumed = NoiseSource(seeded(99), like, strategy)
         resumed.set_state(saved)
         for left in expected[stop:]:
             for a, b in zip(resumed.next(2), left, strict=True):
@@ -195,7 +194,7 @@ def test_one_band_and_one_step_give_independent_noise() -> None:
         (NoiseCorrelation(kind="blt", buffers=2), 1),
         (NoiseCorrelation(kind="tree"), 1),
     ]:
-        assert isinstance(noise.source(steps, 5, seeded(), like), IndependentNoise)
+        assert noise.source(steps, 5, seeded(), like).strategy is None
 
 
 def test_the_spec_chooses_the_optimised_strategy() -> None:

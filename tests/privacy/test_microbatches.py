@@ -18,7 +18,7 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments, JointMoments
-from clipnoise.privacy.samplers.poisson import PoissonSampler
+from clipnoise.privacy.samplers import PoissonSampler
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.seeds import generator

@@ -10,13 +10,13 @@ import torch
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
-from clipnoise.privacy.noise.independent import IndependentNoise
+from clipnoise.privacy.noise.source import NoiseSource
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments
 from clipnoise.seeds import generator
 
 
-def source(d: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> IndependentNoise:
-    return IndependentNoise(generator("noise", seed), torch.zeros(d, dtype=dtype))
+def source(d: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> NoiseSource:
+    return NoiseSource(generator("noise", seed), torch.zeros(d, dtype=dtype))
 
 
 def test_noise_is_standard_normal() -> None:

@@ -11,7 +11,7 @@ import math
 import pytest
 import torch
 
-from clipnoise.privacy.samplers.poisson import PoissonSampler
+from clipnoise.privacy.samplers import PoissonSampler
 from clipnoise.seeds import generator
 
 

@@ -18,9 +18,8 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.privacy.noise.correlated import CorrelatedNoise
-from clipnoise.privacy.noise.independent import IndependentNoise
-from clipnoise.privacy.noise.secure import PAIRS, secure_normals
+from clipnoise.privacy.draws import PAIRS, secure_normals
+from clipnoise.privacy.noise.source import NoiseSource
 from clipnoise.privacy.noise.strategies import optimal_toeplitz
 from clipnoise.run.checkpoint import FILE, InterruptedRunError
 from clipnoise.run.job import run_job
@@ -86,7 +85,7 @@ def test_secure_noise_ignores_seeds_and_leaves_torchs_stream_unchanged() -> None
     draws = []
     for _ in range(2):
         torch.manual_seed(0)
-        draws.append(IndependentNoise(None, torch.zeros(8)).next()[0])
+        draws.append(NoiseSource(None, torch.zeros(8)).next()[0])
     assert not torch.equal(*draws)
     torch.random.set_rng_state(before)
     secure_normals((8,), NOWHERE)
@@ -95,7 +94,7 @@ def test_secure_noise_ignores_seeds_and_leaves_torchs_stream_unchanged() -> None
 
 def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None:
     strategy, d = optimal_toeplitz(4, 2), 100_000
-    source = CorrelatedNoise(None, torch.zeros(d, dtype=torch.float64), strategy)
+    source = NoiseSource(None, torch.zeros(d, dtype=torch.float64), strategy)
     for step in range(1, 5):
         (y,) = source.next()
         variance = source.row_norm_squared(step)
@@ -103,7 +102,7 @@ def test_correlated_noise_mixes_secure_numbers_as_it_mixes_seeded_ones() -> None
 
 
 def test_the_position_of_a_secure_stream_can_be_neither_saved_nor_restored() -> None:
-    source = IndependentNoise(None, torch.zeros(3))
+    source = NoiseSource(None, torch.zeros(3))
     assert source.get_state() == {}
     with pytest.raises(ValueError, match="cannot be resumed"):
         source.set_state({})

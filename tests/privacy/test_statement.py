@@ -11,8 +11,7 @@ from every_method import METHODS, build, required
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED
-from clipnoise.privacy.samplers import start_sampler
-from clipnoise.privacy.samplers.poisson import Sampler
+from clipnoise.privacy.samplers import Sampler, start_sampler
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clipnoise.privacy.samplers.poisson import CyclicPoissonSampler
+from clipnoise.privacy.samplers import CyclicPoissonSampler
 
 
 def sampler(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clipnoise.core.clipping import ClippedSum, Clipping
     from clipnoise.data.base import Examples
     from clipnoise.gradients.engine import LogicalBatch
-    from clipnoise.privacy.samplers.poisson import Sampler
+    from clipnoise.privacy.samplers import Sampler
     from clipnoise.run.spec import RunSpec
 
 BATCHES = 400

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clipnoise.core.state import StepConstants
     from clipnoise.data.base import Dataset
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
-    from clipnoise.privacy.samplers.poisson import Sampler
+    from clipnoise.privacy.samplers import Sampler
 
 PLACES = 10_000  # more than any dataset under attack has examples
 PUBLIC_EXAMPLES = 100

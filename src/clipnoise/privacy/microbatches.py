@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from clipnoise.core.query import Query
 from clipnoise.errors import UserError
+from clipnoise.privacy.draws import Draws
 
 if TYPE_CHECKING:
     import torch
+else:
+    from clipnoise.lazy import torch
 
 Accounting = Literal["corrected", "as-published"]
 
@@ -83,7 +86,7 @@ class MicroBatches:
         return self.accounting == "corrected" or query.adjacency == "replace"
 
 
-class MicroBatchAssignment:
+class MicroBatchAssignment(Draws):
     """Each step puts every position into one of K micro-batches, uniformly and independently.
 
     All n positions are assigned, drawn or not, so that no assignment depends on another example.
@@ -98,11 +101,9 @@ class MicroBatchAssignment:
             generator: a CPU stream of random numbers, used by nothing else; None draws from a
                 cryptographic source.
         """
+        super().__init__(generator)
         self.examples = examples
         self.count = count
-        from clipnoise.privacy.draws import Draws  # loads torch, which planning does not need
-
-        self._draws = Draws(generator)
 
     def arrange(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Assign the positions for the next step, and sort its batch by micro-batch.
@@ -114,17 +115,7 @@ class MicroBatchAssignment:
             The indices in their new order, and the micro-batch of each; both int64 of shape (b,).
             Members of a micro-batch are adjacent, and so are micro-batches of equal size.
         """
-        import torch
-
-        assigned = self._draws.integers(self.count, self.examples)[batch]
+        assigned = self.integers(self.count, self.examples)[batch]
         sizes = torch.bincount(assigned, minlength=self.count)[assigned]
         order = (sizes * self.count + assigned).argsort(stable=True)
         return batch[order], assigned[order]
-
-    def get_state(self) -> dict[str, torch.Tensor]:
-        """Return the position in the stream, for a checkpoint."""
-        return self._draws.get_state()
-
-    def set_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go to a saved position; the assignments that follow are the same bit for bit."""
-        self._draws.set_state(state)

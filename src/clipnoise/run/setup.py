@@ -16,9 +16,8 @@ from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.noise.independent import NoiseSource
-from clipnoise.privacy.samplers import start_sampler
-from clipnoise.privacy.samplers.poisson import Sampler
+from clipnoise.privacy.noise.source import NoiseSource
+from clipnoise.privacy.samplers import Sampler, start_sampler
 from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:

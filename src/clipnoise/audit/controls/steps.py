@@ -18,7 +18,7 @@ from clipnoise.core.step import Crossing, privatize
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.samplers.fixed_size import ShuffledSampler
+from clipnoise.privacy.samplers import ShuffledSampler
 from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import StepConstants
     from clipnoise.privacy.noise.strategies import Strategy
-    from clipnoise.privacy.samplers.poisson import Sampler
+    from clipnoise.privacy.samplers import Sampler
     from clipnoise.run.spec import RunSpec
 
 GROUP = 2

@@ -200,15 +200,15 @@ class RareFeatures(Experiment):
         """Train one run and return the training loss by step; infinite once it diverges."""
         import torch
 
-        from clipnoise.privacy.noise.independent import IndependentNoise
-        from clipnoise.privacy.samplers.poisson import PoissonSampler
+        from clipnoise.privacy.noise.source import NoiseSource
+        from clipnoise.privacy.samplers import PoissonSampler
 
         initial = torch.randn(
             data.x.shape[1], generator=generator("initialisation", seed), dtype=torch.float64
         )
         theta = self.initial_deviation * initial
         state = State(like=theta)
-        noise = IndependentNoise(generator("noise", seed), theta)
+        noise = NoiseSource(generator("noise", seed), theta)
         rate = self.expected_batch_size / self.examples
         sampler = PoissonSampler(self.examples, rate, generator("sampling", seed))
         public = Public(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import ArrayLike
 
-    from clipnoise.privacy.noise.independent import NoiseSource
+    from clipnoise.privacy.noise.source import NoiseSource
     from clipnoise.privacy.noise.strategies import Array, Strategy
 
 LARGEST_DEVIATION = 1e6  # of one step's noise at σ = 1; a sign that later steps amplify it
@@ -120,14 +120,9 @@ class NoiseCorrelation(WithOwnKinds):
                 None draws from a cryptographic source.
             like: a tensor with the shape (d,), dtype and device of the parameters.
         """
-        from clipnoise.privacy.noise.independent import IndependentNoise
+        from clipnoise.privacy.noise.source import NoiseSource
 
-        strategy = self.strategy(steps, groups)
-        if strategy is None:
-            return IndependentNoise(generator, like)
-        from clipnoise.privacy.noise.correlated import CorrelatedNoise
-
-        return CorrelatedNoise(generator, like, strategy)
+        return NoiseSource(generator, like, self.strategy(steps, groups))
 
 
 @dataclass(frozen=True, kw_only=True)
