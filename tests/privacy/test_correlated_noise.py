@@ -9,12 +9,14 @@ import torch
 from clipnoise.core.state import next_bias_factor
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.noise.buffered import optimal_buffers
-from clipnoise.privacy.noise.inverses import Tree, cancelling, inverse_square_root
 from clipnoise.privacy.noise.source import NoiseSource
 from clipnoise.privacy.noise.strategies import (
     Strategy,
     Toeplitz,
+    Tree,
+    cancelling,
     fitted,
+    inverse_square_root,
     optimal_dense,
     optimal_toeplitz,
 )

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clipnoise.privacy.noise.buffered import BufferedToeplitz, optimal_buffers
-from clipnoise.privacy.noise.inverses import BandedInverse, Tree, cancelling, inverse_square_root
 from clipnoise.privacy.noise.strategies import (
     Dense,
     Strategy,
     Toeplitz,
+    Tree,
+    cancelling,
     fitted,
+    inverse_square_root,
     optimal_dense,
     optimal_toeplitz,
     prefix_sum_rmse,
@@ -251,7 +253,7 @@ def test_banded_strategies_stay_as_they_are_where_turns_are_far_enough_apart() -
 def test_banded_inverses_have_the_published_coefficients() -> None:
     """(1 − x)^½ = 1 − x/2 − x²/8 − x³/16 − 5x⁴/128 − …"""
     expected = [1, -1 / 2, -1 / 8, -1 / 16, -5 / 128]
-    np.testing.assert_allclose(inverse_square_root(9, 5).inverse, expected, rtol=1e-12)
+    np.testing.assert_allclose(inverse_square_root(9, 5).coefficients, expected, rtol=1e-12)
     np.testing.assert_allclose(
         fitted(inverse_square_root(30, 30), 30).matrix(), square_root(30).matrix(), rtol=1e-12
     )
@@ -328,7 +330,7 @@ def test_matrices_that_are_no_strategy_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         optimal_toeplitz(0, 1)
     with pytest.raises(ValueError, match="first above 0"):
-        BandedInverse(np.array([0.0, 1.0]), 3)
+        Toeplitz(np.array([0.0, 1.0]), 3, inverse=True)
     with pytest.raises(ValueError, match="interlace"):
         BufferedToeplitz(np.array([0.5]), np.array([0.6]), 3)
     with pytest.raises(ValueError, match="below 1"):

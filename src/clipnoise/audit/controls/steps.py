@@ -194,7 +194,7 @@ class Unscaled(NoiseCorrelation):
     """Subtract a share of the last step's noise, and account for it as for independent noise."""
 
     def strategy(self, steps: int, groups: int) -> Strategy:
-        from clipnoise.privacy.noise.inverses import cancelling
+        from clipnoise.privacy.noise.strategies import cancelling
 
         return cancelling(steps, self.cancelled or 0.0)
 

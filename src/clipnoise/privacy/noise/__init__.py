@@ -90,7 +90,7 @@ class NoiseCorrelation(WithOwnKinds):
         """
         if self.bands_over(steps) == 1:
             return None
-        from clipnoise.privacy.noise import buffered, inverses, strategies
+        from clipnoise.privacy.noise import buffered, strategies
 
         bands, groups = self.bands or 0, min(groups, steps)
         strategy: Strategy
@@ -99,13 +99,13 @@ class NoiseCorrelation(WithOwnKinds):
         elif self.kind == "dense":
             strategy = strategies.optimal_dense(steps)
         elif self.kind == "banded-inverse":
-            strategy = inverses.inverse_square_root(steps, bands)
+            strategy = strategies.inverse_square_root(steps, bands)
         elif self.kind == "lambda-cgd":
-            strategy = inverses.cancelling(steps, self.cancelled or 0.0)
+            strategy = strategies.cancelling(steps, self.cancelled or 0.0)
         elif self.kind == "blt":
             strategy = buffered.optimal_buffers(steps, self.buffers or 0, groups)
         else:
-            strategy = inverses.Tree(steps)
+            strategy = strategies.Tree(steps)
         return strategies.fitted(strategy, groups)
 
     def source(
@@ -114,11 +114,8 @@ class NoiseCorrelation(WithOwnKinds):
         """Start the stream of noise.
 
         Args:
-            steps: T.
-            groups: how many steps lie between participations of an example.
-            generator: a stream of random numbers on the device of `like`, used by nothing else;
-                None draws from a cryptographic source.
-            like: a tensor with the shape (d,), dtype and device of the parameters.
+            steps, groups: as for `strategy`.
+            generator, like: as for `NoiseSource`.
         """
         from clipnoise.privacy.noise.source import NoiseSource
 
@@ -215,15 +212,12 @@ def _strategy_of(noise: OwnNoise, steps: int) -> Strategy:
     """
     import numpy as np
 
-    from clipnoise.privacy.noise.inverses import BandedInverse
     from clipnoise.privacy.noise.strategies import Dense, Toeplitz
 
     entries = _entries(noise, steps)
-    strategy: Strategy
-    if entries.ndim == 2:
-        strategy = Dense(entries)
-    else:
-        strategy = (BandedInverse if noise.inverse else Toeplitz)(entries, steps)
+    strategy: Strategy = (
+        Dense(entries) if entries.ndim == 2 else Toeplitz(entries, steps, noise.inverse)
+    )
     with noise.explained(), np.errstate(over="ignore", invalid="ignore"):
         # Of the largest step, for an example that takes part once.
         variance = strategy.squared_row_norms.max() * strategy.squared_distances(steps).max()

@@ -131,14 +131,16 @@ class LowerToeplitz(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Toeplitz(LowerToeplitz):
-    """A banded Toeplitz strategy: the same few coefficients in every column.
+    """A banded Toeplitz strategy, or one whose inverse is banded: few vectors are in memory.
 
-    By forward substitution, y_t = (z_t − Σ_{s=t−b+1}^{t−1} C[t, s] y_s)/C[t, t]: the last b − 1
-    outputs are in memory, for any number of steps.
+    With banded C, by forward substitution y_t = (z_t − Σ_{s=t−b+1}^{t−1} C[t, s] y_s)/C[t, t]: the
+    last b − 1 outputs y are in memory. With banded C⁻¹, y_t = Σ_{j<b} r_j z_{t−j}: it is the last
+    b − 1 normals z, and C itself has no zeros below its diagonal.
 
     Attributes:
-        coefficients: C[t, t], C[t+1, t], …, shape (b,), the first above 0.
+        coefficients: C[t, t], C[t+1, t], …, shape (b,), the first above 0; or r, those of C⁻¹.
         steps: T ≥ b.
+        inverse: whether the coefficients are those of C⁻¹.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization"; McKenna 2024,
     "Scaling up the Banded Matrix Factorization Mechanism", section 3.
@@ -146,6 +148,7 @@ class Toeplitz(LowerToeplitz):
 
     coefficients: Array
     steps: int
+    inverse: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < len(self.coefficients) <= self.steps:
@@ -159,20 +162,30 @@ class Toeplitz(LowerToeplitz):
 
     @cached_property
     def column(self) -> Array:
-        return np.pad(self.coefficients, (0, self.steps - len(self.coefficients)))
+        return self._divided if self.inverse else self._padded
 
     @cached_property
     def response(self) -> Array:
+        return self._padded if self.inverse else self._divided
+
+    @property
+    def _padded(self) -> Array:
+        return np.pad(self.coefficients, (0, self.steps - len(self.coefficients)))
+
+    @property
+    def _divided(self) -> Array:
         return response(self.coefficients, self.steps)
 
     def weights(self, step: int) -> Array:
-        return in_turn(self.coefficients[1:step], step, self.slots)
+        past = self.coefficients[1:step]
+        return in_turn(-past / self.coefficients[0] if self.inverse else past, step, self.slots)
 
     def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
-        put_in_turn(memory, step, output)
+        put_in_turn(memory, step, normal if self.inverse else output)
 
     def times(self, factor: float) -> Self:
-        return replace(self, coefficients=self.coefficients * factor)
+        scaled = self.coefficients / factor if self.inverse else self.coefficients * factor
+        return replace(self, coefficients=scaled)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +243,71 @@ class Dense:
         return np.asarray(solve_triangular(self.entries, np.eye(self.steps), lower=True))
 
 
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Binary tree aggregation with the plain estimator of prefix sums.
+
+    With ℓ(t) the largest power of two that divides t, node t of the tree covers the steps
+    t − ℓ(t) + 1 … t: row t of C has ones there. The prefix sum at t is that of node t plus that at
+    t − ℓ(t), so it has the noise of as many nodes as t has ones in binary. Nodes that are right
+    children occur in no such sum, and are left out. An example is in at most ⌊log₂ T⌋ + 1 nodes; if
+    it takes part several times, the sensitivity is computed from all nodes at once, and the tree is
+    never restarted.
+
+    C⁻¹ is sparse: y_t = z_t − Σ z_{t−i} over the powers of two i < ℓ(t). The last z for each ℓ is
+    in memory.
+
+    Attributes:
+        steps: T.
+        scale: what the ones of C are multiplied by.
+
+    Source: Kairouz et al. 2021, "Practical and Private (Deep) Learning without Sampling or
+    Shuffling" (DP-FTRL), without Honaker's estimator.
+    """
+
+    steps: int
+    scale: float = 1.0
+
+    @property
+    def slots(self) -> int:
+        return self.steps.bit_length()
+
+    def diagonal(self, step: int) -> float:
+        return self.scale
+
+    def weights(self, step: int) -> Array:
+        return np.ones(_level(step))
+
+    def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
+        memory[_level(step)] = normal
+
+    def matrix(self) -> Array:
+        entries = np.zeros((self.steps, self.steps))
+        for step in range(1, self.steps + 1):
+            entries[step - 1, step - 2 ** _level(step) : step] = self.scale
+        return entries
+
+    def times(self, factor: float) -> Self:
+        return replace(self, scale=self.scale * factor)
+
+    @cached_property
+    def squared_row_norms(self) -> Array:
+        return np.array([1 + _level(t) for t in range(1, self.steps + 1)]) / self.scale**2
+
+    def prefix_sum_variances(self) -> Array:
+        return np.array([t.bit_count() for t in range(1, self.steps + 1)]) / self.scale**2
+
+    def squared_distances(self, groups: int) -> Array:
+        sums, largest, found = np.zeros(groups), 0.0, []
+        for step in range(1, self.steps + 1):
+            covered = np.arange(step - 2 ** _level(step), step) % groups
+            turns, counts = np.unique(covered, return_counts=True)
+            sums[turns] += counts**2
+            largest = max(largest, float(sums[turns].max()))
+            found.append(largest)
+        return np.array(found) * self.scale**2
+
+
 def in_turn(newest_first: Array, step: int, slots: int) -> Array:
     """Return the weights of the last steps' vectors in the order that `put_in_turn` keeps."""
     weights = np.empty(len(newest_first))
@@ -280,6 +358,36 @@ def prefix_sum_rmse(strategy: Strategy, groups: int | None = None) -> float:
     return float(np.sqrt(scaled.prefix_sum_variances().mean()))
 
 
+def inverse_square_root(steps: int, bands: int) -> Toeplitz:
+    """Return BISR: r are the first p coefficients of (1 − x)^½ = 1 − x/2 − x²/8 − …
+
+    Without a limit on p, C is the square root of the prefix-sum matrix.
+
+    Args:
+        steps: T ≥ 1.
+        bands: p ≥ 1; more than T is T.
+
+    Source: Kalinin, McKenna, Upadhyay and Lampert 2025, "Back to Square Roots" (BISR).
+    """
+    root = square_root_coefficients(min(bands, steps))
+    return Toeplitz(np.diff(root, prepend=0.0), steps, inverse=True)  # (1 − x)·(1 − x)^-½
+
+
+def cancelling(steps: int, share: float) -> Toeplitz:
+    """Return DP-λCGD: y_t = z_t − λz_{t−1}, so C[t, s] = λ^{t−s}.
+
+    The columns are not normalised one by one, which the paper considers in its appendix.
+
+    Args:
+        steps: T ≥ 2.
+        share: λ in [0, 1).
+
+    Source: Kalinin, McKenna, Pagh and Lampert 2026, "DP-λCGD: Efficient Noise Correlation for
+    Differentially Private Model Training".
+    """
+    return Toeplitz(np.array([1.0, -share]), steps, inverse=True)
+
+
 def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     """Minimise the mean squared error of prefix sums over Toeplitz strategies of column norm 1.
 
@@ -290,9 +398,6 @@ def optimal_toeplitz(steps: int, bands: int) -> Toeplitz:
     Args:
         steps: T ≥ 1.
         bands: b ≥ 1; more than T is T.
-
-    Returns:
-        The strategy.
 
     Raises:
         ValueError: steps or bands below 1.
@@ -395,3 +500,8 @@ def _lower_factor(gram: Array) -> Array:
     """Return the lower triangular C with CᵀC = gram, its columns scaled to norm 1."""
     factor = cholesky(gram[::-1, ::-1], lower=True)[::-1, ::-1].T
     return np.asarray(factor / np.linalg.norm(factor, axis=0))
+
+
+def _level(step: int) -> int:
+    """Return log₂ ℓ(t)."""
+    return (step & -step).bit_length() - 1
