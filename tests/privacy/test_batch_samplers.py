@@ -14,8 +14,12 @@ from clipnoise.privacy.accountants.fixed_size import (
     shuffled_epsilon_at_least,
 )
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Releases, epsilon
-from clipnoise.privacy.accountants.truncation import truncation_probability
+from clipnoise.privacy.accountants.poisson import (
+    POISSON_ACCOUNTANTS,
+    Releases,
+    epsilon,
+    truncation_probability,
+)
 from clipnoise.privacy.claim import claim
 from clipnoise.privacy.participation import participation_under
 from clipnoise.privacy.samplers import FixedSizeSampler, ShuffledSampler, TruncatedPoissonSampler

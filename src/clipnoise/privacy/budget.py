@@ -149,6 +149,16 @@ class Budget:
             return "add-remove-node"
         return ACCOUNTANTS[self.accountant].adjacency(self.sampler)
 
+    def spent(self, noise_multiplier: float, steps: int | None = None) -> float:
+        """Bound the ε that the first `steps` steps (all T by default) spend at σ.
+
+        Raises:
+            UserError: the accountant cannot bound ε for these values.
+        """
+        return self.participation.epsilon(
+            self.accountant, noise_multiplier=noise_multiplier, delta=self.delta, steps=steps
+        )
+
     @property
     def label(self) -> str:
         """What is calibrated, in words."""

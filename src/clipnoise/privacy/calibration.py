@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,10 +83,7 @@ class Calibration:
             raise UserError(f"its adjacency must be {true.adjacency}, got {self.adjacency}.")
 
     def check(self, budget: Budget) -> None:
-        """Refuse to be used for another budget, whose ε is not this one's, or to state a wrong ε.
-
-        Args:
-            budget: that of the run which is to use the calibration.
+        """Refuse to be used for a run of another budget, or to state a wrong ε.
 
         Raises:
             UserError: names what differs, and how to calibrate for the budget.
@@ -124,7 +121,12 @@ def read_calibration(path: Path) -> Calibration:
         UserError: the file is missing, is not JSON, a key is missing, unknown or out of range, or
             its σ costs another ε than it states.
     """
-    return _verified(path, _read(path))
+    calibration = _read(path)
+    try:
+        calibration.verify()
+    except UserError as error:
+        raise UserError(f"{path}: {error} {AGAIN}") from None
+    return calibration
 
 
 def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
@@ -135,17 +137,8 @@ def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
     """
     if not paths:
         raise UserError("--calibration: a private run needs the file of its budget.")
-    each = ((path, _read(path)) for path in paths)
-    found = next((one for one in each if one[1].budget.key == budget.key), None)
-    return _verified(*found) if found else read_calibration(paths[0])
-
-
-def _verified(path: Path, calibration: Calibration) -> Calibration:
-    try:
-        calibration.verify()
-    except UserError as error:
-        raise UserError(f"{path}: {error} {AGAIN}") from None
-    return calibration
+    fitting = (path for path in paths if _read(path).budget.key == budget.key)
+    return read_calibration(next(fitting, paths[0]))
 
 
 def _read(path: Path) -> Calibration:
@@ -161,9 +154,6 @@ def _read(path: Path) -> Calibration:
 def calibrate(budget: Budget) -> Calibration:
     """Find the smallest σ that meets a budget, or account a given σ.
 
-    Args:
-        budget: what is asked for.
-
     Returns:
         σ, and ε at the end and at each evaluation step. ε is not above the target and less than
         1e-3 below it (1e-3 of the target, for targets below 1).
@@ -171,7 +161,6 @@ def calibrate(budget: Budget) -> Calibration:
     Raises:
         UserError: the target cannot be met; the message says what can be.
     """
-
     sigma = budget.noise_multiplier
     return _accounted(budget, _smallest_sigma(budget) if sigma is None else sigma)
 
@@ -179,19 +168,12 @@ def calibrate(budget: Budget) -> Calibration:
 @lru_cache(maxsize=64)
 def _accounted(budget: Budget, sigma: float) -> Calibration:
     """Return what T steps at σ spend."""
-    spent = partial(_spent, budget, sigma)
     return Calibration(
         budget=budget,
         noise_multiplier=sigma,
-        epsilon=spent(),
-        spent={step: spent(step) for step in sorted(set(budget.evaluation_steps))},
+        epsilon=budget.spent(sigma),
+        spent={t: budget.spent(sigma, t) for t in sorted(set(budget.evaluation_steps))},
         adjacency=budget.adjacency,
-    )
-
-
-def _spent(budget: Budget, sigma: float, steps: int | None = None) -> float:
-    return budget.participation.epsilon(
-        budget.accountant, noise_multiplier=sigma, delta=budget.delta, steps=steps
     )
 
 
@@ -203,21 +185,21 @@ def _smallest_sigma(budget: Budget) -> float:
     """
     from scipy.optimize import brentq
 
-    target, spent = budget.epsilon, partial(_spent, budget)
+    target = budget.epsilon
     assert target is not None
     window = TOLERANCE * min(1.0, target)
 
     @cache
     def distance(log_sigma: float) -> float:
         try:
-            value = spent(math.exp(log_sigma))
+            value = budget.spent(math.exp(log_sigma))
         except AccountantError:
             return 1.0  # accountants give up where ε is large: look at larger σ
         if target - window < value <= target:
             return 0.0
         return math.log(max(value, 1e-300) / (target - window / 2))
 
-    root = float(brentq(distance, *_bracket(budget, distance, spent), xtol=1e-12))
+    root = float(brentq(distance, *_bracket(budget, distance), xtol=1e-12))
     if distance(root) != 0.0:
         raise UserError(
             f"epsilon: {target:g} cannot be met to within {window:g}: the bound of the "
@@ -227,19 +209,17 @@ def _smallest_sigma(budget: Budget) -> float:
     return math.exp(root)
 
 
-def _bracket(
-    budget: Budget, distance: Callable[[float], float], spent: Callable[[float], float]
-) -> tuple[float, float]:
+def _bracket(budget: Budget, distance: Callable[[float], float]) -> tuple[float, float]:
     """Find log σ where ε is too large and log σ where it is not, or say what can be reached."""
     factor = math.log(2)
     low = high = 0.0
     while distance(high) > 0:
         if high == math.log(LARGEST_SIGMA):
-            raise _unreachable(budget, "least", spent(LARGEST_SIGMA))
+            raise _unreachable(budget, "least", budget.spent(LARGEST_SIGMA))
         low, high = high, min(max(factor, 3 * high), math.log(LARGEST_SIGMA))
     while distance(low) < 0:
         if low <= math.log(SMALLEST_SIGMA):
-            raise _unreachable(budget, "most", spent(SMALLEST_SIGMA))
+            raise _unreachable(budget, "most", budget.spent(SMALLEST_SIGMA))
         low, high = low - factor, low
     return low, high
 

@@ -10,8 +10,12 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
 from clipnoise.privacy.accountants.nodes import affected_examples
-from clipnoise.privacy.accountants.poisson import Rate, Releases
-from clipnoise.privacy.accountants.truncation import truncated_epsilon, truncation_probability
+from clipnoise.privacy.accountants.poisson import (
+    Rate,
+    Releases,
+    truncated_epsilon,
+    truncation_probability,
+)
 from clipnoise.privacy.samplers import SAMPLERS, SamplerName
 
 

@@ -27,14 +27,7 @@ from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import (
-    PAIRS,
-    OwnExamples,
-    OwnNetwork,
-    examples_of,
-    explained,
-    tried_out,
-)
+from clipnoise.run.own import PAIRS, OwnExamples, OwnNetwork, examples_of, explained, tried_out
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import exact_arithmetic, named_device
 from clipnoise.run.spec import RunSpec, Training
@@ -133,6 +126,10 @@ def _spec(
     settings: Mapping[str, Any],
 ) -> RunSpec:
     """Return the run spec of what was handed over."""
+
+    def only(names: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name in names}
+
     options: set[str] = set()
     if isinstance(method, str):
         options = {field.name for field in fields(method_class(method))}
@@ -140,13 +137,13 @@ def _spec(
         if name not in BUDGET | LENGTH | options:
             raise unknown("setting", name, BUDGET | LENGTH | options)
     if isinstance(method, str):
-        method = parse(method_class(method), _only(settings, options))
+        method = parse(method_class(method), only(options))
     examples = examples_of(data, "data")
     if public is None and method.uses_public_data():
         raise UserError(f"public: {method.id} needs public examples, {PAIRS}.")
     if public is not None and not method.uses_public_data():
         raise UserError(f"public: {method.id} uses no public examples; leave public out.")
-    asked = _only(settings, BUDGET)
+    asked = only(BUDGET)
     return RunSpec(
         dataset=OwnExamples(
             private=examples,
@@ -156,13 +153,9 @@ def _spec(
         model=OwnNetwork(network=model),
         method=method,
         privacy=parse(Privacy, {**asked, "secure_noise": seed is None}) if asked else None,
-        training=parse(Training, {**_only(settings, LENGTH), "evaluations": 1}),
+        training=parse(Training, {**only(LENGTH), "evaluations": 1}),
         seed=secrets.randbits(63) if seed is None else parse(int, seed, key="seed"),
     )
-
-
-def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name in names}
 
 
 @contextmanager
@@ -201,12 +194,7 @@ class PrivateTraining:
     """
 
     def __init__(self, run: Run, calibration: Calibration | None) -> None:
-        """Begin before the first step.
-
-        Args:
-            run: what holds θ, the method's memory and the random streams.
-            calibration: σ and what it costs; None without noise.
-        """
+        """Begin before the first step; without noise there is no calibration."""
         self._run, self._calibration = run, calibration
         self._show()
         self._places = [parameter.data_ptr() for parameter in run.engine.flat.parameters]
@@ -267,13 +255,7 @@ class PrivateTraining:
         """
         if self._calibration is None or self.statement.claim == "non-private":
             return math.inf
-        budget = self._calibration.budget
-        return budget.participation.epsilon(
-            budget.accountant,
-            noise_multiplier=self._calibration.noise_multiplier,
-            delta=budget.delta,
-            steps=self.step,
-        )
+        return self._calibration.budget.spent(self._calibration.noise_multiplier, self.step)
 
     @property
     def statement(self) -> OwnStatement:

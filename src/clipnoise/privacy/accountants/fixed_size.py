@@ -108,12 +108,8 @@ def shuffled_epsilon_at_least(noise_multiplier: float, batches: int, delta: floa
     report less.
 
     Args:
-        noise_multiplier: σ.
+        noise_multiplier, delta: σ and δ.
         batches: T, the number of batches in the epoch.
-        delta: δ.
-
-    Returns:
-        ε ≥ 0.
 
     Source: Chua et al. 2024, "How Private are DP-SGD Implementations?".
     """

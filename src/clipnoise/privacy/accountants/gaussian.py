@@ -17,9 +17,6 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
         noise_multiplier: σ, relative to the sensitivity; above 0.
         delta: δ in (0, 1).
 
-    Returns:
-        ε ≥ 0.
-
     Raises:
         UserError: a value out of range.
 
@@ -52,9 +49,6 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
 
     Returns:
         σ, to a relative 1e-9, rounded up.
-
-    Source: Balle, Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy",
-    theorem 8.
     """
     low, high = -40.0, 40.0  # log σ
     while high - low > 1e-9:

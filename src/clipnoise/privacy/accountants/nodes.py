@@ -33,13 +33,10 @@ def affected_examples(degree: int) -> int:
 
 
 def sensitivity_factor(degree: int) -> float:
-    """Return 2(K+1): how far one node can move the clipped sum, in units of C.
+    """Return 2(K+1): how far one node of degree at most K can move the clipped sum, in units of C.
 
     Removing a node removes its gradient and changes those of at most K out-neighbours. Each of
     these gradients moves by at most 2C if it is in the batch.
-
-    Args:
-        degree: K.
 
     Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks".
     """
@@ -116,9 +113,6 @@ def node_epsilon(releases: Releases) -> float:
 
     Args:
         releases: what a node takes part in; σ is relative to 2(K+1)C.
-
-    Returns:
-        ε ≥ 0.
 
     Raises:
         AccountantError: the noise is too small for a finite bound.

@@ -1,4 +1,4 @@
-"""The accountants of Poisson sampling: RDP, PRV and PLD.
+"""The accountants of Poisson sampling: RDP, PRV and PLD, and the cost of cutting its batches.
 
 Each takes T releases of the Poisson-subsampled Gaussian mechanism under add-remove adjacency and
 returns an ε that is never below the true one. Where floating-point numbers cannot promise that, it
@@ -11,6 +11,7 @@ import importlib
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -120,15 +121,8 @@ def epsilon(
     compute = {"rdp": _rdp, "prv": _prv, "pld": _pld}
     if accountant not in compute:
         raise unknown("accountant", accountant, POISSON_ACCOUNTANTS, key="accountant")
-    releases = parse(
-        Releases,
-        {
-            "noise_multiplier": noise_multiplier,
-            "sampling_rate": sampling_rate,
-            "steps": steps,
-            "delta": delta,
-        },
-    )
+    mechanism = {"noise_multiplier": noise_multiplier, "sampling_rate": sampling_rate}
+    releases = parse(Releases, {**mechanism, "steps": steps, "delta": delta})
     if releases.steps == 0:
         return 0.0
     refuse_tiny(releases.noise_multiplier)
@@ -171,10 +165,6 @@ def _opacus(analysis: str) -> ModuleType:
 def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float64]:
     """Bound the Rényi divergence of one release at each of ORDERS, rounding errors included.
 
-    Args:
-        noise_multiplier: σ.
-        sampling_rate: q.
-
     Returns:
         One value per order, non-negative; infinite where float64 overflows. Read-only.
 
@@ -197,11 +187,7 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
 
 
 def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
-    """Convert Rényi divergences at each of ORDERS into an ε.
-
-    Args:
-        curve: of all releases together, one value per order.
-        delta: δ.
+    """Convert the Rényi divergences of all releases together, at each of ORDERS, into ε at δ.
 
     Source: Balle et al. 2020, Theorem 21.
     """
@@ -319,4 +305,54 @@ def _beyond(accountant: str, releases: Releases, why: str) -> AccountantError:
     others = " or ".join(name for name in POISSON_ACCOUNTANTS if name != accountant)
     return AccountantError(
         f"accountant: {accountant} cannot bound epsilon for {releases}: {why}. Try {others}."
+    )
+
+
+def truncation_probability(examples: int, sampling_rate: float, largest_batch: int) -> float:
+    """Return the probability that Poisson sampling draws more than K examples.
+
+    It is that of the larger of two neighbouring datasets, which bounds both.
+
+    Args:
+        examples: n, of the smaller dataset or the larger one: n + 1 are counted.
+        sampling_rate, largest_batch: q and K.
+    """
+    from scipy.stats import binom
+
+    return float(binom.sf(largest_batch, examples + 1, sampling_rate))
+
+
+def truncated_epsilon(
+    spent: Callable[[float], float], delta: float, expected_truncations: float
+) -> float:
+    """Bound ε when steps that draw too many examples leave some of them out.
+
+    If the steps are (ε, δ′)-DP without truncation, they are (ε, δ′ + (1 + e^ε) T P)-DP with it,
+    where P is the probability that a step draws too many. The smallest ε for which the sum stays
+    within δ is approached from below, so the last iterate is rounded up.
+
+    Args:
+        spent: ε without truncation as a function of δ′.
+        delta: δ.
+        expected_truncations: T·P.
+
+    Raises:
+        AccountantError: truncation alone costs more than δ.
+
+    Source: Chua et al. 2024, "Scalable DP-SGD: Shuffling vs. Poisson Subsampling".
+    """
+    value = spent(delta)
+    if expected_truncations == 0:
+        return value
+    for _ in range(100):
+        remaining = delta - (1 + math.exp(min(value, 700.0))) * expected_truncations
+        if remaining <= 0:
+            break
+        following = spent(remaining)
+        if following <= value:
+            return value
+        value = following * (1 + 1e-9)
+    raise AccountantError(
+        f"largest_batch: batches are truncated so often ({expected_truncations:.2g} expected in "
+        f"all steps) that this alone costs more than delta {delta:g}. Choose a larger one."
     )

@@ -31,9 +31,7 @@ def selected_epsilon(
     not private, costs nothing.
 
     Args:
-        noise_multiplier: σ of each run.
-        sampling_rate: q.
-        steps: T.
+        noise_multiplier, sampling_rate, steps: σ, q and T of each run.
         delta: δ of the result.
         expected_runs: μ ≥ 1.
 
