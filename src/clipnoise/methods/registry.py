@@ -48,10 +48,5 @@ def example_settings(kind: type[Method]) -> dict[str, Any]:
 
 
 def example(kind: type[M], **options: Any) -> M:
-    """Return an instance of a method, as an example of what it declares.
-
-    Args:
-        kind: the method's class.
-        options: hyper-parameters; the others have their defaults, or example settings.
-    """
+    """Return an instance of a method; what `options` leave out are defaults or example settings."""
     return kind(**{**example_settings(kind), **options})

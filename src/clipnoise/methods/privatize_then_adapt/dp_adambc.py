@@ -1,4 +1,4 @@
-"""DP-AdamBC: DP-Adam without the noise bias of the second moment."""
+"""DP-AdamBC: DP-Adam without the noise bias of the second moment; and with AdamW's weight decay."""
 
 from __future__ import annotations
 
@@ -76,3 +76,23 @@ class DPAdamBC(PrivateMethod):
         phi = bias if self.phi is None else self.phi
         floor = self.floor(state.step, public.noise_variance(self.clip_norm))
         return -self.learning_rate * m / (v - phi).clamp(min=floor).sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPAdamWBC(DPAdamBC):
+    """θ ← θ − η (m̂/√max(v̂ − Φ, γ′) + λθ): DP-AdamBC whose weight decay passes through no moment.
+
+    The options of dp-adambc are options here, too.
+
+    Source: Chooi et al. 2025 (DP-AdamW, arXiv 2511.07843), DP-AdamW-BC, as in the code of Opake,
+    dp_adamw.py, which names its Algorithm 2 and adds an ε to the root; here γ′ alone keeps it from
+    zero, as in DP-AdamBC.
+    """
+
+    id = "dp-adamw-bc"
+
+    weight_decay: NonNegative = 0.01
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        decayed = self.learning_rate * self.weight_decay * state.theta
+        return super().update(released, state, public) - decayed

@@ -1,4 +1,4 @@
-"""DP-SAT: sharpness-aware training whose ascent follows the last release."""
+"""DP-SAT: sharpness-aware training that climbs along the last release, or back the last step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clipnoise.methods.base import (
     ClippedMean,
+    Momentum,
     NonNegative,
     PrivateMethod,
     Public,
@@ -43,3 +44,25 @@ class DPSAT(PrivateMethod):
         (g,) = released
         state["g"] = g
         return -self.learning_rate * g
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPSATMomentum(Momentum, DPSAT):
+    """v_i = ∇f_i(θ_t + ρb_{t−1}/‖b_{t−1}‖), with b_0 = 0; b ← βb + g̃; θ ← θ − ηb.
+
+    The climb is towards θ_{t−1}, because θ_{t−1} − θ_t = ηb_{t−1}. Without momentum (β = 0) this is
+    dp-sat.
+
+    Source: Park et al., ICML 2023 (DP-SAT, arXiv 2306.05651), as in the authors' code,
+    JinseongP/DPSAT, src/optim/minimizer.py, class DPSATMomentum; ρ and β as in
+    examples/EX_CIFAR10_DPSATMomentum_DPNASNet_EPS3.ipynb there.
+    """
+
+    id = "dp-sat-momentum"
+
+    rho: NonNegative = 0.1
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        state["g"] = self.velocity(g, state)  # what the next step climbs along
+        return -self.learning_rate * state["g"]
