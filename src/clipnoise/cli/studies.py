@@ -253,7 +253,7 @@ def verify(
     options.limit_threads(plan.config.resources.threads)
     import torch
 
-    from clipnoise.run.verify import repeat, repeatable
+    from clipnoise.run.job import repeat, repeatable
 
     torch.set_num_threads(plan.config.resources.threads)  # where it was imported already
     results, planned = root / plan.config.results, plan.study(study)

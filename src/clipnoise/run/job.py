@@ -1,10 +1,11 @@
-"""A job: train one spec and write its result files."""
+"""A job: train one spec and write its result files; and repeat a finished one to compare them."""
 
 from __future__ import annotations
 
 import json
 import logging
 import socket
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
@@ -16,11 +17,12 @@ from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 from clipnoise.models.pretrained import tensors_digest
+from clipnoise.privacy.calibration import read_calibration
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.provenance import Provenance
-from clipnoise.run.results import read_run, read_summary, run_folder, write_run
-from clipnoise.run.spec import to_mapping
+from clipnoise.run.results import FINAL, read_run, read_summary, run_folder, write_run
+from clipnoise.run.spec import read_spec, to_mapping
 
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
 
 CHECKPOINT_SECONDS = 600.0
+MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
 
 logger = logging.getLogger(__name__)
 
@@ -188,3 +191,43 @@ def describe(metrics: Metrics, total: int) -> str:
         f"step {done}/{total}  train loss {metrics.train_loss:.4f}"
         f"  test accuracy {metrics.test_accuracy:.4f}{spent}{remaining}"
     )
+
+
+def repeatable(results: Path, spec: RunSpec) -> bool:
+    """Return whether a run has completed, with noise that its seed determines."""
+    files = None if spec.secure_noise else read_run(run_folder(results, spec))
+    return files is not None and files.summary["status"] == "completed"
+
+
+def repeat(
+    spec: RunSpec, *, results: Path, cache: Path, weights: Path, device: str
+) -> dict[str, tuple[str, str]]:
+    """Train a finished run again, elsewhere, and compare everything but times and memory.
+
+    Args:
+        spec: the run as a study plans it; its tuned settings are those that the result has.
+        results: the results folder, of which nothing is changed.
+        cache, weights, device: as for `run_job`.
+
+    Returns:
+        What differs: the number before and now, by its name and evaluation step.
+    """
+    folder = run_folder(results, spec)
+    before, made = read_run(folder), read_spec(folder / "spec.yaml")
+    assert before is not None
+    key = None if made.budget is None else made.budget.key
+    calibration = read_calibration(results / "calibration" / f"{key}.json") if key else None
+    with tempfile.TemporaryDirectory() as name:
+        elsewhere = Path(name)
+        run_job(made, calibration, results=elsewhere, cache=cache, weights=weights, device=device)
+        after = read_run(run_folder(elsewhere, made))
+    assert after is not None
+    pairs = {
+        f"{column} at step {row['step']}": (str(row[column]), str(again[column]))
+        for row, again in zip(before.metrics, after.metrics, strict=True)
+        for column in row
+        if column not in MEASURED
+    }
+    first, second = before.summary["final"], after.summary["final"]
+    pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in FINAL}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
