@@ -80,7 +80,7 @@ def end(results: Path, spec: RunSpec, status: str, seconds: float) -> Path:
 
 def stop_message(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the log of a run that was interrupted after step 20."""
-    monkeypatch.setattr("clipnoise.run.checkpoint._pack", lambda *words: b"")
+    monkeypatch.setattr("clipnoise.run.checkpoint.write", lambda *words: None)
     stopping = Checkpoint(folder / "x", {}, 1e9, StopRequest(signal.SIGTERM.name))
     with pytest.raises(InterruptedRunError) as stopped:
         stopping.save({}, {"outcome": {"steps_done": 20}})

@@ -142,10 +142,7 @@ class Checkpoint:
 
 
 def identity(
-    spec: RunSpec,
-    calibration: Calibration | None,
-    device: str,
-    data: Mapping[str, str],
+    spec: RunSpec, calibration: Calibration | None, device: str, data: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all that decides how a run continues, in words.
 
@@ -155,10 +152,14 @@ def identity(
     """
     import torch
 
+    def short(values: Mapping[str, Any]) -> str:
+        text = json.dumps(values, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
     sigma = None if calibration is None else calibration.noise_multiplier
     return {
-        "spec": _short(to_mapping(spec)),  # unlike its hash, this includes tuned values
-        "data": _short(data),
+        "spec": short(to_mapping(spec)),  # unlike its hash, this includes tuned values
+        "data": short(data),
         "code": f"{fingerprint(spec)}-{fingerprint_of([__name__])}",
         "noise multiplier": str(sigma),
         "torch": str(torch.__version__),
@@ -166,16 +167,8 @@ def identity(
     }
 
 
-def _short(values: Mapping[str, Any]) -> str:
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def write(
-    path: Path,
-    identity: Mapping[str, str],
-    tensors: Mapping[str, Tensor],
-    notes: Mapping[str, Any],
+    path: Path, identity: Mapping[str, str], tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint, whole or not at all.
 
@@ -188,7 +181,11 @@ def write(
     Raises:
         OSError: the file cannot be written.
     """
-    write_atomically(path, _pack(identity, tensors, notes))
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+    text = json.dumps({"identity": dict(identity), "notes": dict(notes)})
+    write_atomically(path, save(plain, {"text": text, "digest": _digest(text, plain)}))
 
 
 def read(path: Path, identity: Mapping[str, str]) -> Saved:
@@ -212,16 +209,6 @@ def read(path: Path, identity: Mapping[str, str]) -> Saved:
             different = f"its {name} is {made_by.get(name)}, this run's is {value}"
             raise UserError(f"{path} is not used: {different}.")
     return saved
-
-
-def _pack(
-    identity: Mapping[str, str], tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
-) -> bytes:
-    from safetensors.torch import save
-
-    plain = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-    text = json.dumps({"identity": dict(identity), "notes": dict(notes)})
-    return save(plain, {"text": text, "digest": _digest(text, plain)})
 
 
 def _unpack(content: bytes) -> tuple[dict[str, str], Saved]:

@@ -58,14 +58,7 @@ class Diagnostics:
     def observe(
         self, released: Tensor, clean: Tensor, clipping: Clipping, constants: StepConstants
     ) -> None:
-        """Take in one step.
-
-        Args:
-            released: the first released value, shape (d,).
-            clean: the same without noise, shape (d,).
-            clipping: of the step.
-            constants: of the step.
-        """
+        """Take in a step: its first released value, and the same without noise, shape (d,)."""
         for state, value in ((self._private, released), (self._clipped, clean)):
             state.step += 1
             state.decay("m", value, self._betas[0])

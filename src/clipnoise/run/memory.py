@@ -43,9 +43,6 @@ class PhysicalBatch:
         Args:
             work: called with the largest size of a piece; must change nothing before it returns.
 
-        Returns:
-            What `work` returned.
-
         Raises:
             RuntimeError: not even one example fits, or the error is not about memory.
             MemoryError: not even one example fits.

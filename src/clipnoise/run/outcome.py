@@ -47,11 +47,7 @@ class Clock:
     """
 
     def __init__(self, synchronize: Callable[[], object] = lambda: None) -> None:
-        """Start to count.
-
-        Args:
-            synchronize: waits until the device has done its work; a CPU needs none.
-        """
+        """Start to count; `synchronize` waits until the device has done its work."""
         self.processed = 0
         self.seconds = self.cpu_seconds = 0.0
         self._synchronize = synchronize

@@ -42,12 +42,7 @@ class DatasetExamples(Examples):
     """
 
     def __init__(self, dataset: Any, device: str = "cpu") -> None:
-        """Wrap a dataset.
-
-        Args:
-            dataset: indices 0 … n−1 → (input, target), tensors or numbers.
-            device: where batches are put.
-        """
+        """Wrap a dataset of pairs (input, target), tensors or numbers; batches go to the device."""
         object.__setattr__(self, "dataset", dataset)
         object.__setattr__(self, "device", device)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,25 +32,18 @@ PIECE = 64
 FEATURE_AXIS = {"features": 1, "tokens": 0}  # of the weights of a linear layer, of an embedding
 
 
-@dataclass
-class PublicData:
-    """The public examples of a run. None of them is private, so nothing here is protected.
+class PublicData(Draws):
+    """The public examples of a run, and the random stream that picks some of them.
 
-    Attributes:
-        examples: the public split.
-        engine: computes gradients.
-        method: the run's method.
-        batch_size: public examples per gradient.
-        draws: the random stream that picks them.
-        seed: the run's, from which their dropout masks follow.
+    None of them is private, so nothing here is protected.
     """
 
-    examples: Examples
-    engine: GradientEngine
-    method: Method
-    batch_size: int
-    draws: Draws
-    seed: int
+    def __init__(self, spec: RunSpec, examples: Examples, engine: GradientEngine) -> None:
+        """Start the stream; the seed of the run also decides dropout masks."""
+        super().__init__(generator("public", spec.seed))
+        self.examples, self.engine = examples, engine
+        self.method, self.seed = spec.method, spec.seed
+        self.batch_size = min(spec.training.expected_batch_size, len(examples))
 
     def gradient(self, theta: Tensor, step: int) -> Tensor:
         """Return ĝ of step t, shape (d,): the mean gradient of a mini-batch drawn with replacement.
@@ -60,16 +52,8 @@ class PublicData:
         """
         every = len(self.examples)
         few = self.batch_size == every
-        chosen = torch.arange(every) if few else self.draws.integers(every, self.batch_size)
+        chosen = torch.arange(every) if few else self.integers(every, self.batch_size)
         return self._mean(theta, Masks(derive("public dropout", self.seed, step), chosen))
-
-    def get_state(self) -> dict[str, Tensor]:
-        """Return the position in the stream of public mini-batches, for a checkpoint."""
-        return self.draws.get_state()
-
-    def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go to a saved position; the mini-batches that follow are the same bit for bit."""
-        self.draws.set_state(state)
 
     def gradient_sizes(self, theta: Tensor) -> Tensor:
         """Return the root mean square of each coordinate's gradient on public examples, (d,)."""
@@ -94,7 +78,7 @@ class PublicData:
             noise_multiplier=0.0, expected_batch_size=size, total_steps=start.epochs * batches
         )
         for _ in range(start.epochs):
-            order = self.draws.permutation(len(self.examples))
+            order = self.permutation(len(self.examples))
             for chosen in order[: batches * size].view(batches, size):
                 key = derive("warm start", self.seed, state.step)
                 gradient = self._mean(theta, Masks(key, chosen))
@@ -111,10 +95,9 @@ def side_information(
     """Return A of a run, shape (d,), or None, and where it comes from as data of the result.
 
     Args:
-        spec: the run.
+        spec, public: the run, and its public data.
         cache: the folder of prepared datasets.
         flat: the network at its initial parameters.
-        public: the run's public data, or None.
 
     Raises:
         UserError: a source lacks what it reads, or the model has no weights per feature.
@@ -144,8 +127,7 @@ def over_parameters(sizes: Tensor, flat: FlatModel, signature: Signature) -> Ten
 
     Args:
         sizes: A of each feature or token, shape (features,).
-        flat: the network.
-        signature: what an example looks like.
+        flat, signature: the network, and what an example looks like.
 
     Returns:
         Shape (d,).
@@ -175,11 +157,9 @@ def warm_step(
     """Take a step of a warm start on a mean public gradient, which needs no protection.
 
     Args:
-        theta: θ, shape (d,).
-        method: what trains; its query is not private.
-        state: its memory.
+        theta, gradient: shape (d,).
+        method, state: what trains, whose query is not private, and its memory.
         public: B is the size of the mini-batch.
-        gradient: shape (d,).
     """
     total = ClippedSum(gradient * public.expected_batch_size)
     return step(theta, method, state, public, clipped_sum=lambda _: total)
@@ -188,17 +168,8 @@ def warm_step(
 def public_data(
     spec: RunSpec, examples: Examples | None, engine: GradientEngine
 ) -> PublicData | None:
-    """Return the public data of a run, or None where the method uses none.
-
-    Args:
-        spec: the run.
-        examples: the public split, or None.
-        engine: computes gradients.
-    """
-    method = spec.method
-    if not method.uses_public_data():
+    """Return the public data of a run, or None where the method uses none."""
+    if not spec.method.uses_public_data():
         return None
     assert examples is not None  # RunSpec takes no such method without
-    size = min(spec.training.expected_batch_size, len(examples))
-    draws = Draws(generator("public", spec.seed))
-    return PublicData(examples, engine, method, size, draws, spec.seed)
+    return PublicData(spec, examples, engine)

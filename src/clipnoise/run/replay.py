@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -96,13 +96,23 @@ def replay(
         raise UserError("clip_rule.per: layer needs a model; a recorded stream has no layers.")
     size = constants.get("microbatch_size", 1)
     microbatches = MicroBatches(size, constants.get("microbatch_accounting", "corrected"))
-    stream = _Stream.check(optimizer, initial, per_example_gradients, noise, public_gradients)
-    dimension = stream.initial.shape[0]
-    side = _optional("side_information", side_information, (dimension,))
+    gradients = _gradients(optimizer, per_example_gradients)
+    steps, points, width, dimension = gradients.shape
+    normals = _tensor("noise", noise, (2, 3))
+    normals = normals[:, None] if normals.ndim == 2 else normals
+    _expect("noise", normals, (steps, max(1, optimizer.query.draws), dimension))
+    start = _tensor("initial", initial, (1,))
+    if optimizer.query.of == "losses":
+        _expect("per_example_gradients", gradients, (*gradients.shape[:3], 1))
+    else:
+        _expect("initial", start, (dimension,))
+    if optimizer.uses_public_gradient and public_gradients is None:
+        raise UserError(f"public_gradients: {method} needs them, shape (T, d).")
+    at_public = _optional("public_gradients", public_gradients, (steps, len(start)))
+    side = _optional("side_information", side_information, (len(start),))
     local = optimizer.local_training() is not None
     if optimizer.uses_side_information and side is None and not local:
         raise UserError(f"side_information: {method} needs it, shape (d,).")
-    width = stream.gradients.shape[2]
     batch_size = float(constants.get("expected_batch_size", max(width, 1)))
     sigma = optimizer.effective_noise_multiplier(constants.get("noise_multiplier", 0.0), batch_size)
     groups = torch.arange(width) // size if size > 1 else None
@@ -110,12 +120,12 @@ def replay(
         noise_multiplier=sigma,
         expected_batch_size=microbatches.count(batch_size),
         sensitivity_factor=microbatches.sensitivity_factor(optimizer.query),
-        total_steps=len(stream.gradients),
+        total_steps=steps,
         side_information=side,
     )
-    state = State(like=stream.initial)
-    iterates = [_warmed(optimizer, stream.initial, warm_gradients)]
-    for t, batch in enumerate(stream.gradients):
+    state = State(like=start)
+    iterates = [_warmed(optimizer, start, warm_gradients)]
+    for t, batch in enumerate(gradients):
 
         def form(clipping: Clipping, batch: torch.Tensor = batch) -> ClippedSum:
             clipping = replace(clipping, group_size=size, groups=groups)
@@ -125,10 +135,10 @@ def replay(
             iterates[-1],
             optimizer,
             state,
-            replace(public, gradient=None if stream.public is None else stream.public[t]),
+            replace(public, gradient=None if at_public is None else at_public[t]),
             clipped_sum=form,
-            noise=list(stream.noise[t]),
-            past=iterates[-2 : -1 - stream.gradients.shape[1] : -1],
+            noise=list(normals[t]),
+            past=iterates[-2 : -1 - points : -1],
         )
         iterates.append(theta)
     return torch.stack(iterates).numpy()
@@ -162,50 +172,20 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """A recorded stream in shapes (d,), (T, k, B, d), (T, r, d) and (T, d)."""
-
-    initial: torch.Tensor
-    gradients: torch.Tensor
-    noise: torch.Tensor
-    public: torch.Tensor | None
-
-    @classmethod
-    def check(
-        cls,
-        method: Method,
-        initial: ArrayLike,
-        per_example_gradients: ArrayLike,
-        noise: ArrayLike,
-        public_gradients: ArrayLike | None,
-    ) -> _Stream:
-        """Bring the arrays to one form, or say what is off."""
-        gradients = _tensor("per_example_gradients", per_example_gradients, (3, 4))
-        if gradients.ndim == 3:
-            gradients = gradients[:, None]
-        steps, iterates, _, dimension = gradients.shape
-        losses = method.query.of == "losses"
-        points = method.passes() if losses else method.iterates()
-        if iterates < (points if losses else min(points, steps)):
-            raise UserError(
-                f"per_example_gradients: {method.id} reads {points} "
-                f"{'losses' if losses else 'iterates'} per step, got {iterates}; give shape "
-                f"(T, {points}, B, {1 if losses else 'd'})."
-            )
-        normals = _tensor("noise", noise, (2, 3))
-        if normals.ndim == 2:
-            normals = normals[:, None]
-        _expect("noise", normals, (steps, max(1, method.query.draws), dimension))
-        start = _tensor("initial", initial, (1,))
-        if losses:
-            _expect("per_example_gradients", gradients, (*gradients.shape[:3], 1))
-        else:
-            _expect("initial", start, (dimension,))
-        if method.uses_public_gradient and public_gradients is None:
-            raise UserError(f"public_gradients: {method.id} needs them, shape (T, d).")
-        public = _optional("public_gradients", public_gradients, (steps, len(start)))
-        return cls(start, gradients, normals, public)
+def _gradients(method: Method, values: ArrayLike) -> torch.Tensor:
+    """Return gradients (or losses) in shape (T, k, B, d), k at least what the method reads."""
+    gradients = _tensor("per_example_gradients", values, (3, 4))
+    gradients = gradients[:, None] if gradients.ndim == 3 else gradients
+    steps, given = gradients.shape[:2]
+    losses = method.query.of == "losses"
+    points = method.passes() if losses else method.iterates()
+    if given < (points if losses else min(points, steps)):
+        raise UserError(
+            f"per_example_gradients: {method.id} reads {points} "
+            f"{'losses' if losses else 'iterates'} per step, got {given}; give shape "
+            f"(T, {points}, B, {1 if losses else 'd'})."
+        )
+    return gradients
 
 
 def _warmed(

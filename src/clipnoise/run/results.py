@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,18 +41,8 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
     return results / "runs" / spec.folder
 
 
-def metrics_csv(metrics: Sequence[Metrics]) -> str:
-    """Return the metrics table as CSV text: one row per evaluation, full precision."""
-    return csv_text([field.name for field in fields(Metrics)], map(asdict, metrics))
-
-
 def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> PrivacyStatement:
-    """Return what a run claims about privacy.
-
-    Args:
-        spec: the run.
-        calibration: σ and the ε it costs; None for a non-private run.
-    """
+    """Return what a run claims about privacy; without a calibration it is non-private."""
     privacy, method, microbatches = spec.privacy, spec.method, spec.microbatches
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
@@ -116,13 +106,6 @@ def write_run(
 
     An older summary is removed first, so that no summary ever lies beside another run's files.
 
-    Args:
-        folder: the run's folder.
-        spec: what was run.
-        outcome: how it ended.
-        calibration: σ and the ε it costs; None for a non-private run.
-        provenance: code, versions, hardware and times.
-
     Returns:
         The summary as it was written.
 
@@ -152,7 +135,8 @@ def write_run(
         "diagnostics": outcome.diagnostics,
         **provenance.as_mapping(),
     }
-    table, text = metrics_csv(outcome.metrics), write_spec(spec)
+    columns = [field.name for field in fields(Metrics)]
+    table, text = csv_text(columns, map(asdict, outcome.metrics)), write_spec(spec)
     summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
     (folder / SUMMARY).unlink(missing_ok=True)
@@ -186,13 +170,7 @@ class RunFiles:
 
 
 def read_run(folder: Path) -> RunFiles | None:
-    """Read a run's result files.
-
-    Args:
-        folder: the run's folder.
-
-    Returns:
-        The result, or None if the run has not finished.
+    """Read the result files in a run's folder; None if the run has not finished.
 
     Raises:
         UserError: a file is damaged; the message names it and says how to recompute it.
@@ -215,13 +193,7 @@ def read_run(folder: Path) -> RunFiles | None:
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read only a run's summary, without checking its digest.
-
-    Args:
-        folder: the run's folder.
-
-    Returns:
-        The summary, or None if the run has not finished.
+    """Read only a run's summary, without checking its digest; None if it has not finished.
 
     Raises:
         UserError: the file is damaged; the message names it and says how to recompute it.
@@ -242,10 +214,6 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 def set_aside(folder: Path, reason: str) -> str:
     """Rename a damaged summary, so that the next call of Snakemake repeats the run.
-
-    Args:
-        folder: the run's folder.
-        reason: what is wrong with the result.
 
     Returns:
         The reason, and whether renaming was possible: read-only results stay where they are.
