@@ -159,7 +159,9 @@ def test_an_inverse_is_given_as_a_column(folder: Path) -> None:
         planted(folder, "np.eye(steps)", inverse=True).strategy(6, 1)
 
 
-@pytest.mark.parametrize("name", ["strategy", "source", "bands_over", "sealed", "own_kinds"])
+@pytest.mark.parametrize(
+    "name", ["_unscaled", "strategy", "source", "bands_over", "sealed", "own_kinds"]
+)
 def test_what_the_guarantee_rests_on_cannot_be_overridden(name: str, folder: Path) -> None:
     with pytest.raises(UserError, match=f"Planted.{name}: only the suite decides this"):
         planted(folder, "[1.0]", more=f"\n    def {name}(self, steps):\n        return 1\n")

@@ -16,11 +16,14 @@ from clipnoise.fields import STRICT, Count, Decay
 from clipnoise.plugins import OwnKind, WithOwnKinds
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from numpy.typing import ArrayLike
 
     from clipnoise.privacy.noise.source import NoiseSource
     from clipnoise.privacy.noise.strategies import Array, Strategy
+else:
+    from clipnoise.lazy import np
 
 LARGEST_DEVIATION = 1e6  # of one step's noise at σ = 1; a sign that later steps amplify it
 OPTIONS = {
@@ -90,23 +93,26 @@ class NoiseCorrelation(WithOwnKinds):
         """
         if self.bands_over(steps) == 1:
             return None
+        from clipnoise.privacy.noise.strategies import fitted
+
+        groups = min(groups, steps)
+        return fitted(self._unscaled(steps, groups), groups)
+
+    def _unscaled(self, steps: int, groups: int) -> Strategy:
+        """Return the strategy matrix at any scale."""
         from clipnoise.privacy.noise import buffered, strategies
 
-        bands, groups = self.bands or 0, min(groups, steps)
-        strategy: Strategy
         if self.kind == "banded":
-            strategy = strategies.optimal_toeplitz(steps, bands)
-        elif self.kind == "dense":
-            strategy = strategies.optimal_dense(steps)
-        elif self.kind == "banded-inverse":
-            strategy = strategies.inverse_square_root(steps, bands)
-        elif self.kind == "lambda-cgd":
-            strategy = strategies.cancelling(steps, self.cancelled or 0.0)
-        elif self.kind == "blt":
-            strategy = buffered.optimal_buffers(steps, self.buffers or 0, groups)
-        else:
-            strategy = strategies.Tree(steps)
-        return strategies.fitted(strategy, groups)
+            return strategies.optimal_toeplitz(steps, self.bands or 0)
+        if self.kind == "dense":
+            return strategies.optimal_dense(steps)
+        if self.kind == "banded-inverse":
+            return strategies.inverse_square_root(steps, self.bands or 0)
+        if self.kind == "lambda-cgd":
+            return strategies.cancelling(steps, self.cancelled or 0.0)
+        if self.kind == "blt":
+            return buffered.optimal_buffers(steps, self.buffers or 0, groups)
+        return strategies.Tree(steps)
 
     def source(
         self, steps: int, groups: int, generator: torch.Generator | None, like: torch.Tensor
@@ -134,7 +140,7 @@ class OwnNoise(OwnKind, NoiseCorrelation):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("entries",)
-    sealed: ClassVar[tuple[str, ...]] = ("bands_over", "source", "strategy")
+    sealed: ClassVar[tuple[str, ...]] = ("_unscaled", "bands_over", "source", "strategy")
     what: ClassVar[str] = "kind of noise"
     inverse: ClassVar[bool] = False
 
@@ -166,12 +172,8 @@ class OwnNoise(OwnKind, NoiseCorrelation):
         return len(entries) if toeplitz or len(entries) == 1 else steps
 
     @final
-    def strategy(self, steps: int, groups: int) -> Strategy | None:
-        if self.bands_over(steps) == 1:
-            return None
-        from clipnoise.privacy.noise.strategies import fitted
-
-        return fitted(_strategy_of(self, steps), min(groups, steps))
+    def _unscaled(self, steps: int, groups: int) -> Strategy:
+        return _strategy_of(self, steps)
 
 
 NoiseCorrelation.own = OwnNoise
@@ -184,8 +186,6 @@ def _entries(noise: OwnNoise, steps: int) -> Array:
     Raises:
         UserError: they describe none.
     """
-    import numpy as np
-
     with noise.explained():
         entries, again = (np.array(noise.entries(steps), dtype=np.float64) for _ in range(2))
         if not np.array_equal(entries, again, equal_nan=True):
@@ -210,8 +210,6 @@ def _strategy_of(noise: OwnNoise, steps: int) -> Strategy:
     Raises:
         UserError: its noise grows from step to step without bound.
     """
-    import numpy as np
-
     from clipnoise.privacy.noise.strategies import Dense, Toeplitz
 
     entries = _entries(noise, steps)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,51 +30,52 @@ EXPLODED = 1e100  # squared error of a strategy whose inverse grows without boun
 ROUNDING = 1e-9  # of column norms
 
 
-class Strategy(Protocol):
+class Strategy(ABC):
     """C, and how to multiply by C⁻¹ with few vectors in memory.
 
     Step t of the stream is y_t = (z_t − Σ_i w_i m_i)/C[t, t], with z_t a new standard normal vector
-    and m the memory, which then takes in z_t or y_t.
+    and m the memory, which then takes in z_t or y_t. What is computed here from the whole matrix
+    has a closed form where C has a structure.
+
+    Attributes:
+        steps: T.
     """
 
-    @property
-    def steps(self) -> int:
-        """T."""
-        ...
+    steps: int
+
+    @abstractmethod
+    def matrix(self) -> Array:
+        """Return C, shape (T, T)."""
+
+    @abstractmethod
+    def times(self, factor: float) -> Self:
+        """Return the strategy with C multiplied by a number."""
 
     @property
     def slots(self) -> int:
         """How many vectors are in memory."""
-        ...
+        return self.steps - 1
+
+    @abstractmethod
+    def weights(self, step: int) -> Array:
+        """Return w of a step, for the first vectors in memory."""
+
+    @abstractmethod
+    def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
+        """Take z_t and y_t, shape (d,), into the memory, shape (slots, d), in place."""
 
     def diagonal(self, step: int) -> float:
         """Return C[t, t] for a step from 1."""
-        ...
+        return float(self.matrix()[step - 1, step - 1])
 
-    def weights(self, step: int) -> Array:
-        """Return w of a step, for the first vectors in memory."""
-        ...
-
-    def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
-        """Take z_t and y_t, shape (d,), into the memory, shape (slots, d), in place."""
-        ...
-
-    def matrix(self) -> Array:
-        """Return C, shape (T, T)."""
-        ...
-
-    def times(self, factor: float) -> Self:
-        """Return the strategy with C multiplied by a number."""
-        ...
-
-    @property
+    @cached_property
     def squared_row_norms(self) -> Array:
         """ρ: the squared norm of each row of C⁻¹, shape (T,)."""
-        ...
+        return np.asarray((self._inverse() ** 2).sum(axis=1))
 
     def prefix_sum_variances(self) -> Array:
         """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,)."""
-        ...
+        return np.asarray((np.cumsum(self._inverse(), axis=0) ** 2).sum(axis=1))
 
     def squared_distances(self, groups: int) -> Array:
         """Bound how far an example that takes part every g steps moves the first t rows of Cx.
@@ -89,16 +90,19 @@ class Strategy(Protocol):
         Returns:
             For t = 1 … T, the square of the largest distance over first turns, shape (T,).
         """
-        ...
+        sizes = np.abs(self.matrix())
+        rows = [sizes[:, first::groups].sum(axis=1) for first in range(min(groups, self.steps))]
+        return np.asarray(np.max([np.cumsum(row**2) for row in rows], axis=0))
+
+    def _inverse(self) -> Array:
+        return np.asarray(solve_triangular(self.matrix(), np.eye(self.steps), lower=True))
 
 
-class LowerToeplitz(ABC):
+class LowerToeplitz(Strategy):
     """A strategy with the same entries, shifted, in every column.
 
     The end of training cuts the last columns off, so their norms are smaller.
     """
-
-    steps: int
 
     @property
     @abstractmethod
@@ -189,7 +193,7 @@ class Toeplitz(LowerToeplitz):
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(Strategy):
     """A strategy without structure: all outputs are in memory.
 
     Attributes:
@@ -197,29 +201,14 @@ class Dense:
     """
 
     entries: Array
+    steps: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.entries.ndim != 2 or self.entries.shape[0] != self.entries.shape[1]:
             raise ValueError(f"a strategy is square, got shape {self.entries.shape}")
         if np.triu(self.entries, 1).any() or not (np.diag(self.entries) > 0).all():
             raise ValueError("a strategy is lower triangular with a diagonal above 0")
-
-    @property
-    def steps(self) -> int:
-        return len(self.entries)
-
-    @property
-    def slots(self) -> int:
-        return self.steps - 1
-
-    def diagonal(self, step: int) -> float:
-        return float(self.entries[step - 1, step - 1])
-
-    def weights(self, step: int) -> Array:
-        return self.entries[step - 1, : step - 1]
-
-    def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
-        put_in_turn(memory, step, output)
+        object.__setattr__(self, "steps", len(self.entries))
 
     def matrix(self) -> Array:
         return self.entries
@@ -227,24 +216,15 @@ class Dense:
     def times(self, factor: float) -> Self:
         return replace(self, entries=self.entries * factor)
 
-    @cached_property
-    def squared_row_norms(self) -> Array:
-        return np.asarray((self._inverse() ** 2).sum(axis=1))
+    def weights(self, step: int) -> Array:
+        return self.entries[step - 1, : step - 1]
 
-    def prefix_sum_variances(self) -> Array:
-        return np.asarray((np.cumsum(self._inverse(), axis=0) ** 2).sum(axis=1))
-
-    def squared_distances(self, groups: int) -> Array:
-        sizes = np.abs(self.entries)
-        rows = [sizes[:, first::groups].sum(axis=1) for first in range(min(groups, self.steps))]
-        return np.asarray(np.max([np.cumsum(row**2) for row in rows], axis=0))
-
-    def _inverse(self) -> Array:
-        return np.asarray(solve_triangular(self.entries, np.eye(self.steps), lower=True))
+    def remember(self, memory: Tensor, step: int, normal: Tensor, output: Tensor) -> None:
+        put_in_turn(memory, step, output)
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
+class Tree(Strategy):
     """Binary tree aggregation with the plain estimator of prefix sums.
 
     With ℓ(t) the largest power of two that divides t, node t of the tree covers the steps
