@@ -17,6 +17,8 @@ from clipnoise.privacy.accountants.poisson import (
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    from clipnoise.lazy import np
 
 
 def whole_batch(sampling_rate: float, examples: int) -> int:
@@ -59,7 +61,6 @@ def _curve(sigma: float, rate: float) -> NDArray[np.float64]:
     Source: Wang, Balle, Kasiviswanathan 2019, "Subsampled Rényi Differential Privacy and
     Analytical Moments Accountant", theorem 27 and corollary 10.
     """
-    import numpy as np
     from scipy.special import gammaln, logsumexp
 
     largest = int(max(ORDERS))
@@ -87,7 +88,6 @@ def _log_even_moments(sigma: float, largest: int) -> NDArray[np.float64]:
     The trapezoidal rule is exact up to rounding. Where the integrand lies far out the moment is
     about e^(l(l−1)/2σ²), which is never the smaller bound: it counts as infinite.
     """
-    import numpy as np
     from scipy.special import logsumexp
 
     powers = np.arange(0, largest + 1, 2)[:, None]
@@ -113,7 +113,6 @@ def shuffled_epsilon_at_least(noise_multiplier: float, batches: int, delta: floa
 
     Source: Chua et al. 2024, "How Private are DP-SGD Implementations?".
     """
-    import numpy as np
     from scipy.special import log_ndtr
 
     sigma = noise_multiplier

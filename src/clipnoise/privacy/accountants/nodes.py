@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from clipnoise.core.query import Adjacency
+else:
+    from clipnoise.lazy import np
 
 
 def affected_examples(degree: int) -> int:
@@ -93,7 +95,6 @@ def node_curve(
     Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks", the
     amplification bound for one-layer networks (hypergeometric).
     """
-    import numpy as np
     from scipy.special import logsumexp
 
     orders = np.array(ORDERS)[:, None]
@@ -133,7 +134,6 @@ def node_epsilon(releases: Releases) -> float:
 
 def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDArray[np.float64]:
     """Return ln P[ρ] for ρ = 0 … K+1, accurate to rounding also for large n."""
-    import numpy as np
     from scipy.stats import binom
 
     counts = np.arange(affected + 1)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+else:
+    from clipnoise.lazy import np
 
 PoissonAccountant = Literal["rdp", "prv", "pld"]
 POISSON_ACCOUNTANTS: tuple[PoissonAccountant, ...] = get_args(PoissonAccountant)
@@ -170,8 +172,6 @@ def rdp_curve(noise_multiplier: float, sampling_rate: float) -> NDArray[np.float
 
     Source: Mironov, Talwar, Zhang 2019, Section 3.3.
     """
-    import numpy as np
-
     refuse_tiny(noise_multiplier)
     with np.errstate(all="ignore"):
         curve = np.asarray(
@@ -204,7 +204,6 @@ def _rdp(releases: Releases) -> float:
 
 
 def _prv(releases: Releases) -> float:
-    import numpy as np
 
     prv, delta_error = _opacus("prv"), releases.delta / 1000
     with np.errstate(all="ignore"):
@@ -253,8 +252,6 @@ def _truncated_prv(releases: Releases, domain: Any) -> Any:
     use up the margin of the bound. The mean is the divergence of the mixture from the Gaussian, a
     smooth integral over the real line, which the trapezoidal rule computes up to rounding errors.
     """
-    import numpy as np
-
     q, sigma = releases.sampling_rate, releases.noise_multiplier
     prv = _opacus("prv")
     base: Any = prv.TruncatedPrivacyRandomVariable

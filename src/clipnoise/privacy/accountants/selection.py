@@ -12,6 +12,8 @@ from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+else:
+    from clipnoise.lazy import np
 
 
 def selected_epsilon(
@@ -44,8 +46,6 @@ def selected_epsilon(
     Source: Papernot, Steinke 2022, "Hyperparameter Tuning with Rényi Differential Privacy",
     theorem 6.
     """
-    import numpy as np
-
     if not expected_runs >= 1:
         raise UserError(f"expected_runs: must be at least 1, got {expected_runs}.")
     single = steps * rdp_curve(noise_multiplier, sampling_rate)
@@ -68,23 +68,17 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
 
     Source: Mironov 2017, "Rényi Differential Privacy", proposition 1.
     """
-    import numpy as np
-
     curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
     return _epsilon(np.sum(curves, axis=0), np.array(ORDERS), delta) if curves else 0.0
 
 
 def _epsilon(curve: NDArray[np.float64], orders: NDArray[np.float64], delta: float) -> float:
     """Turn Rényi divergences into ε at δ (Balle et al. 2020, theorem 21)."""
-    import numpy as np
-
     values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(0.0, float(np.nanmin(values)))
 
 
 def _delta(curve: NDArray[np.float64], orders: NDArray[np.float64], epsilon: float) -> float:
     """Turn Rényi divergences into δ at ε, the inverse of `_epsilon`."""
-    import numpy as np
-
     logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     return min(1.0, math.exp(min(0.0, float(np.nanmin(logs)))))
