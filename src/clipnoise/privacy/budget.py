@@ -81,11 +81,7 @@ class Budget:
     """The privacy budget of a run: everything that σ, and ε along the way, depend on.
 
     Attributes:
-        epsilon: the target ε; None if σ is given.
-        noise_multiplier: σ, instead of a target.
-        delta: δ.
-        accountant: whose analysis turns σ and the participation into ε.
-        sampler: how batches are drawn.
+        epsilon, noise_multiplier, delta, accountant, sampler: as in `Privacy`, with δ as a number.
         participation: in which steps an example can take part.
         evaluation_steps: the steps at which to report the ε spent so far.
     """

@@ -79,26 +79,20 @@ class PrivacyStatement:
         claim: what may be said about ε.
         epsilon: ε spent; None if nothing is protected.
         epsilon_target: ε asked for; None if σ was given.
-        delta: δ.
-        noise_multiplier: σ.
-        accountant: whose analysis gave ε.
-        sampler: how batches were drawn.
+        delta, noise_multiplier, accountant, sampler, microbatch_size, noise, release: δ, σ and
+            the others as in `Privacy`.
         adjacency: the relation between neighbouring datasets.
         unit: what is protected: "example", "user" or "node".
         sensitivity: the furthest that one unit moves the released gradient in any step, before
             noise.
-        microbatch_size: m.
         caveat: why the claim is only nominal, if the reason is not the sampler.
         clip_norm: C; the largest of all steps if it changes, None if releases decide it.
         sampling_rate: q = B/n.
-        noise: how noise is correlated across steps.
         randomness: "secure" if noise and batches came from a cryptographic source, else "seeded".
-        groups: how many groups of examples take turns.
-        steps: T.
+        groups, steps: as in `Participation`.
         examples: n, the number of private units.
-        release: what is written beside the model: "full" or "strict".
-        covers: for a guarantee, what it covers and what is public, in a sentence.
-        does_not_cover: for a guarantee, what it does not cover, in a sentence.
+        covers, does_not_cover: for a guarantee, what it covers and what is public, and what it
+            does not cover, in sentences.
     """
 
     claim: Claim

@@ -73,17 +73,14 @@ class MicroBatches:
         corrected = self.accounting == "corrected" and query.adjacency != "replace"
         return 2.0 if self.size > 1 and corrected else 1.0
 
-    @property
-    def caveat(self) -> str:
-        """Why ε is only nominal as published, in words for a report."""
+    def caveat(self, query: Query) -> str | None:
+        """Return why ε is only nominal; None if the noise covers what one example can change."""
+        if self.accounting == "corrected" or query.adjacency == "replace":
+            return None
         return (
             f"one example can move the clipped mean of a micro-batch of {self.size} by twice the "
             "clip norm, but the noise is scaled to once the clip norm"
         )
-
-    def covered(self, query: Query) -> bool:
-        """Return whether the noise is scaled to what one example can really change."""
-        return self.accounting == "corrected" or query.adjacency == "replace"
 
 
 class MicroBatchAssignment(Draws):

@@ -66,8 +66,7 @@ class Participation:
 
         Args:
             accountant: whose analysis is used.
-            noise_multiplier: σ, relative to a strategy that is scaled for these groups.
-            delta: δ.
+            noise_multiplier, delta: σ, relative to a strategy scaled for these groups, and δ.
             steps: t ≤ T.
 
         Returns:

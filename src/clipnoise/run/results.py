@@ -16,12 +16,11 @@ from clipnoise.errors import UserError
 from clipnoise.files import csv_text, finite, write_atomically, write_json
 from clipnoise.privacy.claim import NOT_COVERED, PrivacyStatement, claim, covered_by_epsilon
 from clipnoise.run.fingerprint import fingerprint
-from clipnoise.run.outcome import Metrics
+from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.spec import RunSpec, to_mapping, write_spec
 
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
-    from clipnoise.run.outcome import Outcome
     from clipnoise.run.provenance import Provenance
 
 SUMMARY, SPEC = "summary.json", "spec.yaml"
@@ -56,8 +55,7 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
     if clip_norm is not None:
         declared = method.query.components(clip_norm, denominator)[0].sensitivity
         sensitivity = spec.sensitivity_factor * declared
-    covered = microbatches.covered(method.query)
-    caveats = [spec.dataset.caveat(), None if covered else microbatches.caveat]
+    caveats = [spec.dataset.caveat(), microbatches.caveat(method.query)]
     caveat = "; ".join(reason for reason in caveats if reason) or None
     claimed = claim(
         private=method.private and not spec.training.diagnostics,
