@@ -23,9 +23,6 @@ BINS = 80
 OUTLIERS = 0.999  # linear histograms span this quantile of the absolute values
 STATISTICS = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "max": 1.0}
 SERIES = ("negative_fraction", "clipped_gradient_norm")
-FIRST = ("m_clipped", "m_private")
-SECOND = ("v_clipped", "v_private", "v_corrected")
-UPDATES = ("update_clipped", "update_private", "update_corrected")
 
 
 class Diagnostics:
@@ -106,6 +103,11 @@ class Diagnostics:
         ordered = {name: value.sort().values for name, value in values.items() if len(value)}
         over = {**ordered, **{name: x.sort().values for name, x in series.items()}}
         shown = _evenly(len(self._rows))
+        firsts, seconds, updates = (
+            {name: value for name, value in values.items() if name.startswith(kind)}
+            for kind in ("m_", "v_", "update_")
+        )
+        del updates["update_clipped"]
         return {
             "step": self._private.step,
             "phi": self._phi,
@@ -115,17 +117,17 @@ class Diagnostics:
                 for key, number in _statistics(value).items()
             },
             "histograms": {
-                "first": _histograms({name: values[name] for name in FIRST}),
-                "second": _histograms({n: values[n] for n in SECOND if n in values}, log=True),
-                "update": _histograms({n: values[n] for n in UPDATES[1:] if n in values}),
-                "root": _histograms({n: values[n].sqrt() for n in SECOND if n in values}, low=0.0),
+                "first": _histograms(firsts),
+                "second": _histograms(seconds, log=True),
+                "update": _histograms(updates),
+                "root": _histograms({name: v.sqrt() for name, v in seconds.items()}, low=0.0),
                 "rescaled": _histograms(
-                    {n: _rescaled(values[n]) for n in UPDATES[1:] if n in values}, ends=(-1.0, 1.0)
+                    {name: _rescaled(u) for name, u in updates.items()}, ends=(-1.0, 1.0)
                 ),
             },
             "sorted": {
                 name: [_quantile(ordered[name], i / POINTS) for i in range(POINTS + 1)]
-                for name in SECOND
+                for name in seconds
                 if name in ordered
             },
             "series": {
@@ -142,18 +144,18 @@ class Diagnostics:
 
     def _quantities(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each quantity by name, of shape (d,); the corrected ones for a method with γ′."""
-        first, clipped = self._first(self._private), self._second(self._clipped)
-        private = self._second(self._private)
-        yield FIRST[0], self._first(self._clipped)
-        yield FIRST[1], first
-        seconds = {SECOND[0]: clipped, SECOND[1]: private}
+        first, private = self._first(self._private), self._second(self._private)
+        yield "m_clipped", self._first(self._clipped)
+        yield "m_private", first
+        seconds = {"clipped": self._second(self._clipped), "private": private}
         if self._floor is not None:
             phi = self._phi if self._subtracted is None else self._subtracted
-            seconds[SECOND[2]] = (private - phi).clamp(min=self._floor)
-        yield from seconds.items()
-        for name, second in zip(UPDATES, seconds.values(), strict=False):
+            seconds["corrected"] = (private - phi).clamp(min=self._floor)
+        for name, second in seconds.items():
+            yield f"v_{name}", second
+        for name, second in seconds.items():
             moved = second > 0  # a coordinate without any gradient so far has no update
-            yield name, first[moved] / second[moved].sqrt()
+            yield f"update_{name}", first[moved] / second[moved].sqrt()
 
 
 def _evenly(length: int) -> list[int]:
