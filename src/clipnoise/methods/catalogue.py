@@ -59,29 +59,25 @@ class Entry:
 
 def catalogue() -> list[Entry]:
     """Return every registered method, by family, then id, each with its variants after it."""
-    kinds = sorted(methods().values(), key=lambda kind: (kind.family(), kind.id))
-    return [entry for kind in kinds for entry in _entries(kind)]
+    entries = []
+    for kind in sorted(methods().values(), key=lambda kind: (kind.family(), kind.id)):
+        plain = _entry(example(kind), "")
+        variants = (
+            _entry(example(kind, **{name: value}), f"{name}: {value}".lower())
+            for name, value in _choices(kind)
+        )
+        entries += [plain, *(one for one in variants if one.protection != plain.protection)]
+    return entries
 
 
-def _entries(kind: type[Method]) -> Iterator[Entry]:
-    plain = _entry(example(kind), "")
-    yield plain
-    for name, values in _choices(kind):
-        for value in values:
-            variant = _entry(example(kind, **{name: value}), f"{name}: {value}".lower())
-            if variant.protection != plain.protection:
-                yield variant
-
-
-def _choices(kind: type[Method]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the options that are a choice from a few values, with these values."""
+def _choices(kind: type[Method]) -> Iterator[tuple[str, Any]]:
+    """Yield each value of the options that are a choice from a few."""
     hints = get_type_hints(kind)
     for option in fields(kind):
         hint = hints[option.name]
-        if hint is bool:
-            yield option.name, (False, True)
-        elif get_origin(hint) is Literal:
-            yield option.name, get_args(hint)
+        values = get_args(hint) if get_origin(hint) is Literal else ()
+        for value in (False, True) if hint is bool else values:
+            yield option.name, value
 
 
 def _entry(method: Method, option: str) -> Entry:

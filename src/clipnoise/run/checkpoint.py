@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 from clipnoise.errors import UserError
 from clipnoise.files import write_atomically
 from clipnoise.run.fingerprint import fingerprint, fingerprint_of
-from clipnoise.run.spec import to_mapping
+from clipnoise.run.spec import RunSpec, to_mapping
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from clipnoise.privacy.calibration import Calibration
-    from clipnoise.run.spec import RunSpec
+else:
+    from clipnoise.lazy import torch
 
 FILE = "checkpoint.safetensors"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -150,7 +152,6 @@ def identity(
         spec: the run, and so are calibration and device as in `run_job`.
         data: the digests of the prepared data.
     """
-    import torch
 
     def short(values: Mapping[str, Any]) -> str:
         text = json.dumps(values, sort_keys=True)
@@ -224,8 +225,6 @@ def _unpack(content: bytes) -> tuple[dict[str, str], Saved]:
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    import torch
-
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         digest.update(name.encode())

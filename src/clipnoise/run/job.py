@@ -11,23 +11,19 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 from clipnoise.models.pretrained import tensors_digest
-from clipnoise.privacy.calibration import read_calibration
+from clipnoise.privacy.calibration import Calibration, read_calibration
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.outcome import Metrics
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import FINAL, read_run, read_summary, run_folder, write_run
-from clipnoise.run.spec import read_spec, to_mapping
-
-if TYPE_CHECKING:
-    from clipnoise.privacy.calibration import Calibration
-    from clipnoise.run.outcome import Metrics
-    from clipnoise.run.spec import RunSpec
+from clipnoise.run.spec import RunSpec, read_spec, to_mapping
 
 CHECKPOINT_SECONDS = 600.0
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
@@ -97,9 +93,7 @@ def run_job(
     Args:
         spec: the run.
         calibration: σ and the ε it costs; None for a non-private run.
-        results: the results folder.
-        cache: the folder of prepared datasets.
-        weights: the folder of pretrained weights.
+        results, cache, weights: the folders of results, prepared datasets and pretrained weights.
         device: a torch device name; "auto" takes a CUDA GPU if there is one.
         open_view: opens what shows the metrics while the run trains; by default nothing does.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,29 +54,24 @@ class Clock:
         self._synchronize = synchronize
         self._start = time.perf_counter()
         self._mark = (0, 0.0)
-        self._entered = (0.0, 0.0)
-        self._entering = 0
 
     @property
     def elapsed(self) -> float:
         """Seconds since training began, evaluations included."""
         return time.perf_counter() - self._start
 
-    def training(self, examples: int) -> Clock:
+    @contextmanager
+    def training(self, examples: int) -> Iterator[None]:
         """Count what the `with` block does as training on this many examples."""
-        self._entering = examples
-        return self
-
-    def __enter__(self) -> None:
         self._synchronize()
-        self._entered = (time.perf_counter(), time.process_time())
-
-    def __exit__(self, *_: object) -> None:
-        self._synchronize()
-        began, worked = self._entered
-        self.seconds += time.perf_counter() - began
-        self.cpu_seconds += time.process_time() - worked
-        self.processed += self._entering
+        began, worked = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._synchronize()
+            self.seconds += time.perf_counter() - began
+            self.cpu_seconds += time.process_time() - worked
+            self.processed += examples
 
     def speed_since_last(self) -> float:
         """Return examples per second since the last call; 0 before the first step."""

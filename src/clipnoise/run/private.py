@@ -21,7 +21,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.registry import method_class
 from clipnoise.privacy.budget import Privacy
-from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.claim import PrivacyStatement
 from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
@@ -35,8 +35,6 @@ from clipnoise.run.train import Run
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from clipnoise.privacy.calibration import Calibration
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
 LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics"}

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -56,10 +57,8 @@ def versions() -> dict[str, str]:
     installed = {"python": platform.python_version()}
     own = [point.dist.name for point in entry_points(group=GROUP) if point.dist is not None]
     for name in (*PACKAGES, *own):
-        try:
+        with suppress(PackageNotFoundError):
             installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return installed
 
 
@@ -82,11 +81,7 @@ def _git(folder: Path, *words: str) -> str:
 
 
 def hardware(device: str) -> dict[str, Any]:
-    """Return processor, cores, memory, GPU and host name.
-
-    Args:
-        device: the torch device name; the GPU is named only if it is the one that trains.
-    """
+    """Return processor, cores, memory, host name, and the GPU if it is the device that trains."""
     gpu = None
     if device.startswith("cuda"):
         import torch

@@ -135,12 +135,10 @@ def requeue_job() -> bool:
         Whether the job is queued again; False outside a batch job.
     """
     job = os.environ.get("SLURM_JOB_ID")
-    if (
-        job is None
-        or output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}") != "RUNNING"
-    ):
+    if job is None:
         return False
-    return output_of("scontrol", "requeue", job) is not None
+    state = output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
+    return state == "RUNNING" and output_of("scontrol", "requeue", job) is not None
 
 
 def output_of(*words: str, seconds: int = 30) -> str | None:

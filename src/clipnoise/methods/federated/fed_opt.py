@@ -6,7 +6,7 @@ The private methods clip the updates first; AdaDPS divides local gradients by si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from clipnoise.methods.base import (
@@ -109,9 +109,7 @@ class LocalScale(WithSideInformation, ServerMomentum):
     """FedAvg whose local steps are w ← w − η ∇f(w)/(A + γ), A public side information."""
 
     def local_training(self) -> LocalTraining:
-        return LocalTraining(
-            self.local_learning_rate, self.local_epochs, self.local_batch_size, self.gamma
-        )
+        return replace(super().local_training(), gamma=self.gamma)
 
 
 @dataclass(frozen=True, kw_only=True)
