@@ -8,7 +8,6 @@ import torch
 
 from clipnoise.core.state import next_bias_factor
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.noise.buffered import optimal_buffers
 from clipnoise.privacy.noise.source import NoiseSource
 from clipnoise.privacy.noise.strategies import (
     Strategy,
@@ -17,6 +16,7 @@ from clipnoise.privacy.noise.strategies import (
     cancelling,
     fitted,
     inverse_square_root,
+    optimal_buffers,
     optimal_dense,
     optimal_toeplitz,
 )

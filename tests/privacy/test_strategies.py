@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipnoise.privacy.noise.buffered import BufferedToeplitz, optimal_buffers
 from clipnoise.privacy.noise.strategies import (
+    BufferedToeplitz,
     Dense,
     Strategy,
     Toeplitz,
@@ -19,6 +19,7 @@ from clipnoise.privacy.noise.strategies import (
     cancelling,
     fitted,
     inverse_square_root,
+    optimal_buffers,
     optimal_dense,
     optimal_toeplitz,
     prefix_sum_rmse,

@@ -1,4 +1,4 @@
-"""DP-AdamBC: DP-Adam without the noise bias of the second moment; and with AdamW's weight decay."""
+"""DP-AdamBC: DP-Adam without the noise bias of the second moment, also with AdamW's decay."""
 
 from __future__ import annotations
 

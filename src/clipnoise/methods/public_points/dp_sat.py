@@ -1,4 +1,4 @@
-"""DP-SAT: sharpness-aware training that climbs along the last release, or back the last step."""
+"""DP-SAT: sharpness-aware training that climbs along the last release, or back along its step."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class NoiseCorrelation(WithOwnKinds):
 
     def _unscaled(self, steps: int, groups: int) -> Strategy:
         """Return the strategy matrix at any scale."""
-        from clipnoise.privacy.noise import buffered, strategies
+        from clipnoise.privacy.noise import strategies
 
         if self.kind == "banded":
             return strategies.optimal_toeplitz(steps, self.bands or 0)
@@ -111,7 +111,7 @@ class NoiseCorrelation(WithOwnKinds):
         if self.kind == "lambda-cgd":
             return strategies.cancelling(steps, self.cancelled or 0.0)
         if self.kind == "blt":
-            return buffered.optimal_buffers(steps, self.buffers or 0, groups)
+            return strategies.optimal_buffers(steps, self.buffers or 0, groups)
         return strategies.Tree(steps)
 
     def source(
