@@ -50,9 +50,9 @@ def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> Privacy
     clip_norms = [method.clip_norm_at(step) for step in range(1, spec.steps + 1)]
     known = [norm for norm in clip_norms if norm is not None]
     clip_norm = max(known) if known and len(known) == len(clip_norms) else None
-    denominator = microbatches.count(spec.training.expected_batch_size)
     sensitivity = None
     if clip_norm is not None:
+        denominator = microbatches.count(spec.training.expected_batch_size)
         declared = method.query.components(clip_norm, denominator)[0].sensitivity
         sensitivity = spec.sensitivity_factor * declared
     caveats = [spec.dataset.caveat(), microbatches.caveat(method.query)]

@@ -43,11 +43,6 @@ def list_gpus() -> list[str]:
     return [line.strip() for line in output.splitlines() if line.strip()]
 
 
-def gpus_are_assigned(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a scheduler or the user has already chosen this process's GPUs."""
-    return VISIBLE in environment or "SLURM_JOB_ID" in environment
-
-
 @contextmanager
 def hold_gpus(
     count: int, *, slots: int = SLOTS, locks: Path = LOCKS, poll: float = 1.0
@@ -66,7 +61,8 @@ def hold_gpus(
     Yields:
         The identifiers of the GPUs held.
     """
-    known = [] if count == 0 or gpus_are_assigned() else list_gpus()
+    assigned = VISIBLE in os.environ or "SLURM_JOB_ID" in os.environ  # by a scheduler or the user
+    known = [] if count == 0 or assigned else list_gpus()
     if not known:
         yield []
         return

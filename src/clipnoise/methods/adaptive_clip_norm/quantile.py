@@ -25,10 +25,9 @@ from clipnoise.methods.base import (
 class QuantileClipping(PrivateMethod):
     """Base: C ← C·exp(−η_C(b̃ − q)), b̃ the released share of vectors no longer than C.
 
-    `clip_norm` is C of the first step, `target_quantile` q and `clip_learning_rate` η_C. The count
-    is divided by the constant B: b̃ = ½ + Σ(1[‖g_i‖ ≤ C] − ½)/B + noise. Its noise is σ_b = σ/(2√ρ)
-    with ρ the `count_share`; the mean gets σ/√(1 − ρ), so that both together cost σ. (The paper's
-    σ_b = B/20 is ρ = (10σ/B)².)
+    The count is divided by the constant B: b̃ = ½ + Σ(1[‖g_i‖ ≤ C] − ½)/B + noise. Its noise is
+    σ_b = σ/(2√ρ) with ρ the `count_share`; the mean gets σ/√(1 − ρ), so that both together cost σ.
+    (The paper's σ_b = B/20 is ρ = (10σ/B)².)
 
     Source: Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping",
     Algorithm 1, with the geometric update.

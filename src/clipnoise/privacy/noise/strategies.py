@@ -167,19 +167,16 @@ class Toeplitz(LowerToeplitz):
 
     @cached_property
     def column(self) -> Array:
-        return self._divided if self.inverse else self._padded
+        return self._first_column(of_inverse=False)
 
     @cached_property
     def response(self) -> Array:
-        return self._padded if self.inverse else self._divided
+        return self._first_column(of_inverse=True)
 
-    @property
-    def _padded(self) -> Array:
+    def _first_column(self, *, of_inverse: bool) -> Array:
+        if of_inverse != self.inverse:
+            return response(self.coefficients, self.steps)
         return np.pad(self.coefficients, (0, self.steps - len(self.coefficients)))
-
-    @property
-    def _divided(self) -> Array:
-        return response(self.coefficients, self.steps)
 
     def weights(self, step: int) -> Array:
         past = self.coefficients[1:step]
