@@ -171,6 +171,10 @@ class OwnNoise(OwnKind, NoiseCorrelation):
         toeplitz = entries.ndim == 1 and not self.inverse
         return len(entries) if toeplitz or len(entries) == 1 else steps
 
+    @final  # for type checkers; at run time `sealed` refuses an override
+    def strategy(self, steps: int, groups: int) -> Strategy | None:
+        return super().strategy(steps, groups)
+
     @final
     def _unscaled(self, steps: int, groups: int) -> Strategy:
         return _strategy_of(self, steps)
