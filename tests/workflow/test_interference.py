@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forked_snakemake
 import pytest
 import yaml
 from workflows import command, environment, planned, rows, snakemake
@@ -39,6 +41,8 @@ STUDY: dict[str, Any] = {
 @dataclass
 class Shared:
     """A folder in which a study was started, started again, edited, and started once more.
+
+    The first Snakemake is halted from its first run on until the second one has ended.
 
     Attributes:
         refused: exit code and output of the person who came second.
@@ -74,16 +78,16 @@ def wait_for(folder: Path, pattern: str) -> None:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     folder = tmp_path_factory.mktemp("shared")
-    write_study(folder, steps=40_000)  # which take longer than the second needs to start
+    write_study(folder, steps=2000)
     (folder / "config.yaml").write_text("{studies: [together.yaml], tracking: 'off'}")
     found = Shared(folder)
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command(folder, TABLE), env=environment(), **quiet)
     wait_for(folder, "results/runs/**/run.log")
+    process.send_signal(signal.SIGSTOP)
     write_study(folder, steps=6)
-    second = subprocess.run(
-        command(folder, TABLE), env=environment(), capture_output=True, text=True, timeout=120
-    )
+    second = forked_snakemake.run(command(folder, TABLE)[1:], folder, environment())
+    process.send_signal(signal.SIGCONT)
     found.refused = second.returncode, second.stdout + second.stderr
     found.first = process.wait(120)
     found.between = rows(folder / TABLE)
