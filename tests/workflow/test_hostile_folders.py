@@ -9,9 +9,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import forked_snakemake
 import pytest
 import yaml
-from workflows import BIN, ROOT, environment
+from workflows import ROOT, environment
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
@@ -84,15 +85,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def snakemake(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [BIN / "snakemake", "--cores", "1", "--nocolor", *words],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    options = ["--cores", "1", "--nocolor", *words]
+    done = forked_snakemake.run(options, folder, environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import forked_snakemake
 import pytest
 import yaml
 from workflows import ROOT, command, environment, planned, rows, run_planned, snakemake
@@ -319,13 +320,7 @@ def test_a_mistyped_target_is_one_clear_error(
     tmp_path: Path, target: str, message: str, dry: str
 ) -> None:
     start_case("miniature", tmp_path)
-    done = subprocess.run(
-        command(tmp_path, dry, target),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = forked_snakemake.run(command(tmp_path, dry, target)[1:], tmp_path, environment())
     assert done.returncode == 2
     (line,) = said(done.stderr)
     assert line.startswith(f"clipnoise: studies: {message}")
@@ -348,9 +343,7 @@ def test_a_wrong_configuration_is_one_clear_error(
     tmp_path: Path, config: str, message: str
 ) -> None:
     (tmp_path / "config.yaml").write_text(config)
-    done = subprocess.run(
-        command(tmp_path, "-n"), env=environment(), capture_output=True, text=True, check=False
-    )
+    done = forked_snakemake.run(command(tmp_path, "-n")[1:], tmp_path, environment())
     assert done.returncode == 2
     (line,) = said(done.stderr)
     assert line.startswith(f"clipnoise: config.yaml: {message}")
