@@ -21,6 +21,7 @@ RECORD = Path(__file__).with_name("study_expansion.json")
 SCALES = ("paper", "small", "smoke")
 STUDIES = names_below(WORKFLOW / "studies")
 RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+LARGEST = "league"  # which has no scales, as league-lite and others have none
 
 
 def load(name: str, scale: str) -> Study:
@@ -66,10 +67,18 @@ def test_every_study_is_recorded() -> None:
     assert list(RECORDED) == STUDIES
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(name, scale) for name in STUDIES for scale in SCALES if name != LARGEST or scale == "paper"],
+)
 def test_a_study_expands_to_the_runs_that_are_recorded(name: str, scale: str) -> None:
     assert digest(load(name, scale)) == RECORDED[name][scale]
+
+
+def test_a_study_without_scales_is_the_same_at_every_scale() -> None:
+    for name in (LARGEST, "league-lite", "digits-league", "quickstart"):
+        assert "scales: none" in (WORKFLOW / "studies" / f"{name}.yaml").read_text()
+        assert len(set(RECORDED[name].values())) == 1
 
 
 if __name__ == "__main__":
