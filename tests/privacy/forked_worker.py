@@ -1,7 +1,7 @@
 """Workers of the judge, forked from a process that has imported torch: most of their time is that.
 
 One has the command line, the environment, the folder and the streams that it would be started with.
-Real workers are started by the tests that are not long, and by a whole judgement.
+Real workers are started by a whole judgement and by the short one of a method of the suite.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from clipnoise.methods.registry import methods
 
 torch.set_num_threads(1)
 
+REAL = "dp-adam-pub"  # the method that real workers judge
 TYPES = Path(__file__).parents[2] / ".mypy_cache" / "judge"
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from judging import copy_of, judged
+from judging import REAL, copy_of, judged
 
 from clipnoise.audit.judge.source import read_source
 from clipnoise.methods.registry import example, methods
@@ -21,7 +21,7 @@ def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name == "dp-adam-pub" else pytest.mark.long)
+        pytest.param(name, marks=() if name == REAL else pytest.mark.long)
         for name, kind in methods().items()
     ],
 )
