@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from clipnoise.audit.controls.check import CONTROLS, optimistic_epsilon
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.subject import subject
+from clipnoise.audit.runs import check_updates
 from clipnoise.data.digits import Digits
 from clipnoise.methods.registry import methods
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
@@ -75,7 +77,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make runs and grids as short as the mistakes allow."""
-    monkeypatch.setattr("clipnoise.audit.runs.RUNS", ((4, None, 15),))
+    runs = partial(check_updates, runs=((4, None, 15),))
+    monkeypatch.setattr("clipnoise.audit.contract.check_updates", runs)
     monkeypatch.setattr(
         "clipnoise.audit.noise.GRID", ((4, None, 1.0, 1.3, 30), (64, 80, 0.1, 0.5, 20))
     )
