@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from clipnoise.cli import main
 from clipnoise.cli.warm import OWNER
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
@@ -205,13 +206,18 @@ def test_a_job_asks_for_more_only_of_what_an_earlier_one_lacked(
         assert planned.factor(spec.hash, limit, 2, None) == 1  # on one machine
 
 
-def train(tmp_path: Path, folder: str, spec: RunSpec, *words: str, owner: str = "") -> Path:
-    """Train a run in a process of its own; return its folder."""
-    program = str(Path(sys.executable).parent / "clipnoise")
+def train(
+    tmp_path: Path, folder: str, spec: RunSpec, *words: str, owner: str | None = None
+) -> Path:
+    """Train a run, here or for an owner in a process of its own; return its folder."""
     results = tmp_path / folder
-    command = [program, "train", "--spec", json.dumps(to_mapping(spec)), "--device", "cpu"]
+    command = ["train", "--spec", json.dumps(to_mapping(spec)), "--device", "cpu"]
     command += ["--cache", str(tmp_path / "data"), "--results", str(results), *words]
-    subprocess.run(command, check=True, env={**os.environ, OWNER: owner})
+    if owner is None:
+        assert main(command) == 0
+    else:
+        program = str(Path(sys.executable).parent / "clipnoise")
+        subprocess.run([program, *command], check=True, env={**os.environ, OWNER: owner})
     (summary,) = results.rglob("summary.json")
     return summary.parent
 
@@ -222,10 +228,8 @@ def numbers(folder: Path) -> list[list[str]]:
 
 
 def test_a_warm_process_changes_no_result_and_a_finished_run_is_left_alone(tmp_path: Path) -> None:
-    program = str(Path(sys.executable).parent / "clipnoise")
-    prepare = [program, "data", "prepare", "digits", "--cache", str(tmp_path / "data")]
-    subprocess.run(prepare, check=True)
-    alone = train(tmp_path, "alone", run(1))
+    assert main(["data", "prepare", "digits", "--cache", str(tmp_path / "data")]) == 0
+    alone = train(tmp_path, "alone", run(1), owner="")
     with subprocess.Popen(["sleep", "600"]) as owner:
         warm = train(tmp_path, "warm", run(1), owner=str(owner.pid))
         again = train(tmp_path, "again", run(1), owner=str(owner.pid))
@@ -243,9 +247,8 @@ def test_a_warm_process_changes_no_result_and_a_finished_run_is_left_alone(tmp_p
 
 
 def test_a_run_is_not_finished_if_its_data_have_changed(tmp_path: Path) -> None:
-    program = str(Path(sys.executable).parent / "clipnoise")
     cache = tmp_path / "data"
-    subprocess.run([program, "data", "prepare", "digits", "--cache", str(cache)], check=True)
+    assert main(["data", "prepare", "digits", "--cache", str(cache)]) == 0
     train(tmp_path, "results", run(1))
     assert is_finished(tmp_path / "results", cache, run(1))
     manifest = cache / "digits" / "manifest.json"
