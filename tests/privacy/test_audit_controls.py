@@ -13,8 +13,8 @@ from clipnoise.audit.contract import check_contract
 from clipnoise.audit.controls.check import CONTROLS, optimistic_epsilon
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.noise import check_noise
-from clipnoise.audit.subject import subject
 from clipnoise.audit.runs import check_updates
+from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
 from clipnoise.methods.registry import methods
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
