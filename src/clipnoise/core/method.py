@@ -122,8 +122,9 @@ class Method(Immutable):
 
     @classmethod
     def family(cls) -> str:
-        """Return the family: the name of the folder that the method's file is in."""
-        return cls.__module__.split(".")[-2].replace("_", "-")
+        """Return the family: the folder or file in `methods`, or the folder of a plug-in."""
+        names = cls.__module__.split(".")
+        return names[2 if names[:2] == ["clipnoise", "methods"] else -2].replace("_", "-")
 
     @classmethod
     def warms_up(cls) -> bool:

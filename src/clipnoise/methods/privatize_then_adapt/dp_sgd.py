@@ -22,7 +22,7 @@ from clipnoise.methods.base import (
     UserError,
     WarmStart,
 )
-from clipnoise.methods.non_private.references import PlainRMSProp
+from clipnoise.methods.non_private import PlainRMSProp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,0 @@
-"""Choose the clip norm of a step from what earlier steps released."""

@@ -1,1 +1,0 @@
-"""Federated training: users train, their clipped updates are averaged with noise."""

@@ -1,1 +1,0 @@
-"""Release the mean gradient and its square with noise of their own, then adapt."""

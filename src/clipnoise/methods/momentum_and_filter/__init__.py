@@ -1,1 +1,0 @@
-"""Per-sample momentum before the clip, low-pass filtering after the noise (DP-PMLF)."""

@@ -1,1 +1,0 @@
-"""References without privacy. Every table that shows one says so."""
