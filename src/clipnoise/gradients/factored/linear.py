@@ -15,9 +15,9 @@ from clipnoise.gradients.factored.uses import (
     ExplicitGradients,
     InProducts,
     Piece,
-    Rows,
     Squares,
     Use,
+    Vectors,
     add_pairs,
     gram,
     rounding_of,
@@ -39,12 +39,12 @@ def record_linear(
     def by_example(rows: Tensor) -> Tensor:
         return rows.reshape(recording.count, -1, rows.shape[-1])
 
-    added_up: list[Rows] = []  # the norms of output gradients serve the weight and the bias
+    added_up: list[Vectors] = []  # the norms of output gradients serve the weight and the bias
 
-    def rows_of(grad: Tensor) -> Rows:
+    def rows_of(grad: Tensor) -> Vectors:
         if not added_up:
             one = grad.ndim == 2 and grad.shape[0] == recording.count
-            added_up.append(Rows(grad if one else by_example(grad).sum(dim=1)))
+            added_up.append(Vectors(grad if one else by_example(grad).sum(dim=1)))
         return added_up[0]
 
     def outer(grad: Tensor) -> Use:
@@ -136,8 +136,8 @@ class Outer(InProducts):
 class SingleOuter(Outer):
     """G_i = l_i ⊗ r_i with l of shape (b, o) and r of shape (b, p)."""
 
-    def __init__(self, left: Tensor | Rows, right: Tensor) -> None:
-        self._rows = left if isinstance(left, Rows) else Rows(left)
+    def __init__(self, left: Tensor | Vectors, right: Tensor) -> None:
+        self._rows = left if isinstance(left, Vectors) else Vectors(left)
         self._left, self._right = self._rows.values, right
         self.shape = torch.Size((self._left.shape[1], right.shape[1]))
         self.elements = self._left.shape[1] + right.shape[1]

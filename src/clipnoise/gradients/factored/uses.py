@@ -260,7 +260,7 @@ class InProducts(Use):
         """
 
 
-class Rows:
+class Vectors:
     """Vectors, one for each example, whose norms are taken once."""
 
     def __init__(self, values: Tensor) -> None:
@@ -277,9 +277,9 @@ class Rows:
 class ExplicitGradients(Use):
     """Per-example gradients held as they are: those of biases and tokens."""
 
-    def __init__(self, rows: Tensor | Rows) -> None:
+    def __init__(self, rows: Tensor | Vectors) -> None:
         """Take gradients of shape (b, *shape)."""
-        self._rows = rows if isinstance(rows, Rows) else Rows(rows)
+        self._rows = rows if isinstance(rows, Vectors) else Vectors(rows)
         self.gradients = self._rows.values
         self.shape = self.gradients.shape[1:]
         self.elements = self.gradient_elements
