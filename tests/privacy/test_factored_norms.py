@@ -110,6 +110,15 @@ def test_slack_of_outer_products_that_others_may_cancel_is_kept() -> None:
     assert (squares + slack >= rest.square().sum(dim=(1, 2)) * (1 - 1e-6)).all()
 
 
+def test_slack_of_a_single_outer_product_is_counted_once() -> None:
+    draws = torch.Generator().manual_seed(0)
+    use = SingleOuter(torch.randn(9, 5, generator=draws), torch.randn(9, 30, generator=draws))
+    (piece,) = Groups.single(9).pieces(0)
+    values, slack = use.products(use, piece, None)
+    assert slack is not None
+    assert torch.allclose(values + slack, use.squared_norms(), rtol=1e-15)
+
+
 class Summing(nn.Module):
     """A linear layer on every row of a sequence, or a table of one token; outputs are added up."""
 

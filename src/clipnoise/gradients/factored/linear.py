@@ -163,11 +163,13 @@ class SingleOuter(Outer):
         into.addmm_(left.T, right)
 
     def squared_norms(self) -> Tensor:
-        squares = (self._rows.norms * row_norms(self._right)).double().square_()
-        return squares.mul_(1 + rounding_of(self._left.dtype))
+        return self._squares().mul_(1 + rounding_of(self._left.dtype))
+
+    def _squares(self) -> Tensor:
+        return (self._rows.norms * row_norms(self._right)).double().square_()
 
     def products(self, other: Use, piece: Piece, square: Tensor | None) -> Squares:
         if other is not self or square is not None or piece.size > 1:
             return super().products(other, piece, square)
-        squares = piece.cut(self.squared_norms())
+        squares = piece.cut(self._squares())
         return Squares(squares, slack_of(squares, self._left.dtype))
