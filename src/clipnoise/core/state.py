@@ -205,9 +205,17 @@ class State:
         return constants.noise_variance(clip_norm) * factor
 
 
-def split(vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Return views of a vector of shape (d,) in some shapes, which have d numbers together."""
-    pieces = vector.split_with_sizes([math.prod(shape) for shape in shapes])
+def split(
+    vector: Tensor, shapes: Sequence[tuple[int, ...]], sizes: list[int] | None = None
+) -> list[Tensor]:
+    """Return views of a vector of shape (d,) in some shapes, which have d numbers together.
+
+    Args:
+        vector: shape (d,).
+        shapes: of the views.
+        sizes: how many numbers each has, where a caller splits so often that it keeps them.
+    """
+    pieces = vector.split_with_sizes(sizes or [math.prod(shape) for shape in shapes])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 

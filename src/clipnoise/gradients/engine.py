@@ -14,6 +14,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from clipnoise.core.clipping import ClippedSum, zeros
+from clipnoise.core.state import split
 from clipnoise.errors import UserError
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
@@ -90,8 +91,7 @@ class FlatModel:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector of shape (d,) in the shapes of the parameters."""
-        pieces = vector.split_with_sizes(self._sizes)
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return split(vector, self.shapes, self._sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return views of a vector by parameter name, as `torch.func.functional_call` takes them.

@@ -39,17 +39,17 @@ def record_linear(
     def by_example(rows: Tensor) -> Tensor:
         return rows.reshape(recording.count, -1, rows.shape[-1])
 
+    single = output.ndim == 2 and output.shape[0] == recording.count  # one row per example
     added_up: list[Vectors] = []  # the norms of output gradients serve the weight and the bias
 
     def rows_of(grad: Tensor) -> Vectors:
         if not added_up:
-            one = grad.ndim == 2 and grad.shape[0] == recording.count
-            added_up.append(Vectors(grad if one else by_example(grad).sum(dim=1)))
+            added_up.append(Vectors(grad if single else by_example(grad).sum(dim=1)))
         return added_up[0]
 
     def outer(grad: Tensor) -> Use:
         assert inputs is not None
-        if grad.ndim == 2 and grad.shape[0] == recording.count:
+        if single:
             return SingleOuter(rows_of(grad), inputs)
         return Outer(by_example(grad), by_example(inputs))
 
