@@ -193,20 +193,22 @@ def test_mlflows_pages_are_served_to_this_machine_alone(
 ) -> None:
     from clipnoise.tracking import ui
 
-    started: list[list[str]] = []
+    started: list[tuple[list[str], dict[str, str]]] = []
 
     class StartedError(Exception):
         """The command is known: nothing has to be started."""
 
-    def start(words: list[str], **options: Any) -> None:
-        started.append(words)
+    def start(words: list[str], *, env: dict[str, str], **options: Any) -> None:
+        started.append((words, env))
         raise StartedError
 
     monkeypatch.setattr(ui.subprocess, "Popen", start)
     with pytest.raises(StartedError), ui.serve(tmp_path, port=5001, log=tmp_path / "log"):
         pass
-    (words,) = started
+    ((words, environment),) = started
     assert words[words.index("--host") + 1] == "127.0.0.1"
+    # Processes for jobs would take 2 GB of memory beside it.
+    assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
 
 
 def test_a_port_that_is_taken_is_named_before_a_server_is_started(

@@ -127,6 +127,7 @@ def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator
         "MLFLOW_AUTH_ADMIN_PASSWORD": passwords[1],
         "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     words = ["server", "--app-name", "basic-auth", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--workers", "2", "--artifacts-destination", str(artefacts)]

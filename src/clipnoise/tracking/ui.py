@@ -19,6 +19,8 @@ from clipnoise.tracking.view import page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
 STOPS_WITHIN = 10.0  # seconds
+# MLflow runs evaluations of language models as jobs, for which it starts a dozen processes.
+NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 @contextmanager
@@ -43,7 +45,7 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     # Passed by environment, because other users can read arguments and an address may hold a
     # password.
-    settings = {**QUIET, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
+    settings = {**QUIET, **NO_JOBS, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
     with open(log or os.devnull, "ab") as stream:  # noqa: PTH123 - devnull is no Path
         server = subprocess.Popen(
             [*command, "--workers", "1"],
