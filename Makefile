@@ -16,6 +16,10 @@ IN_ENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(ARGS)
 
+# Containers often forbid Python to keep what it has compiled. Each of hundreds of processes would
+# then compile the suite again.
+unexport PYTHONDONTWRITEBYTECODE
+
 export UV_HTTP_TIMEOUT ?= 300
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
