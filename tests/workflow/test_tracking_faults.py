@@ -158,9 +158,9 @@ def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> No
 
 
 def _spawn(*arguments: Any, **options: Any) -> Any:
-    process = multiprocessing.get_context("spawn").Process(
-        target=_job, args=arguments, kwargs=options
-    )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["clipnoise.tracking", "mlflow.tracking.client"])
+    process = context.Process(target=_job, args=arguments, kwargs=options)
     process.start()
     return process
 
