@@ -61,7 +61,9 @@ SOUND = [
 IN_FULL = ("stp-adam", "dp-microadam")  # of the latter's parameters a short run moves only some
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in IN_FULL)) for name in SOUND]
+)
 def test_methods_keep_their_contract_on_real_and_hostile_data(
     name: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

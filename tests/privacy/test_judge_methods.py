@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from judging import REAL, copy_of, judged
+from judging import copy_of, judged
 
 from clipnoise.audit.judge.source import read_source
 from clipnoise.methods.registry import example, methods
@@ -18,13 +18,8 @@ def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:
         assert source == type(source)((), ())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == REAL else pytest.mark.long)
-        for name, kind in methods().items()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", methods())
 def test_a_method_of_the_suite_is_not_refuted(name: str, tmp_path: Path, cache: Path) -> None:
     whole = name == "dp-microadam"  # of its parameters a short run moves only some
     result = judged(copy_of(name), tmp_path, cache, whole=whole, name=f"copied-{name}")

@@ -36,6 +36,7 @@ TIMES = {"seconds", "examples_per_second", "peak_memory_mb"}
 
 pytestmark = [
     pytest.mark.workflow,
+    pytest.mark.long,
     pytest.mark.skipif(bool(LACKING) and not REQUIRED, reason=f"no Slurm here: {LACKING}"),
 ]
 

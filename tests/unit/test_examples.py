@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "own_loop.ipynb"
@@ -75,6 +76,7 @@ def test_everything_in_the_folder_trains_together(tmp_path: Path) -> None:
     assert linear < 0.7 < 0.9 < min(residual, combined)  # no line divides two rings
 
 
+@pytest.mark.long
 def test_what_is_in_the_folder_passes_the_contract_of_its_kind() -> None:
     tests = [f"tests/contract/test_{kind}.py" for kind in ("methods", "datasets", "models")]
     names = "dp-sgd-projected or rings or residual-net"

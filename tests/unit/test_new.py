@@ -67,6 +67,7 @@ CONTRACTS = {
 }
 
 
+@pytest.mark.long
 def test_new_plug_ins_pass_the_contracts(folder: Path) -> None:
     files = [str(ROOT / "tests" / name) for name in CONTRACTS]
     names = " or ".join(NAMES[kind] for kind in set(CONTRACTS.values()))

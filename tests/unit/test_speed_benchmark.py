@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "speed.py"
 
 
+@pytest.mark.long
 def test_every_mechanism_of_the_factored_engine_is_measured(tmp_path: Path) -> None:
     """A way that fails is a row without a time, so a mistake of the benchmark's would not show."""
     words = ["--output", tmp_path, "--only", "digits", "--repetitions", 1, "--batch", 8]

@@ -17,7 +17,7 @@ from workflows import rows, run_planned
 from clipnoise.data.base import Dataset
 from clipnoise.fields import to_plain
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
 ASKED = {"fashion-mnist": {"task": "reconstruction"}}  # classes are asked of the other images
 SGD = {"id": "sgd", "learning_rate": 0.01}

@@ -93,6 +93,7 @@ def test_snakemake_finds_a_target_for_every_table_and_figure(checkout: Path) -> 
     assert jobs["artefact"] + jobs["reproduction_report"] == len(targets)
 
 
+@pytest.mark.long
 def test_the_slice_builds_reports_that_carry_a_watermark(checkout: Path) -> None:
     reports = [f"reports/{name}.pdf" for name in (*ARTEFACTS, REPRODUCTION)]
     reports.append(f"reports/{LEAGUE}/report.pdf")
