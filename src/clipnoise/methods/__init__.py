@@ -1,4 +1,5 @@
-"""Optimizers, one small class each, in a folder per family. Being here is being registered.
+"""Optimizers, one small class each, in a file per family, or a folder where one file would be long.
 
-Belongs here: what a paper's pseudo-code says. Does not: data, models, devices, logging, accounting.
+Being here is being registered. Belongs here: what a paper's pseudo-code says. Does not: data,
+models, devices, logging, accounting.
 """
