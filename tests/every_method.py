@@ -10,7 +10,7 @@ from torch import Tensor
 from clipnoise.core.clipping import ClipRule
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
-from clipnoise.methods.registry import example, example_settings, methods
+from clipnoise.methods.base import example, example_settings, methods
 
 METHODS = list(methods())
 # Settings under which a method's query or clipping is another than by default.

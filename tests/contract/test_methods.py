@@ -20,7 +20,7 @@ from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.fields import parse, to_plain
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 
 D, B, STEPS = 3, 4, 8
 GROWING = ("dp-pmlf-released",)  # whose newest iterate has the smallest weight
@@ -82,7 +82,7 @@ def test_is_documented_with_a_summary_and_a_source(name: str) -> None:
     summary = (kind.__doc__ or "").partition("Source:")[0].strip()
     assert len(summary) > 20  # an equation at least
     assert re.search(r"\d", kind.source()), "names no year, section, algorithm or equation"
-    assert kind.family() != "registry"
+    assert kind.family() != "base"
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from clipnoise.audit.judge.verdict import judge
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 
 torch.set_num_threads(1)
 

@@ -16,7 +16,7 @@ from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_updates
 from clipnoise.audit.subject import subject
 from clipnoise.data.digits import Digits
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon

@@ -9,7 +9,7 @@ import pytest
 from judging import copy_of, judged
 
 from clipnoise.audit.judge.source import read_source
-from clipnoise.methods.registry import example, methods
+from clipnoise.methods.base import example, methods
 
 
 def test_every_method_of_the_suite_has_a_source_that_no_judge_minds() -> None:

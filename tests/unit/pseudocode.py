@@ -187,7 +187,7 @@ def run_replay(method: str, h: dict[str, Any], s: Stream) -> Any:
     import numpy as np
 
     from clipnoise import replay
-    from clipnoise.methods.registry import method_class
+    from clipnoise.methods.base import method_class
 
     kind = method_class(method)
     examples = len(s.gradients[0][0])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from every_method import METHODS, build
 
+from clipnoise.methods.base import methods
 from clipnoise.methods.catalogue import catalogue, method_page
-from clipnoise.methods.registry import methods
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = [name for name in METHODS if build(name).private]

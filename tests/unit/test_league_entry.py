@@ -13,7 +13,7 @@ from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import csv_text
-from clipnoise.methods.registry import example, method_class
+from clipnoise.methods.base import example, method_class
 from clipnoise.report.judgement import standing, standing_rows
 from clipnoise.report.publication import read_published, run_rows, to_csv
 from clipnoise.report.records import read_runs

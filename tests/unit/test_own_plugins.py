@@ -17,7 +17,7 @@ import clipnoise
 from clipnoise.cli import main
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import own_folder, plugins, use_places
 
@@ -319,7 +319,7 @@ def test_the_example_is_the_method_of_the_readme() -> None:
 
 FINGERPRINT = (
     "from clipnoise.run.fingerprint import fingerprint_of; "
-    "from clipnoise.methods.registry import methods; methods(); "
+    "from clipnoise.methods.base import methods; methods(); "
     "print(fingerprint_of(['clipnoise.own.mine']))"
 )
 

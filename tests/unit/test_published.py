@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clipnoise.errors import UserError
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.papers.base import read_published as read_quantities
 from clipnoise.report.published import PublishedCell, read_published
 

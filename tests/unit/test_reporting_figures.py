@@ -14,7 +14,7 @@ from reporting_data import FILTERS, curve_rows, quickstart, run_row, write_csv
 from scipy import signal, stats
 
 from clipnoise.errors import UserError
-from clipnoise.methods.registry import example, methods
+from clipnoise.methods.base import example, methods
 from clipnoise.report.figures.canvas import FigureData, Series, legend, look, sheet
 from clipnoise.report.figures.curves import draw_final
 from clipnoise.report.figures.kinds import draw_figure

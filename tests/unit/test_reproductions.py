@@ -15,8 +15,8 @@ from scipy.stats import chi2, norm
 from clipnoise.core.state import Public
 from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
+from clipnoise.methods.base import example, method_class
 from clipnoise.methods.privatize_then_adapt.dp_adambc import concentration_bound
-from clipnoise.methods.registry import example, method_class
 from clipnoise.models.base import model_class
 from clipnoise.papers.base import (
     COMPARISON,

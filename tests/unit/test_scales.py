@@ -12,7 +12,7 @@ from reporting_data import quickstart, write_csv
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.report.pdf import bundle, pages
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.plan import Plan

@@ -11,7 +11,7 @@ from pathlib import Path
 from clipnoise.data.base import Dataset
 from clipnoise.data.signature import Signature
 from clipnoise.files import write_atomically, write_json
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 from clipnoise.models.base import Model
 from clipnoise.privacy.budget import Privacy
 from clipnoise.run.results import digest_of

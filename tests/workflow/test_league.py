@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clipnoise.data.base import dataset_class
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.run.results import privacy_statement

@@ -11,7 +11,7 @@ from captions import NUMBERED
 from pypdf import PdfReader
 from workflows import ROOT, planned, rows, run_planned, snakemake
 
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 from clipnoise.studies.fidelity import fidelity_files, read_fidelity
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.study import Study

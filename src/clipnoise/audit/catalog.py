@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from clipnoise.methods.registry import example, methods
+from clipnoise.methods.base import example, methods
 from clipnoise.run.fingerprint import fingerprint_of
 
 # Deliberate mistakes: each must be exposed by some check.

@@ -28,7 +28,7 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.methods.registry import example_settings, method_class
+from clipnoise.methods.base import example_settings, method_class
 from clipnoise.models.base import model_class
 from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.setup import exact_arithmetic

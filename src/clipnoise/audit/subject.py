@@ -12,8 +12,7 @@ from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.data.side_information import PublicGradients
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, physical_batches
-from clipnoise.methods.base import WithSideInformation
-from clipnoise.methods.registry import example_settings, method_class
+from clipnoise.methods.base import WithSideInformation, example_settings, method_class
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.accountants.nodes import sensitivity_factor
 from clipnoise.privacy.budget import Privacy

@@ -1,13 +1,15 @@
-"""All that a method's file imports: field types, queries, kinds of methods, and update rules.
+"""All that a method's file imports, and how a method is found by its id.
 
-Each update rule is written once: a method joins one with a query. Rules post-process what the query
-releases, so they add nothing to the privacy cost.
+A method's file takes from here field types, queries, kinds of methods, and update rules. Each rule
+is written once: a method joins one with a query. Rules post-process what the query releases, so
+they add nothing to the privacy cost.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import (
@@ -26,6 +28,7 @@ from clipnoise.core.state import Public, State
 from clipnoise.data.side_information import FREQUENCY, SideInformation
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
+from clipnoise.plugins import lookup, plugins
 from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedLossMean,
@@ -45,6 +48,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     Tensor = Any  # for annotations only: listing the methods does not load torch
+
+M = TypeVar("M", bound=Method)
+
+# A value for each hyper-parameter without a default. None of them changes what ε rests on, except
+# the clip norms, in whose units every result is given.
+EXAMPLE_SETTINGS: Mapping[str, Any] = {
+    "learning_rate": 0.1,
+    "clip_norm": 1.0,
+    "phase_lengths": (2, 2),
+    "learning_rates": (0.1, 0.05),
+    "clip_norms": (1.0, 2.0),
+    "phi": 1e-3,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,3 +157,35 @@ class Adam(RootScaled):
         """Return the change for moments of two different values, each of shape (d,)."""
         m = state.average("m", g, self.betas[0])
         return self.descend(m, state.average("v", g_squared, self.betas[1]).clamp(min=0))
+
+
+# Look-up by id
+
+
+def methods() -> Mapping[str, type[Method]]:
+    """Return every registered method class by id."""
+    return plugins("clipnoise.methods", Method)
+
+
+def method_class(name: str, *, file: str | None = None) -> type[Method]:
+    """Return the method class of an id.
+
+    Args:
+        name: a method id as in the papers' naming, e.g. `"dp-adambc"`.
+        file: where the name was read, for the error message.
+
+    Raises:
+        UserError: there is no such method; the message names the nearest one.
+    """
+    return lookup("clipnoise.methods", Method, "method", name, file=file)
+
+
+def example_settings(kind: type[Method]) -> dict[str, Any]:
+    """Return a value for each hyper-parameter of a method that has no default."""
+    names = [option.name for option in fields(kind) if option.default is MISSING]
+    return {name: EXAMPLE_SETTINGS[name] for name in names if name in EXAMPLE_SETTINGS}
+
+
+def example(kind: type[M], **options: Any) -> M:
+    """Return an instance of a method; what `options` leave out are defaults or example settings."""
+    return kind(**{**example_settings(kind), **options})

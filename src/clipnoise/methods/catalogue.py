@@ -11,7 +11,7 @@ import yaml
 
 from clipnoise.core.method import Method, OracleMethod
 from clipnoise.fields import to_plain
-from clipnoise.methods.registry import example, methods
+from clipnoise.methods.base import example, methods
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Entry:
     Attributes:
         id: its name in studies.
         option: the option that makes the variant, as in a study; empty for the method itself.
-        family: the folder it lives in.
+        family: the file or folder it lives in.
         privacy: "private" or "non-private".
         adjacency: what a neighbouring dataset is; "–" where nothing is protected.
         sensitivity: of each released value before noise, in C and B.

@@ -236,7 +236,7 @@ def fingerprint(name: str, settings: Path) -> str:
     Raises:
         UserError: an unknown id, or a file that is not YAML.
     """
-    from clipnoise.methods.registry import methods
+    from clipnoise.methods.base import methods
     from clipnoise.models.base import Model
     from clipnoise.run.fingerprint import fingerprint_of_names
 

@@ -12,7 +12,7 @@ from clipnoise.core.method import Method
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.fields import parse
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 from clipnoise.papers.base import Section
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from clipnoise.core.method import Method
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.claim import PrivacyStatement

@@ -17,7 +17,7 @@ from clipnoise.core.step import step
 from clipnoise.errors import UserError, nearest
 from clipnoise.fields import Count, NonNegative, Positive, parse
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import method_class
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.run.public import warm_step
 

@@ -22,8 +22,7 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
-from clipnoise.methods.base import WithSideInformation
-from clipnoise.methods.registry import method_class
+from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
 from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
 from clipnoise.privacy.budget import Budget, Privacy

@@ -10,7 +10,7 @@ from typing import Any
 from clipnoise.core.method import Method
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.methods.registry import example, methods
+from clipnoise.methods.base import example, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.file import Panel, as_mapping, called
 from clipnoise.studies.scale import Scale

@@ -12,7 +12,7 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
-from clipnoise.methods.registry import example, method_class
+from clipnoise.methods.base import example, method_class
 from clipnoise.studies.file import Panel, as_mapping
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset
 from clipnoise.fields import adapter
-from clipnoise.methods.registry import methods
+from clipnoise.methods.base import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy

@@ -25,7 +25,7 @@ from clipnoise.audit.subject import Subject, run_spec, subject
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
 from clipnoise.fields import parse, to_plain
-from clipnoise.methods.registry import example_settings, methods
+from clipnoise.methods.base import example_settings, methods
 from clipnoise.plugins import is_own
 from clipnoise.run.train import Run
 

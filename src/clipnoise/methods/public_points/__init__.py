@@ -1,1 +1,0 @@
-"""Gradients at points that are computed from releases: ahead of θ, or uphill of it."""

@@ -1,1 +1,0 @@
-"""Scale each gradient by a released or public vector, then clip and add noise."""
