@@ -11,7 +11,7 @@ import pytest
 from reporting_data import run_row, write_csv, write_study
 
 from clipnoise.cli import main
-from clipnoise.report.export import overview_to_csv, to_latex, to_markdown
+from clipnoise.report.export import overview_to_csv, overview_to_latex, overview_to_markdown
 from clipnoise.report.overview import Overview, build_overview
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
@@ -145,7 +145,7 @@ def test_the_files_hold_all_digits_and_every_method(tmp_path: Path) -> None:
     assert pd.isna(table.loc[("dp-adam", "ε = 1"), "value"])
     assert table.loc[("dp-adam", "ε = 1"), "diverged"] == 1
     assert set(table["warning"]) == {"not evidence"}
-    markdown, latex = to_markdown(overview), to_latex(overview)
+    markdown, latex = overview_to_markdown(overview), overview_to_latex(overview)
     assert "| dp-adam | diverged 1/2 |" in markdown
     assert "**not evidence**" in markdown
     assert r"\multicolumn{3}{c}{over dp-sgd} & \multicolumn{1}{c}{change}" in latex

@@ -45,9 +45,17 @@ def lost(rows, status, wanted):
     ]
 
 
-def cell(table, label, *place):
+def row_of(table, label):
     (row,) = [row for row in (*table.rows, *table.references) if row.label == label]
-    return row.cells[place]
+    return row
+
+
+def cell(table, label, *place):
+    return row_of(table, label).cells[place]
+
+
+def leads(table, label, *place):
+    return table.leads(row_of(table, label), place)
 
 
 ONE, EIGHT = ("digits", "logistic", "eps=1"), ("digits", "logistic", "eps=8")
@@ -112,8 +120,8 @@ def test_bold_beside_a_mean_that_is_no_worse_and_not_bold_is_explained(tabulate)
         for seed, value in enumerate(values)
     ]
     table = tabulate(rows)
-    assert cell(table, "dp-pmlf", *ONE).leads
-    assert not cell(table, "dp-adam", *ONE).leads
+    assert leads(table, "dp-pmlf", *ONE)
+    assert not leads(table, "dp-adam", *ONE)
     notes = " ".join(table.notes)
     assert "dp-pmlf can be bold with no better a mean than dp-adam, which is not" in notes
     plain = tabulate([row for row in rows if row["method"] != "dp-pmlf"])
@@ -125,8 +133,8 @@ def test_references_stand_apart_and_never_compete(tabulate):
     rows += seeds(start=0.99, method="sgd", budget="non-private")
     table = tabulate(rows)
     assert [row.label for row in table.references] == ["sgd"]
-    assert not cell(table, "sgd", "digits", "logistic", "non-private").leads
-    assert cell(table, "dp-sgd", *ONE).leads
+    assert not leads(table, "sgd", "digits", "logistic", "non-private")
+    assert leads(table, "dp-sgd", *ONE)
     assert "Non-private references have no ε and do not compete." in table.notes
 
 
@@ -144,15 +152,15 @@ def test_a_part_without_private_methods_is_an_ordinary_table(tabulate):
     table = tabulate(rows)
     assert [row.label for row in table.rows] == ["sgd", "adam"]
     assert not table.references
-    assert cell(table, "sgd", "digits", "logistic", "non-private").leads
+    assert leads(table, "sgd", "digits", "logistic", "non-private")
 
 
 def test_a_nominal_epsilon_is_marked_and_does_not_compete(tabulate):
     rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
     rows += seeds(start=0.99, method="dp-pmlf", claim="nominal")
     table = tabulate(rows)
-    assert cell(table, "dp-sgd", *ONE).leads
-    assert not cell(table, "dp-pmlf", *ONE).leads
+    assert leads(table, "dp-sgd", *ONE)
+    assert not leads(table, "dp-pmlf", *ONE)
     assert re.search(r"dp-pmlf \| [0-9. ±]+† \|", to_markdown(table))
     assert r"\textdagger{}" in to_latex(table)
     assert any("nominal ε" in note for note in table.notes)
@@ -162,8 +170,8 @@ def test_an_oracle_with_the_noise_of_a_budget_is_marked_and_does_not_compete(tab
     rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
     rows += seeds(start=0.99, method="dp-adam-noiseless", claim="non-private")
     table = tabulate(rows)
-    assert cell(table, "dp-sgd", *ONE).leads
-    assert not cell(table, "dp-adam-noiseless", *ONE).leads
+    assert leads(table, "dp-sgd", *ONE)
+    assert not leads(table, "dp-adam-noiseless", *ONE)
     assert re.search(r"dp-adam-noiseless \| [0-9. ±]+§ \|", to_markdown(table))
     assert any("§ non-private" in note for note in table.notes)
 
@@ -172,7 +180,7 @@ def test_epsilon_under_another_adjacency_is_marked_and_does_not_compete(tabulate
     rows = [*seeds(start=0.5), *seeds(start=0.4, method="dp-adam")]
     rows += seeds(start=0.99, method="jme-adam", adjacency="replace")
     table = tabulate(rows)
-    assert not cell(table, "jme-adam", *ONE).leads
+    assert not leads(table, "jme-adam", *ONE)
     assert cell(table, "jme-adam", *ONE).mark == "‡"
     assert any("replace adjacency" in note for note in table.notes)
 
@@ -181,17 +189,17 @@ def test_where_all_epsilons_hold_under_one_other_adjacency_they_compete_with_eac
     rows = [*seeds(start=0.5, adjacency="zero-out")]
     rows += seeds(start=0.4, method="dp-adam", adjacency="zero-out")
     table = tabulate(rows)
-    assert cell(table, "dp-sgd", *ONE).leads
+    assert leads(table, "dp-sgd", *ONE)
     assert cell(table, "dp-sgd", *ONE).mark == "‡"
     assert any("zero-out adjacency: not comparable" in note for note in table.notes)
     mixed = tabulate([*rows, *seeds(start=0.45, method="jme-adam", adjacency="replace")])
-    assert not any(found.leads for _, _, found in mixed.cells())
+    assert not any(mixed.leads(row, place) for row, place, _ in mixed.cells())
 
 
 def test_diverged_runs_show_as_n_of_the_planned_and_cannot_be_bold(tabulate):
     survivors = lost(seeds(start=0.99, method="dp-adam"), "diverged", {2, 5})
     table = tabulate([*seeds(start=0.5), *seeds(start=0.4, method="stp-adam"), *survivors])
-    assert cell(table, "dp-sgd", *ONE).leads
+    assert leads(table, "dp-sgd", *ONE)
     assert re.search(r"\| dp-adam \| 99\.\d\d ± 0\.\d\d \(4/6\) \|", to_markdown(table))
     assert any("2 runs diverged" in note for note in table.notes)
 
@@ -200,8 +208,8 @@ def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
     rows = [*seeds(start=0.9), *lost(seeds(start=0.4, method="dp-adam"), "missing", {6})]
     rows += [*seeds(start=0.9, budget="eps=8"), *seeds(method="dp-adam", budget="eps=8", start=0.4)]
     table = tabulate(rows)
-    assert not cell(table, "dp-sgd", *ONE).leads
-    assert cell(table, "dp-sgd", *EIGHT).leads
+    assert not leads(table, "dp-sgd", *ONE)
+    assert leads(table, "dp-sgd", *EIGHT)
     assert any("missing runs have no bold yet" in note for note in table.notes)
 
 
@@ -223,7 +231,7 @@ def test_a_part_without_runs_still_gives_every_format(tabulate):
 def test_one_seed_gives_no_deviation_and_no_bold(tabulate):
     table = tabulate([*seeds(1), *seeds(1, method="dp-adam")])
     assert "±" not in cell(table, "dp-sgd", *ONE).text
-    assert not cell(table, "dp-sgd", *ONE).leads
+    assert not leads(table, "dp-sgd", *ONE)
     (line, _) = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert line["std"] == ""
 
@@ -235,8 +243,8 @@ def test_loss_is_shown_and_the_lowest_is_bold_where_no_run_has_an_accuracy(tabul
         for i in range(6)
     ]
     table = tabulate(rows)
-    assert cell(table, "dp-adam", *ONE).leads
-    assert not cell(table, "dp-sgd", *ONE).leads
+    assert leads(table, "dp-adam", *ONE)
+    assert not leads(table, "dp-sgd", *ONE)
     assert "Test loss" in table.notes[0]
 
 

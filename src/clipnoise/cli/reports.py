@@ -37,7 +37,7 @@ def table(
     A panel's table shows mean ± standard deviation over seeds, from whatever runs there are. Failed
     and missing runs are counted in it. The overview shows what methods gain over tasks.
     """
-    from clipnoise.report.export import overview_to_csv, to_csv, to_latex, to_markdown
+    from clipnoise.report import export
     from clipnoise.report.overview import build_overview
     from clipnoise.report.records import read_runs
     from clipnoise.report.tables import build_table
@@ -56,10 +56,18 @@ def table(
             costs=any(item.costs for item in shown),
             watermark=watermark,
         )
-        texts = {".csv": to_csv(made), ".md": to_markdown(made), ".tex": to_latex(made)}
+        texts = {
+            ".csv": export.to_csv(made),
+            ".md": export.to_markdown(made),
+            ".tex": export.to_latex(made),
+        }
     elif shown:
         over = build_overview(shown[0], rows, watermark)
-        texts = {".csv": overview_to_csv(over), ".md": to_markdown(over), ".tex": to_latex(over)}
+        texts = {
+            ".csv": export.overview_to_csv(over),
+            ".md": export.overview_to_markdown(over),
+            ".tex": export.overview_to_latex(over),
+        }
     else:
         raise UserError(f"{study}: report: has no overview. Give a --panel to make its table.")
     for ending, text in texts.items():

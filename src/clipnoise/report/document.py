@@ -181,17 +181,18 @@ def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, 
         return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
     if item.kind == "moments-table":
         return moments_data(item, runs)
-    table = (
-        build_overview(item, runs)
-        if item.kind == OVERVIEW
-        else build_table(of_panels(runs, item), item.panel, costs=item.costs)
-    )
+    if item.kind == OVERVIEW:
+        overview = build_overview(item, runs)
+        blocks, notes = overview.blocks(), overview.notes
+    else:
+        table = build_table(of_panels(runs, item), item.panel, costs=item.costs)
+        blocks, notes = [*table.blocks(), *table.costs], table.notes
     return {
         "kind": "table",
         "title": title,
         "caption": item.caption,
-        "blocks": [*table.blocks(), *table.costs],
-        "notes": table.notes,
+        "blocks": blocks,
+        "notes": notes,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from clipnoise.report.formats import exact, safe_csv
 from clipnoise.report.overview import Overview
-from clipnoise.report.tables import Block, Table, laid_out, title_of
+from clipnoise.report.tables import Block, Table, title_of
 
 COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
 OVERVIEW_COLUMNS = (
@@ -64,10 +64,11 @@ def to_csv(table: Table) -> str:
             "mean": exact(cell.sample.mean),
             "std": exact(cell.sample.deviation),
             **{name: getattr(cell.sample, name) for name in COUNTS},
-            "bold": str(cell.leads).lower(),
-            "p_value": exact(cell.p_value),
+            "bold": str(table.leads(row, place)).lower(),
+            "p_value": exact(table.p_value(row, place)),
         }
-        for row, (dataset, model, budget), cell in table.cells()
+        for row, place, cell in table.cells()
+        for dataset, model, budget in [place]
     ]
     return safe_csv(CSV_COLUMNS, lines, table.watermark)
 
@@ -102,17 +103,29 @@ def _heads(block: Block) -> list[str]:
     return ["method", *(f"{title}: {head}" if title else head for title, head in pairs)]
 
 
-def to_markdown(table: Table | Overview) -> str:
+def to_markdown(table: Table) -> str:
     """Return the table in Markdown: heading, caption, a pipe table per block of columns, notes."""
-    mark, caption = _markdown(table.watermark), _markdown(table.caption)
-    parts = [f"### {_markdown(table.title)}", f"**{mark}**" if mark else "", caption]
-    parts += [_pipes(_heads(block), block["rows"]) for block in table.blocks()]
+    parts = list(map(_block, table.blocks()))
     if table.references:
         heads = ["non-private reference", *map(title_of, table.groups)]
-        parts.append(_pipes(heads, laid_out(table.references, table.groups)))
-    parts += [_pipes(_heads(block), block["rows"]) for block in table.costs]
-    parts += map(_markdown, table.notes)
-    return "\n\n".join(filter(None, parts)) + "\n"
+        parts.append(_pipes(heads, table.laid_out(table.references, table.groups)))
+    return _headed(table, [*parts, *map(_block, table.costs)])
+
+
+def overview_to_markdown(overview: Overview) -> str:
+    """Return the overview in Markdown: heading, caption, a pipe table, notes."""
+    return _headed(overview, map(_block, overview.blocks()))
+
+
+def _headed(table: Table | Overview, parts: Iterable[str]) -> str:
+    """Return the parts of a table between its heading and caption, and its notes."""
+    mark, caption = _markdown(table.watermark), _markdown(table.caption)
+    above = [f"### {_markdown(table.title)}", f"**{mark}**" if mark else "", caption]
+    return "\n\n".join(filter(None, [*above, *parts, *map(_markdown, table.notes)])) + "\n"
+
+
+def _block(block: Block) -> str:
+    return _pipes(_heads(block), block["rows"])
 
 
 def _pipes(heads: list[str], rows: list[dict[str, Any]]) -> str:
@@ -131,17 +144,29 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", " ".join(text.split()))
 
 
-def to_latex(table: Table | Overview) -> str:
+def to_latex(table: Table) -> str:
     """Return a LaTeX table environment; it needs the packages booktabs and textcomp."""
+    costs = [_tabular(block, [_line(map(latex, _heads(block)))]) for block in table.costs]
+    return _environment(table, [*map(_spanned, table.blocks()), *costs])
+
+
+def overview_to_latex(overview: Overview) -> str:
+    """Return a LaTeX table environment, as `to_latex` does."""
+    return _environment(overview, map(_spanned, overview.blocks()))
+
+
+def _environment(table: Table | Overview, tabulars: Iterable[list[str]]) -> str:
+    """Return the lines of tabulars below the caption of a table and above its notes."""
     caption = ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}"]
-    for block in table.blocks():
-        lines += _tabular(block, _spanning_heads(block["groups"]))
-    for block in table.costs:
-        lines += _tabular(block, [_line(map(latex, _heads(block)))])
+    lines += [line for tabular in tabulars for line in tabular]
     notes = " ".join(map(latex, table.notes))
     lines += [rf"\par\raggedright\footnotesize {notes}", r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def _spanned(block: Block) -> list[str]:
+    return _tabular(block, _spanning_heads(block["groups"]))
 
 
 def _spanning_heads(groups: Sequence[dict[str, Any]]) -> list[str]:

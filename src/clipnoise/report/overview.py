@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,6 @@ from clipnoise.report.tables import (
     HELD_UP_NOTE,
     Block,
     Cell,
-    Group,
-    Row,
     cell_of,
     choose_metric,
     mark_notes,
@@ -87,9 +85,6 @@ class Overview:
     tasks: int
     lines: tuple[Line, ...]
     watermark: str = ""
-    groups: ClassVar[tuple[Group, ...]] = ()  # as in a Table: here there are none
-    references: ClassVar[tuple[Row, ...]] = ()
-    costs: ClassVar[tuple[Block, ...]] = ()
 
     def blocks(self) -> list[Block]:
         """Return the table as plain data, in one block."""

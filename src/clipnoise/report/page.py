@@ -104,7 +104,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
                     "Runs": f"{found.n}/{found.planned}",
                     "Diverged": found.diverged,
                     **_compared(cell, column[base] if base else None, metric),
-                    "Best": "yes" if cell.leads else "",
+                    "Best": "yes" if table.leads(row, place) else "",
                     "Claim": "oracle" if cell.oracle else cell.claim,
                     "Adjacency": str(same["adjacency"].max()),
                     "δ": _rounded(same["delta"].max(), 12),

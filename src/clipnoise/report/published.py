@@ -30,7 +30,6 @@ from clipnoise.report.tables import (
     cell_of,
     cost_block,
     mark_notes,
-    plain,
 )
 from clipnoise.studies.file import ReportItem
 
@@ -353,7 +352,9 @@ def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str,
     ]
     width = sum(len(group["headings"]) for group in groups)
     methods = dict.fromkeys(row.method for _, one in columns for row in one.rows)
-    public = [row for one in tables for row in (*one.rows, *one.references) if not row.private]
+    public = [
+        (one, row) for one in tables for row in (*one.rows, *one.references) if not row.private
+    ]
     notes = [note for one, panel in pairs for note in _notes(one, [panel])]
     everywhere = {pair.published for one in found for pair in one.pairs}
     lost = {cell for one in compared for pair in one.pairs if (cell := pair.published)} - everywhere
@@ -371,9 +372,9 @@ def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str,
         "references": [
             {
                 "label": row.label,
-                "cells": [plain(next(iter(row.cells.values()), None), span=width)],
+                "cells": [one.shown(row, next(iter(row.cells)), span=width)],
             }
-            for row in public
+            for one, row in public
         ],
     }
     return {
@@ -385,7 +386,7 @@ def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str,
 def _across(method: str, table: Table) -> list[dict[str, Any]]:
     """Return the cells of a method, of its first label, below all columns of a table."""
     row = next((one for one in table.rows if one.method == method), Row(method, method, True, {}))
-    return [cell for group in table.groups for cell in row.across(group)]
+    return [cell for group in table.groups for cell in table.across(row, group)]
 
 
 def _titled(table: Table, several: bool) -> list[Block]:

@@ -79,8 +79,6 @@ class Cell:
         claim: the privacy claim of its runs; empty while none has finished.
         adjacency: the adjacency its ε holds under, where it is not add-remove; else empty.
         oracle: whether it adds the noise of a budget without protecting the examples.
-        leads: whether it is the best or not significantly worse.
-        p_value: Holm-adjusted, against the best; NaN where no test was made.
         published: what a paper prints there; empty where nothing is compared.
         difference: from what it prints.
     """
@@ -91,8 +89,6 @@ class Cell:
     claim: str = ""
     adjacency: str = ""
     oracle: bool = False
-    leads: bool = False
-    p_value: float = float("nan")
     published: str = ""
     difference: str = ""
 
@@ -131,15 +127,6 @@ class Row:
     def key(self) -> Key:
         """Method and label."""
         return self.method, self.label
-
-    def across(self, group: Group) -> list[dict[str, Any]]:
-        """Return the cells below a group of columns as plain data.
-
-        A non-private reference has no ε: its one cell spans the columns of all budgets.
-        """
-        if self.private:
-            return [plain(self.cells.get(place)) for place in group]
-        return [plain(self.cells.get((*group[0][:2], NON_PRIVATE)), span=len(group))]
 
 
 @dataclass(frozen=True)
@@ -215,6 +202,38 @@ class Table:
             return able
         return {key: cell.sample for key, cell in others.items()}
 
+    def leads(self, row: Row, place: Place) -> bool:
+        """Return whether a row is the best of a column or not significantly worse."""
+        return place in self.verdicts and row.key in self.verdicts[place].leaders
+
+    def p_value(self, row: Row, place: Place) -> float:
+        """Return the Holm-adjusted p-value against the best; NaN where no test was made."""
+        tested = self.verdicts[place].p_values if place in self.verdicts else {}
+        return tested.get(row.key, float("nan"))
+
+    def shown(self, row: Row, place: Place, span: int = 1) -> dict[str, Any]:
+        """Return a cell as plain data, bold where it leads."""
+        return plain(row.cells.get(place), span=span, bold=self.leads(row, place))
+
+    def across(self, row: Row, group: Group) -> list[dict[str, Any]]:
+        """Return the cells of a row below a group of columns as plain data.
+
+        A non-private reference has no ε: its one cell spans the columns of all budgets.
+        """
+        if row.private:
+            return [self.shown(row, place) for place in group]
+        return [self.shown(row, (*group[0][:2], NON_PRIVATE), span=len(group))]
+
+    def laid_out(self, rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any]]:
+        """Return rows below groups of columns as plain data."""
+        return [
+            {
+                "label": row.label,
+                "cells": [cell for group in groups for cell in self.across(row, group)],
+            }
+            for row in rows
+        ]
+
     def blocks(self) -> list[Block]:
         """Distribute the columns over blocks of bounded width, whole groups where they fit."""
         blocks: list[list[Group]] = []
@@ -231,8 +250,8 @@ class Table:
                     {"title": title_of(group), "headings": [budget(text) for _, _, text in group]}
                     for group in block
                 ],
-                "rows": laid_out(self.rows, block),
-                "references": laid_out(self.references, block),
+                "rows": self.laid_out(self.rows, block),
+                "references": self.laid_out(self.references, block),
             }
             for block in blocks
         ]
@@ -244,21 +263,15 @@ def title_of(group: Group) -> str:
     return f"{dataset}, {model}"
 
 
-def laid_out(rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return rows below groups of columns as plain data."""
-    return [
-        {"label": row.label, "cells": [cell for group in groups for cell in row.across(group)]}
-        for row in rows
-    ]
-
-
-def plain(cell: Cell | None, text: str = "", mark: str = "", span: int = 1) -> dict[str, Any]:
+def plain(
+    cell: Cell | None, text: str = "", mark: str = "", *, span: int = 1, bold: bool = False
+) -> dict[str, Any]:
     """Return a cell as plain data, or a plain text where there is none."""
-    data = {"text": text, "mark": mark, "runs": "", "bold": False, "span": span}
+    data = {"text": text, "mark": mark, "runs": "", "bold": bold, "span": span}
     data |= {"published": "", "difference": ""}
     if cell is None:
         return data
-    shown = {"text": cell.text, "mark": cell.mark, "runs": cell.sample.runs, "bold": cell.leads}
+    shown = {"text": cell.text, "mark": cell.mark, "runs": cell.sample.runs}
     return data | shown | {"published": cell.published, "difference": cell.difference}
 
 
@@ -307,7 +320,7 @@ def build_table(
         costs=(cost_block(selected),) if costs else (),
         watermark=watermark,
     )
-    return replace(table, verdicts=_mark_leaders(table))
+    return replace(table, verdicts=_verdicts(table))
 
 
 def apart(rows: Iterable[Row]) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
@@ -354,20 +367,11 @@ def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
     )
 
 
-def _mark_leaders(table: Table) -> dict[Place, Verdict[Key]]:
-    """Mark the leaders of every column in its cells, and return the verdicts."""
-    verdicts = {}
-    cells = {row.key: row.cells for row in table.rows}
-    for place in (place for group in table.groups for place in group):
-        samples = table.competing(place)
-        if not samples:
-            continue
-        verdict = judge(samples, higher_is_better=table.metric.higher_is_better)
-        verdicts[place] = verdict
-        for key in samples:
-            p_value, leads = verdict.p_values.get(key, float("nan")), key in verdict.leaders
-            cells[key][place] = replace(cells[key][place], leads=leads, p_value=p_value)
-    return verdicts
+def _verdicts(table: Table) -> dict[Place, Verdict[Key]]:
+    """Judge every column in which something competes."""
+    columns = {place: table.competing(place) for group in table.groups for place in group}
+    up = table.metric.higher_is_better
+    return {place: judge(one, higher_is_better=up) for place, one in columns.items() if one}
 
 
 def cost_block(runs: pd.DataFrame) -> Block:
