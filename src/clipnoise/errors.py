@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,6 +30,24 @@ def or_exit(step: Callable[[], T]) -> T:
     except UserError as error:
         print(f"clipnoise: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def reason(error: BaseException, otherwise: str = "") -> str:
+    """Return the first line of what an error says; if it says nothing, `otherwise` or its kind."""
+    return str(error).strip().partition("\n")[0] or otherwise or type(error).__name__
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn whatever the user's code raises in the `with` block into an error that says where.
+
+    Raises:
+        UserError: the block raised something.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{where}: {reason(error)}") from error
 
 
 def shorten(value: object, limit: int = 80) -> str:

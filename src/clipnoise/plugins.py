@@ -19,7 +19,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic_core import core_schema
 
-from clipnoise.errors import UserError, nearest, unknown
+from clipnoise.errors import UserError, explained, nearest, unknown
 from clipnoise.fields import adapter
 from clipnoise.files import read_yaml
 
@@ -293,14 +293,9 @@ class OwnKind:
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.id)
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self) -> AbstractContextManager[None]:
         """Turn whatever the user's code raises into an error that names its file and class."""
-        try:
-            yield
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise UserError(f"{_place(type(self))}: {reason}") from error
+        return explained(_place(type(self)))
 
 
 class WithOwnKinds:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, reason
 from clipnoise.gradients.checks import made_up, normal
 from clipnoise.gradients.clipping import clipped_sum, row_norms
 from clipnoise.gradients.dropout import Masks
@@ -80,7 +80,7 @@ def _trial(
             engine.clipped_sum(inputs, targets, Clipping(clip_norm=1.0).at(theta))
         return problem
     except Exception as error:  # a network's own code can raise anything under an engine
-        return str(error).strip().partition("\n")[0] or type(error).__name__
+        return reason(error)
     finally:
         engine.flat.load(before)
 

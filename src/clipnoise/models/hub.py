@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.data.signature import Signature
-from clipnoise.errors import UserError, nearest
+from clipnoise.errors import UserError, nearest, reason
 from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Part, PartlyTrained
 from clipnoise.models.language import LONGEST, logits
@@ -36,7 +36,7 @@ class NamedModel(PartlyTrained):
                 finite = bool(network.eval()(inputs).isfinite().all())
             problem = "" if finite else "its outputs are not finite"
         except Exception as error:  # whatever the library raises
-            problem = str(error).strip().partition("\n")[0] or type(error).__name__
+            problem = reason(error)
         if problem:
             shape = tuple(inputs.shape[1:])
             raise UserError(f"model.name: {self.name} takes no inputs of shape {shape}: {problem}.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import StringConstraints
 
 from clipnoise.data.remote import RawFiles, RemoteFile, digest, file_at
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import UserError, reason, unknown
 from clipnoise.files import inside
 from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Model, PretrainedWeights
@@ -149,7 +149,7 @@ class Weights:
         except OSError as error:
             raise self._unusable(path, _missing(error)) from None
         except Exception as error:  # each format raises its own error for a damaged file
-            raise self._unusable(path, f"is truncated or damaged ({_line(error)})") from None
+            raise self._unusable(path, f"is truncated or damaged ({reason(error)})") from None
         return {_renamed(name): tensor for name, tensor in tensors.items()}
 
     def file(self) -> Path | None:
@@ -227,7 +227,3 @@ def _renamed(name: str) -> str:
 def _missing(error: OSError) -> str:
     missing = isinstance(error, FileNotFoundError)
     return "does not exist" if missing else f"cannot be read ({error.strerror})"
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from clipnoise.errors import reason
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -53,12 +55,12 @@ class PhysicalBatch:
             except (MemoryError, RuntimeError) as error:
                 if self.size == 1 or not out_of_memory(error):
                     raise
-                reason = str(error).strip().partition("\n")[0] or "no memory left"
-            self._halve(reason)  # outside `except`: the error no longer keeps the step's tensors
+                why = reason(error, otherwise="no memory left")
+            self._halve(why)  # outside `except`: the error no longer keeps the step's tensors
 
-    def _halve(self, reason: str) -> None:
+    def _halve(self, why: str) -> None:
         self.size //= 2
-        logger.warning("out of memory (%s): physical batches of %d from now on", reason, self.size)
+        logger.warning("out of memory (%s): physical batches of %d from now on", why, self.size)
         gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from clipnoise.data.base import PARTS, Dataset, DenseExamples, Examples, Splits
 from clipnoise.data.signature import Kind, Signature, Task
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, explained
 from clipnoise.gradients.checks import made_up
 from clipnoise.models.base import Model
 from clipnoise.seeds import words
@@ -260,13 +260,3 @@ def _check_losses(losses: Losses, outputs: Tensor, targets: Tensor) -> None:
             "loss: mixes examples: the loss of one depends on the others in its batch, so clipping "
             "cannot bound what one example adds."
         )
-
-
-@contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn whatever is raised, by a network's own code for example, into a user's error."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(f"{what}: {reason}") from error

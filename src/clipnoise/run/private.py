@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.core.method import Method
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import UserError, explained, unknown
 from clipnoise.fields import parse, to_plain
 from clipnoise.methods.base import method_class
 from clipnoise.privacy.budget import Privacy
@@ -27,7 +27,7 @@ from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import PAIRS, OwnExamples, OwnNetwork, examples_of, explained, tried_out
+from clipnoise.run.own import PAIRS, OwnExamples, OwnNetwork, examples_of, tried_out
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import exact_arithmetic, named_device
 from clipnoise.run.spec import RunSpec, Training

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from clipnoise.errors import reason
 from clipnoise.files import locked, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
@@ -226,8 +227,7 @@ def store_errors(uri: str) -> Iterator[None]:
 
 def explain(error: BaseException, uri: str) -> str:
     """Return the first line of an error, without the address's user, password and query."""
-    text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    text = text.replace(uri, redacted(uri))
+    text = reason(error).replace(uri, redacted(uri))
     for secret in _secrets(uri):
         text = text.replace(secret, "***")
     return text
