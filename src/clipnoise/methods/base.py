@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import (
@@ -28,6 +28,7 @@ from clipnoise.core.state import Public, State
 from clipnoise.data.side_information import FREQUENCY, SideInformation
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
+from clipnoise.lazy import Tensor
 from clipnoise.plugins import lookup, plugins
 from clipnoise.privacy.queries import (
     CleanClippedMean,
@@ -43,11 +44,6 @@ from clipnoise.privacy.queries import (
     PlainUserMean,
     Query,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-else:
-    Tensor = Any  # for annotations only: listing the methods does not load torch
 
 M = TypeVar("M", bound=Method)
 

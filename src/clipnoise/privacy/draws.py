@@ -10,12 +10,10 @@ import math
 import secrets
 from typing import TYPE_CHECKING
 
+from clipnoise.lazy import Tensor, torch
+
 if TYPE_CHECKING:
-    import torch
     from cryptography.hazmat.primitives.ciphers import CipherContext
-    from torch import Tensor
-else:
-    from clipnoise.lazy import torch
 
 PAIRS = 2**16  # pairs of normals drawn at a time, few enough for the cache
 DIGITS = 53  # binary digits of a float64

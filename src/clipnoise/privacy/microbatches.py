@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from clipnoise.core.query import Query
 from clipnoise.errors import UserError
+from clipnoise.lazy import torch
 from clipnoise.privacy.draws import Draws
-
-if TYPE_CHECKING:
-    import torch
-else:
-    from clipnoise.lazy import torch
 
 Accounting = Literal["corrected", "as-published"]
 

@@ -6,15 +6,10 @@ its batches are accounted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
+from clipnoise.lazy import Tensor, torch
 from clipnoise.privacy.draws import Draws
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    from clipnoise.lazy import torch  # planning needs only the names below
 
 SamplerName = Literal[
     "poisson", "truncated-poisson", "cyclic-poisson", "cyclic", "full", "fixed-size", "shuffled"

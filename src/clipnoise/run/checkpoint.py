@@ -19,16 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
 from clipnoise.files import write_atomically
+from clipnoise.lazy import Tensor, torch
 from clipnoise.run.fingerprint import fingerprint, fingerprint_of
 from clipnoise.run.spec import RunSpec, to_mapping
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from clipnoise.privacy.calibration import Calibration
-else:
-    from clipnoise.lazy import torch
 
 FILE = "checkpoint.safetensors"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.poisson import (
     LOG_MOMENT_ERROR,
     ORDERS,
@@ -15,10 +16,7 @@ from clipnoise.privacy.accountants.poisson import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
-else:
-    from clipnoise.lazy import np
 
 
 def whole_batch(sampling_rate: float, examples: int) -> int:

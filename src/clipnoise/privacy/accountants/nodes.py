@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.fixed_size import whole_batch
 from clipnoise.privacy.accountants.poisson import (
     LOG_MOMENT_ERROR,
@@ -17,12 +18,9 @@ from clipnoise.privacy.accountants.poisson import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from clipnoise.core.query import Adjacency
-else:
-    from clipnoise.lazy import np
 
 
 def affected_examples(degree: int) -> int:

@@ -16,20 +16,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Gt, Le
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, parse
+from clipnoise.lazy import np
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    import numpy as np
     from numpy.typing import NDArray
-else:
-    from clipnoise.lazy import np
 
 PoissonAccountant = Literal["rdp", "prv", "pld"]
 POISSON_ACCOUNTANTS: tuple[PoissonAccountant, ...] = get_args(PoissonAccountant)

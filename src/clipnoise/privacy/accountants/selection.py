@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
-else:
-    from clipnoise.lazy import np
 
 
 def selected_epsilon(
