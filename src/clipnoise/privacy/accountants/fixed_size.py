@@ -41,7 +41,7 @@ def fixed_size_epsilon(releases: Releases) -> float:
     sigma, examples = releases.noise_multiplier, releases.examples
     refuse_tiny(sigma)
     rate = whole_batch(releases.sampling_rate, examples) / examples
-    return max(0.0, renyi_epsilon(releases.steps * _curve(sigma / 2, rate), releases.delta))
+    return renyi_epsilon(releases.steps * _curve(sigma / 2, rate), releases.delta)
 
 
 @lru_cache(maxsize=16)

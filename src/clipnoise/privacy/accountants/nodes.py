@@ -127,7 +127,7 @@ def node_epsilon(releases: Releases) -> float:
         return 0.0
     refuse_tiny(sigma)
     curve = node_curve(sigma, affected, releases.sampling_rate, examples)
-    return max(0.0, renyi_epsilon(curve * releases.steps, releases.delta))
+    return renyi_epsilon(curve * releases.steps, releases.delta)
 
 
 def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDArray[np.float64]:

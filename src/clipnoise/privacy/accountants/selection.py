@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
-from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve
+from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve, renyi_epsilon
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def selected_epsilon(
     orders = np.array(ORDERS)
     slack = [_delta(single, orders, math.log1p(1 / (order - 1))) for order in ORDERS]
     chosen = single + expected_runs * np.array(slack) + math.log(expected_runs) / (orders - 1)
-    return _epsilon(chosen, orders, delta)
+    return renyi_epsilon(chosen, delta)
 
 
 def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: float) -> float:
@@ -67,16 +67,10 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
     Source: Mironov 2017, "Rényi Differential Privacy", proposition 1.
     """
     curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
-    return _epsilon(np.sum(curves, axis=0), np.array(ORDERS), delta) if curves else 0.0
-
-
-def _epsilon(curve: NDArray[np.float64], orders: NDArray[np.float64], delta: float) -> float:
-    """Turn Rényi divergences into ε at δ (Balle et al. 2020, theorem 21)."""
-    values = curve + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(0.0, float(np.nanmin(values)))
+    return renyi_epsilon(np.sum(curves, axis=0), delta) if curves else 0.0
 
 
 def _delta(curve: NDArray[np.float64], orders: NDArray[np.float64], epsilon: float) -> float:
-    """Turn Rényi divergences into δ at ε, the inverse of `_epsilon`."""
+    """Turn Rényi divergences into δ at ε, the inverse of `renyi_epsilon`."""
     logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     return min(1.0, math.exp(min(0.0, float(np.nanmin(logs)))))
