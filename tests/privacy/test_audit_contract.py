@@ -169,8 +169,8 @@ def test_correlated_noise_accounted_as_independent_is_detected(
     def correlated(
         self: NoiseCorrelation, steps: int, groups: int, draw: torch.Generator, like: torch.Tensor
     ) -> Any:
-        from clipnoise.privacy.noise.source import NoiseSource
-        from clipnoise.privacy.noise.strategies import optimal_toeplitz
+        from clipnoise.privacy.noise import NoiseSource
+        from clipnoise.privacy.noise_strategies import optimal_toeplitz
 
         return NoiseSource(draw, like, optimal_toeplitz(steps, 3))
 

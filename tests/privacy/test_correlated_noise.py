@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from clipnoise.core.state import next_bias_factor
-from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.noise.source import NoiseSource
-from clipnoise.privacy.noise.strategies import (
+from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
+from clipnoise.privacy.noise_strategies import (
     Strategy,
     Toeplitz,
     Tree,

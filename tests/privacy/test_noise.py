@@ -10,7 +10,7 @@ import torch
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import Public
 from clipnoise.core.step import privatize
-from clipnoise.privacy.noise.source import NoiseSource
+from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.queries import ClippedMean, IndependentMoments
 from clipnoise.seeds import generator
 

@@ -14,7 +14,7 @@ from clipnoise.audit.subject import subject
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.noise.strategies import square_root_coefficients
+from clipnoise.privacy.noise_strategies import square_root_coefficients
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import from_mapping, to_mapping
 

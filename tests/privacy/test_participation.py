@@ -7,7 +7,7 @@ import pytest
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson as accountants
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.noise.strategies import optimal_toeplitz, prefix_sum_rmse
+from clipnoise.privacy.noise_strategies import optimal_toeplitz, prefix_sum_rmse
 from clipnoise.privacy.participation import participation_under
 
 

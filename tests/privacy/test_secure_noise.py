@@ -19,8 +19,8 @@ from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.draws import PAIRS, secure_normals
-from clipnoise.privacy.noise.source import NoiseSource
-from clipnoise.privacy.noise.strategies import optimal_toeplitz
+from clipnoise.privacy.noise import NoiseSource
+from clipnoise.privacy.noise_strategies import optimal_toeplitz
 from clipnoise.run.checkpoint import FILE, InterruptedRunError
 from clipnoise.run.job import run_job
 from clipnoise.run.results import privacy_statement, read_run, run_folder

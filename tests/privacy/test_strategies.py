@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clipnoise.privacy.noise.strategies import (
+from clipnoise.privacy.noise_strategies import (
     BufferedToeplitz,
     Dense,
     Strategy,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.subject import Subject
     from clipnoise.gradients.engine import LogicalBatch
-    from clipnoise.privacy.noise.strategies import Array, Strategy
+    from clipnoise.privacy.noise_strategies import Array, Strategy
     from clipnoise.run.spec import RunSpec
 
 # B, n (None for that of the digits), the factor on the clip norm, σ and T. The first run is as long

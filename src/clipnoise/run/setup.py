@@ -15,8 +15,7 @@ from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.users import UserEngine
 from clipnoise.privacy.microbatches import MicroBatchAssignment
-from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.noise.source import NoiseSource
+from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
 from clipnoise.privacy.samplers import Sampler, start_sampler
 from clipnoise.seeds import derive, generator
 

@@ -22,7 +22,7 @@ from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
 from clipnoise.gradients.users import UserEngine
 from clipnoise.models.pretrained import tensors_digest
-from clipnoise.privacy.noise.source import NoiseSource
+from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
 from clipnoise.run.diagnostics import Diagnostics

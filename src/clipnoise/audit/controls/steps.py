@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import StepConstants
-    from clipnoise.privacy.noise.strategies import Strategy
+    from clipnoise.privacy.noise_strategies import Strategy
     from clipnoise.privacy.samplers import Sampler
     from clipnoise.run.spec import RunSpec
 
@@ -194,7 +194,7 @@ class Unscaled(NoiseCorrelation):
     """Subtract a share of the last step's noise, and account for it as for independent noise."""
 
     def strategy(self, steps: int, groups: int) -> Strategy:
-        from clipnoise.privacy.noise.strategies import cancelling
+        from clipnoise.privacy.noise_strategies import cancelling
 
         return cancelling(steps, self.cancelled or 0.0)
 

@@ -200,7 +200,7 @@ class RareFeatures(Experiment):
         """Train one run and return the training loss by step; infinite once it diverges."""
         import torch
 
-        from clipnoise.privacy.noise.source import NoiseSource
+        from clipnoise.privacy.noise import NoiseSource
         from clipnoise.privacy.samplers import PoissonSampler
 
         initial = torch.randn(

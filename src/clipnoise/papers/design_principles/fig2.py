@@ -203,7 +203,7 @@ class SparseAdaGrad(Experiment):
         """C⁻¹z for every trial and both releases, shape (T, trials, 2)."""
         import torch
 
-        from clipnoise.privacy.noise.strategies import optimal_dense
+        from clipnoise.privacy.noise_strategies import optimal_dense
 
         strategy = torch.from_numpy(optimal_dense(self.examples).matrix())
         shape = (self.examples, self.experiments * self.noise_draws * 2)

@@ -44,7 +44,7 @@ class NoiseHeader(Experiment):
     def run(self) -> Findings:
         import numpy as np
 
-        from clipnoise.privacy.noise.strategies import Toeplitz, optimal_toeplitz, prefix_sum_rmse
+        from clipnoise.privacy.noise_strategies import Toeplitz, optimal_toeplitz, prefix_sum_rmse
 
         def rmse(bands: int | None) -> float:
             if bands is None:
