@@ -10,7 +10,7 @@ import pytest
 
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls.check import CONTROLS, optimistic_epsilon
+from clipnoise.audit.controls import CONTROLS, optimistic_epsilon
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_updates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clipnoise.audit.controls.check import CONTROLS
+from clipnoise.audit.controls import CONTROLS
 from clipnoise.audit.nodes import DEGREE, check_nodes
 from clipnoise.audit.subject import subject
 from clipnoise.privacy.microbatches import MicroBatches

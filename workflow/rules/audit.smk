@@ -44,7 +44,7 @@ rule audit_control:
         LOCK
     params:
         cache=lambda wildcards: CACHE,
-        fingerprint=lambda wildcards: audit_fingerprint("controls.check"),
+        fingerprint=lambda wildcards: audit_fingerprint("controls"),
     shell:
         "OMP_NUM_THREADS=1 clipnoise audit control {wildcards.control} --cache {params.cache:q}"
         " --out {output:q} > {log:q} 2>&1"

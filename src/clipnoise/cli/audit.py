@@ -91,7 +91,7 @@ def control(
     name: Annotated[str, options.ARGUMENT], cache: options.Cache = options.CACHE, out: Out = None
 ) -> None:
     """Audit the deliberately broken variant NAME, such as half-noise."""
-    from clipnoise.audit.controls.check import check_control
+    from clipnoise.audit.controls import check_control
 
     result = check_control(name, cache)
     _show(result, out, f"refuted by {', '.join(result['refuted_by']) or 'nothing'}")

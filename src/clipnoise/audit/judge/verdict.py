@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls.check import CONTROLS
+from clipnoise.audit.controls import CONTROLS
 from clipnoise.audit.empirical import Settings, audit
 from clipnoise.audit.judge.remote import Process, RefusedError, remote_method
 from clipnoise.audit.judge.source import read_file

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from clipnoise.audit.estimator import epsilon_at_least, lower_bound, p_value
+from clipnoise.audit.empirical import epsilon_at_least, lower_bound, p_value
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.audit import mistakes
 from clipnoise.audit.catalog import MISTAKES
 from clipnoise.audit.contract import check_contract
-from clipnoise.audit.controls import leaks, steps
 from clipnoise.audit.empirical import audit
 from clipnoise.audit.subject import Subject, subject
 from clipnoise.errors import unknown
@@ -121,7 +121,7 @@ def _broken(
     return Control(lambda: subject(method, options, **settings), empirical, claim)
 
 
-def _leak(method: type[leaks.LeakySGD], *, empirical: bool = False, **options: Any) -> Control:
+def _leak(method: type[mistakes.LeakySGD], *, empirical: bool = False, **options: Any) -> Control:
     return Control(lambda: Subject(method(**options)), empirical)
 
 
@@ -130,47 +130,49 @@ def _correlated(noise: NoiseCorrelation, *, empirical: bool = False) -> Control:
 
 
 CONTROLS: Mapping[str, Control] = {
-    "half-noise": _broken(cross=steps.crossing(constants=steps.half), empirical=True),
+    "half-noise": _broken(cross=mistakes.crossing(constants=mistakes.half), empirical=True),
     "each-pass-clipped": _broken(
-        "dp-pmlf-wo-lf", options={"history": 3}, form=steps.clip_each_pass, empirical=True
+        "dp-pmlf-wo-lf", options={"history": 3}, form=mistakes.clip_each_pass, empirical=True
     ),
-    "each-view-clipped": _broken(form=steps.clip_each_view, empirical=True),
-    "difference-not-clipped": _broken("dpzero", form=steps.leave_unclipped),
-    "microbatch-at-c": _broken(form=steps.clip_microbatches),
-    "psac-above-its-bound": _broken(form=steps.clip_by(steps.WithoutCrossTerm())),
-    "each-layer-at-c": _broken(form=steps.clip_by(steps.EachLayerToC(per="layer"))),
+    "each-view-clipped": _broken(form=mistakes.clip_each_view, empirical=True),
+    "difference-not-clipped": _broken("dpzero", form=mistakes.leave_unclipped),
+    "microbatch-at-c": _broken(form=mistakes.clip_microbatches),
+    "psac-above-its-bound": _broken(form=mistakes.clip_by(mistakes.WithoutCrossTerm())),
+    "each-layer-at-c": _broken(form=mistakes.clip_by(mistakes.EachLayerToC(per="layer"))),
     "count-without-noise": _broken(
-        "dp-sgd-quantile", cross=steps.crossing(normals=steps.only_the_first)
+        "dp-sgd-quantile", cross=mistakes.crossing(normals=mistakes.only_the_first)
     ),
     "node-at-c": _broken(node_sensitivity=lambda degree: 1.0),
-    "realised-batch-size": _broken(form=steps.divide_by_realised_size),
-    "private-preconditioner": _broken(form=steps.scale_by_private_statistics),
-    "scaled-after-clipping": _broken("adaclip", form=steps.scale_after_clipping),
-    "shuffled-as-poisson": _broken(batches=steps.shuffled, claim=shuffled_as_poisson),
+    "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
+    "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
+    "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),
+    "shuffled-as-poisson": _broken(batches=mistakes.shuffled, claim=shuffled_as_poisson),
     "delta-of-batches": Control(claim=delta_of_batches),
-    "clean-mean-in-update": _leak(leaks.CleanUpdate, empirical=True),
-    "last-run-in-update": _leak(leaks.UpdateFromLastRun),
-    "clean-mean-in-model": _leak(leaks.CleanModel),
-    "batch-size-in-update": _leak(leaks.UpdateByBatchSize),
-    "scale-from-private-mean": _leak(leaks.ScaleFromMean),
-    "point-from-private-mean": _leak(leaks.PointFromMean),
-    "clip-norm-from-private-mean": _leak(leaks.ClipNormFromMean),
-    "half-sensitivity": _leak(leaks.LeakySGD, query=leaks.HalfTheSensitivity()),
-    "tenth-noise-for-some-batches": _leak(leaks.LeakySGD, query=leaks.TenthForSomeBatches()),
-    "release-over-its-norm": _leak(leaks.LeakySGD, query=leaks.DividesByNorm()),
-    "noise-left-out": _broken(cross=steps.crossing(constants=steps.quiet)),
-    "noise-reused": _broken(cross=steps.crossing(normals=steps.reused)),
-    "noise-one-sided": _broken(cross=steps.crossing(normals=steps.one_sided)),
+    "clean-mean-in-update": _leak(mistakes.CleanUpdate, empirical=True),
+    "last-run-in-update": _leak(mistakes.UpdateFromLastRun),
+    "clean-mean-in-model": _leak(mistakes.CleanModel),
+    "batch-size-in-update": _leak(mistakes.UpdateByBatchSize),
+    "scale-from-private-mean": _leak(mistakes.ScaleFromMean),
+    "point-from-private-mean": _leak(mistakes.PointFromMean),
+    "clip-norm-from-private-mean": _leak(mistakes.ClipNormFromMean),
+    "half-sensitivity": _leak(mistakes.LeakySGD, query=mistakes.HalfTheSensitivity()),
+    "tenth-noise-for-some-batches": _leak(mistakes.LeakySGD, query=mistakes.TenthForSomeBatches()),
+    "release-over-its-norm": _leak(mistakes.LeakySGD, query=mistakes.DividesByNorm()),
+    "noise-left-out": _broken(cross=mistakes.crossing(constants=mistakes.quiet)),
+    "noise-reused": _broken(cross=mistakes.crossing(normals=mistakes.reused)),
+    "noise-one-sided": _broken(cross=mistakes.crossing(normals=mistakes.one_sided)),
     "correlated-noise-unscaled": _correlated(
-        steps.Unscaled(kind="lambda-cgd", cancelled=0.99), empirical=True
+        mistakes.Unscaled(kind="lambda-cgd", cancelled=0.99), empirical=True
     ),
-    "one-participation-for-all": _correlated(steps.ScaledForOne(kind="lambda-cgd", cancelled=0.9)),
-    "denominator-from-n": _broken(cross=steps.crossing(constants=steps.share_of_n)),
+    "one-participation-for-all": _correlated(
+        mistakes.ScaledForOne(kind="lambda-cgd", cancelled=0.9)
+    ),
+    "denominator-from-n": _broken(cross=mistakes.crossing(constants=mistakes.share_of_n)),
     "denominator-from-n-rounded-down": _broken(
-        cross=steps.crossing(constants=steps.floored_share_of_n)
+        cross=mistakes.crossing(constants=mistakes.floored_share_of_n)
     ),
-    "dropout-by-position": _broken(form=steps.mask_by_position),
-    "nothing-trained": _leak(leaks.TrainsNothing),
+    "dropout-by-position": _broken(form=mistakes.mask_by_position),
+    "nothing-trained": _leak(mistakes.TrainsNothing),
 }
 
 
