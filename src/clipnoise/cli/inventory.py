@@ -1,4 +1,4 @@
-"""What there is to run: datasets, pretrained weights, methods and papers; and new ones."""
+"""What there is to run: datasets, pretrained weights, models and methods."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from clipnoise.files import inside, write_atomically
 from clipnoise.methods.catalogue import catalogue, method_page, one_line
 from clipnoise.models.base import Model, model_class
 from clipnoise.models.pretrained import TENSORS, Weights, pretrained_weights, weight_files
-from clipnoise.plugins import ID, own_folder, plugins
-from clipnoise.studies.study import PUBLISHED
+from clipnoise.plugins import plugins
 
 HEAD = """# Datasets
 
@@ -430,61 +429,3 @@ def methods(markdown: Markdown = None) -> None:
         table.add_row(*(str(getattr(entry, column)) for column in columns))
     console = Console()
     Console(width=None if console.is_terminal else 220).print(table)
-
-
-@options.command()
-def papers(
-    markdown: Annotated[Path, "Folder to write the documentation pages to."] = Path("docs/papers"),
-    studies: Annotated[Path, "Folder of study files."] = options.STUDIES,
-    published: Annotated[Path, "Folder of published numbers."] = PUBLISHED,
-) -> None:
-    """Write a page for each paper: its artefacts, its claims, and what it leaves open."""
-    from clipnoise.papers.page import paper_pages
-
-    for paper, page in paper_pages(studies, published).items():
-        write_atomically(markdown / f"{paper}.md", page)
-        print(markdown / f"{paper}.md")
-
-
-ADVICE = {
-    "study": "List {file} under studies in config.yaml, or: clipnoise status {file}",
-    "method": "In a study: - {{id: {name}, learning_rate: 0.1, clip_norm: 1}}",
-    "model": "In a study: models: [{name}]",
-    "dataset": "In a study: datasets: [{name}]",
-}
-
-
-@options.command()
-def new(
-    kind: Annotated[Literal["study", "method", "model", "dataset"], options.ARGUMENT],
-    name: Annotated[str, options.ARGUMENT],
-    templates: Annotated[Path, "Folder of what is copied."] = Path("workflow/new"),
-) -> None:
-    """Write a working KIND called NAME, and its test, into the user's folder.
-
-    KIND is study, method, model or dataset. The folder is the first of `plugins` in config.yaml.
-    """
-    if not ID.fullmatch(name):
-        raise UserError(f"NAME: {name!r} must consist of lower-case letters, digits and single -.")
-    folder = own_folder()
-    if folder is None:
-        raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
-    folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    module, title = name.replace("-", "_"), "".join(map(str.capitalize, name.split("-")))
-    title = title if title[0].isalpha() else f"Own{title}"
-    source = templates / (f"{kind}.yaml" if kind == "study" else f"{kind}.py")
-    target = folder / (f"{name}.yaml" if kind == "study" else f"{module}.py")
-    copies = {source: target, templates / f"test_{kind}.py": folder / f"test_{module}.py"}
-    for path in copies.values():
-        if path.exists():
-            raise UserError(f"{path}: is there already.")
-    copies[templates / "conftest.py"] = folder / "conftest.py"
-    for template, path in copies.items():
-        if not template.is_file():
-            raise UserError(f"{template}: no such file; run this where clipnoise is checked out.")
-        text = template.read_text().replace("new-plugin", name).replace("NewPlugin", title)
-        if not path.exists():
-            write_atomically(path, text)
-            print(path)
-    print(f"Test it: pytest {folder / f'test_{module}.py'}")
-    print(ADVICE[kind].format(file=target, name=name))

@@ -21,11 +21,12 @@ def _files(**names: str) -> dict[str, str]:
 USERS = _files(
     audit="audit reaccount selfcheck",
     doctor="doctor",
-    inventory="data methods models new papers weights",
+    inventory="data methods models weights",
     judge="judge",
     mlflow="mlflow-sync mlflow-ui",
+    new="new",
     privacy="account calibrate",
-    reports="partial-report",
+    reports="papers partial-report",
     studies="check schema status verify",
     train="replay train",
 )

@@ -1,4 +1,4 @@
-"""Tables, figures and reports of studies, and the papers' experiments that need no dataset."""
+"""Reports of studies, the papers' experiments that need no dataset, and a page for each paper."""
 
 from __future__ import annotations
 
@@ -306,3 +306,17 @@ def reproduction_report(
     write_atomically(out.with_suffix(".csv"), text)
     write_atomically(out, pdf)
     print(f"{out}: {len(results.comparison)} quantities")
+
+
+@options.command()
+def papers(
+    markdown: Annotated[Path, "Folder to write the documentation pages to."] = Path("docs/papers"),
+    studies: Annotated[Path, "Folder of study files."] = options.STUDIES,
+    published: Annotated[Path, "Folder of published numbers."] = PUBLISHED,
+) -> None:
+    """Write a page for each paper: its artefacts, its claims, and what it leaves open."""
+    from clipnoise.papers.page import paper_pages
+
+    for paper, page in paper_pages(studies, published).items():
+        write_atomically(markdown / f"{paper}.md", page)
+        print(markdown / f"{paper}.md")
