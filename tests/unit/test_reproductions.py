@@ -96,9 +96,9 @@ def test_the_fingerprint_of_an_experiment_covers_its_methods(
 def test_editing_a_figure_runs_no_experiment_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, module = "adadps/fig3", "clipnoise.papers.adadps.fig3"
+    name, module = "adadps/fig3", "clipnoise.papers.adadps"
     path, settings = Path(sys.modules[module].__file__), SETTINGS / f"{name}.yaml"
-    copy = tmp_path / "fig3.py"
+    copy = tmp_path / "adadps.py"
     source = fingerprints._source
     monkeypatch.setattr(fingerprints, "_source", lambda m: copy if m == module else source(m))
 
