@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from clipnoise.papers.base import (
     Findings,
     Quantity,
     compare,
+    experiment_class,
     experiments,
     fingerprint,
     load,
@@ -97,7 +98,7 @@ def test_editing_a_figure_runs_no_experiment_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, module = "adadps/fig3", "clipnoise.papers.adadps"
-    path, settings = Path(sys.modules[module].__file__), SETTINGS / f"{name}.yaml"
+    path, settings = Path(inspect.getfile(experiment_class(name))), SETTINGS / f"{name}.yaml"
     copy = tmp_path / "adadps.py"
     source = fingerprints._source
     monkeypatch.setattr(fingerprints, "_source", lambda m: copy if m == module else source(m))
