@@ -39,7 +39,7 @@ quickstart: $(READY) ## Run the embedded study, from digits to reports/quickstar
 
 # One process more than there are cores, because some tests wait: for a cluster, a browser, a clock.
 .PHONY: test
-test: $(READY) ## Run the tests (ARGS="-m ''" for those that take minutes, too)
+test: $(READY) ## Run the tests (ARGS="-m ''" for the long ones, too)
 	@$(IN_ENV) OMP_NUM_THREADS=1 python -m pytest -m "not long" --dist loadfile --no-loadscope-reorder \
 		-n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) $(ARGS)
 

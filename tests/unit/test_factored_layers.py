@@ -338,8 +338,8 @@ def test_norms_and_sums_of_a_convolution_are_those_of_its_gradients(
 
     Sums over small maps and scaled norms of the smallest take products of patches, in pieces.
     """
-    for module in (uses, convolution):
-        monkeypatch.setattr(module, "CACHED", min(uses.CACHED, at_once))
+    monkeypatch.setattr(uses, "CACHED", min(uses.CACHED, at_once))
+    monkeypatch.setattr(convolution, "HELD", min(convolution.HELD, at_once))
     monkeypatch.setattr(convolution, "FORMED", at_once)
     draws = torch.Generator().manual_seed(0)
     shape = torch.Size((5, channels, 3, 3))

@@ -14,7 +14,6 @@ from torch.nn.functional import conv1d, conv2d, pad
 from clipnoise.gradients.factored.linear import linear_in_products
 from clipnoise.gradients.factored.recording import Recording, UnsupportedError
 from clipnoise.gradients.factored.uses import (
-    CACHED,
     ELEMENT,
     OVERHEAD,
     ExplicitGradients,
@@ -34,6 +33,7 @@ Pair = tuple[int, int]
 FEW_CHANNELS = 32  # patches of more cost more than inner products of their pixels
 SMALL_MAP = 16  # output pixels, of which a product of patches costs less than a convolution
 FORMED = 2**22  # elements of patches that are formed at once
+HELD = 2**19  # elements of patches that are kept from the norms to the weighted sum
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Patches(InProducts):
     def held(self) -> Tensor | None:
         """The patches as rows, (b, P, k·k·c), if a weight of few channels makes them small."""
         elements = len(self.inputs) * self.rows * math.prod(self.shape[1:])
-        small = self.shape[1] <= FEW_CHANNELS and elements <= CACHED and self.geometry.groups == 1
+        small = self.shape[1] <= FEW_CHANNELS and elements <= HELD and self.geometry.groups == 1
         return self.geometry.patches_as_rows(self.inputs) if small else None
 
     def instantiate(self, piece: Piece) -> Tensor:

@@ -26,7 +26,9 @@ OVERHEAD = 20  # for one inner product of two rows, beside the product itself
 
 SLACK = 8  # roundings of the terms of a squared norm that may have made it too low
 LONG = 2048  # inner products of longer float32 rows are summed in float64
-CACHED = 2**19  # elements of a piece: 2 MB in float32, which fit in a processor's cache
+# Elements of a piece: 8 MB in float32, which fit in a processor's last cache. In smaller pieces a
+# wide layer has one example at a time, and its threads wait for each other.
+CACHED = 2**21
 
 
 @dataclass(frozen=True)
