@@ -59,7 +59,7 @@ def run(
         ("innerouter", {"history": 1, "momentum": 0.0}),
     ],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_without_its_extra_a_method_is_dp_sgd(
     method: str, off: dict[str, Any], shape: tuple[int, int, int, int]
@@ -70,7 +70,7 @@ def test_without_its_extra_a_method_is_dp_sgd(
 
 
 @pytest.mark.parametrize("method", ["adadps-rmsprop", "adadps-adagrad", "dp-r-pub", "adadps-side"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_at_scale_one_a_method_with_public_knowledge_is_dp_sgd(
     method: str, shape: tuple[int, int, int, int]
@@ -82,7 +82,7 @@ def test_at_scale_one_a_method_with_public_knowledge_is_dp_sgd(
     np.testing.assert_allclose(out, run("dp-sgd", SGD, shape), rtol=1e-12, atol=1e-14)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_a_delayed_preconditioner_that_never_comes_is_dp_sgd(
     shape: tuple[int, int, int, int],
@@ -101,7 +101,7 @@ def test_a_delayed_preconditioner_that_never_comes_is_dp_sgd(
         ("stp-noiseless", "stp-adam"),
     ],
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_without_noise_an_oracle_is_its_private_sibling(
     oracle: str, sibling: str, shape: tuple[int, int, int, int]
@@ -112,7 +112,7 @@ def test_without_noise_an_oracle_is_its_private_sibling(
 
 
 @pytest.mark.parametrize("method", ["ime-adam", "jme-adam"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_without_noise_and_inside_the_ball_released_moments_are_those_of_dp_adam(
     method: str, shape: tuple[int, int, int, int]
@@ -123,14 +123,14 @@ def test_without_noise_and_inside_the_ball_released_moments_are_those_of_dp_adam
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_without_clipping_and_noise_dp_sgd_is_sgd(shape: tuple[int, int, int, int]) -> None:
     h = SGD | {"noise_multiplier": 0.0, "clip_norm": 1e6}
     np.testing.assert_allclose(run("dp-sgd", h, shape), run("sgd", h, shape), rtol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=STREAMS)
 def test_without_correction_and_floor_dp_adambc_is_dp_adam(
     shape: tuple[int, int, int, int],
@@ -143,7 +143,7 @@ def test_without_correction_and_floor_dp_adambc_is_dp_adam(
     "method",
     ["dp-sgd", "dp-sgdm", "lp-dpsgd", "dp-pmlf", "dp-pmlf-wo-lf", "innerouter", "dp-sgd-warm"],
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=STREAMS, power=st.integers(-8, 8))
 def test_a_linear_method_moves_in_proportion_to_gradients_and_clip_norm(
     method: str, shape: tuple[int, int, int, int], power: int
@@ -175,7 +175,7 @@ def test_a_linear_method_moves_in_proportion_to_gradients_and_clip_norm(
         ("dp-r-pub", {"clip_norm": 1, "gamma": 1}),
     ],
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(shape=STREAMS, power=st.integers(-8, 8))
 def test_an_adaptive_method_does_not_see_the_units_of_the_gradient(
     method: str, names: dict[str, int], shape: tuple[int, int, int, int], power: int
