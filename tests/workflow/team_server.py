@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clipnoise.tracking.ui import NO_JOBS
+
 ADMINISTRATOR, MEMBER = "administrator", "member"
 
 
@@ -127,7 +129,7 @@ def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator
         "MLFLOW_AUTH_ADMIN_PASSWORD": passwords[1],
         "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        **NO_JOBS,
     }
     words = ["server", "--app-name", "basic-auth", "--host", "127.0.0.1", "--port", str(port)]
     words += ["--workers", "2", "--artifacts-destination", str(artefacts)]

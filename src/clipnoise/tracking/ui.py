@@ -19,7 +19,7 @@ from clipnoise.tracking.view import page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
 STOPS_WITHIN = 10.0  # seconds
-# MLflow runs evaluations of language models as jobs, for which it starts a dozen processes.
+# MLflow runs evaluations of language models as jobs, for which it starts eight processes.
 NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
