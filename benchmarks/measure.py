@@ -19,7 +19,7 @@ from networks import Case
 from ways import NON_PRIVATE, STEPS, WAYS, WITHOUT_NORMS, Way
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from ways import Sums
 
 MEGABYTE = 2**20
 SMALLEST_MB = 1.0  # below this a peak is a few pages, and its ratio says nothing
@@ -67,9 +67,9 @@ def measure(
     Ways take turns, so that other load on the machine affects all of them alike.
     """
     inputs, targets = case.batch(batch, device)
-    running: dict[Way, Callable[[], Tensor]] = {}
+    running: dict[Way, Callable[[], Sums]] = {}
     problems: dict[Way, str] = {}
-    sums: dict[Way, Tensor] = {}
+    sums: dict[Way, Sums] = {}
     parameters = 0
     for way in ways:
         torch.manual_seed(0)
@@ -113,16 +113,18 @@ def non_private(ways: Iterable[Way], query: str) -> Way:
     return others.get(query.partition(",")[0], others["plain"])
 
 
-def deviation(way: Way, sums: dict[Way, Tensor]) -> float | None:
+def deviation(way: Way, sums: dict[Way, Sums]) -> float | None:
     """Return the largest difference from vmap's sum of the same query, relative to its maximum."""
     reference = next((w for w in sums if w.engine == "vmap" and w.query == way.query), None)
     if reference is None or way.engine in (NON_PRIVATE, WITHOUT_NORMS, "vmap"):
         return None
-    expected = sums[reference]
-    return float((sums[way] - expected).abs().max() / expected.abs().max())
+    found, expected = (
+        torch.cat([part.flatten() for part in sums[one]]) for one in (way, reference)
+    )
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
-def timed(run: Callable[[], Tensor], device: str, calls: int = 1) -> float:
+def timed(run: Callable[[], Sums], device: str, calls: int = 1) -> float:
     """Return the seconds of one of several calls, including work that is queued on the device."""
     _synchronise(device)
     start = time.perf_counter()
@@ -132,7 +134,7 @@ def timed(run: Callable[[], Tensor], device: str, calls: int = 1) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def peak(run: Callable[[], Tensor], device: str) -> float:
+def peak(run: Callable[[], Sums], device: str) -> float:
     """Return the peak memory of one call above what was allocated before, in megabytes."""
     gc.collect()
     if device == "cuda":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.gradients.engine import GradientEngine, Losses
+
+    Sums = Sequence[Tensor]  # in one vector, or one by one
 
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
@@ -68,7 +70,7 @@ class Way:
 
     engine: str
     query: str
-    prepare: Callable[[nn.Module, Losses, Tensor, Tensor], Callable[[], Tensor]]
+    prepare: Callable[[nn.Module, Losses, Tensor, Tensor], Callable[[], Sums]]
     dropout: float = 0.0
 
 
@@ -106,18 +108,18 @@ def by_engine(
     losses: Losses,
     inputs: Tensor,
     targets: Tensor,
-) -> Callable[[], Tensor]:
+) -> Callable[[], Sums]:
     """Take a query's sum by an engine of the suite."""
     engine = kind(network, losses)
     theta = engine.flat.theta.clone()
     clipping = clipping_of(query, theta, len(inputs))
     clipping = clipping.at(*[theta] * len(clipping.weights))
-    return lambda: engine.clipped_sum(inputs, targets, clipping)
+    return lambda: [engine.clipped_sum(inputs, targets, clipping)]
 
 
 def without_norms(
     query: str, network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
-) -> Callable[[], Tensor]:
+) -> Callable[[], Sums]:
     """Take a query's passes and sum by the factored engine, with 1 for every clipping factor."""
     engine = FactoredEngine(network, losses)
     theta, count = engine.flat.theta.clone(), len(inputs)
@@ -125,7 +127,7 @@ def without_norms(
     clipping = clipping.at(*[theta] * len(clipping.weights))
     ones, groups, masks = theta.new_ones(count), Groups.single(count), Masks.first(count)
 
-    def run() -> Tensor:
+    def run() -> Sums:
         total = torch.zeros_like(theta)
         places = engine.flat.split(total)
         scales: list[Tensor | None] = [None] * len(places)
@@ -134,20 +136,28 @@ def without_norms(
         gradients = engine.gradients(inputs, targets, clipping, groups, masks)
         for gradient, scale, place in zip(gradients, scales, places, strict=True):
             gradient.add_weighted(ones, scale, place)
-        return total
+        return [total]
 
     return run
 
 
+def taken(parameters: Sequence[nn.Parameter]) -> Sums:
+    """Take the gradients away from parameters."""
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return [gradient for gradient in gradients if gradient is not None]
+
+
 def non_private(
     network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
-) -> Callable[[], Tensor]:
-    """Take the gradient of the summed loss by ordinary autograd."""
-    parameters = [p for p in network.parameters() if p.requires_grad]
+) -> Callable[[], Sums]:
+    """Take the gradient of the summed loss by `backward`, as a user would."""
+    trained = [p for p in network.parameters() if p.requires_grad]
 
-    def run() -> Tensor:
-        gradients = torch.autograd.grad(losses(network(inputs), targets).sum(), parameters)
-        return torch.cat([gradient.flatten() for gradient in gradients])
+    def run() -> Sums:
+        losses(network(inputs), targets).sum().backward()
+        return taken(trained)
 
     return run
 
@@ -159,7 +169,7 @@ def whole_step(
     targets: Tensor,
     *,
     correlation: NoiseCorrelation = INDEPENDENT,
-) -> Callable[[], Tensor]:
+) -> Callable[[], Sums]:
     """Take a step of dp-sgd: clipped sum, noise and update."""
     engine = FactoredEngine(network, losses)
     theta = engine.flat.theta.clone()
@@ -170,8 +180,8 @@ def whole_step(
         noise_multiplier=NOISE_MULTIPLIER, expected_batch_size=len(inputs), total_steps=1
     )
 
-    def run() -> Tensor:
-        return step(
+    def run() -> Sums:
+        after = step(
             theta,
             method,
             state,
@@ -179,22 +189,23 @@ def whole_step(
             clipped_sum=lambda clipping: ClippedSum(engine.clipped_sum(inputs, targets, clipping)),
             noise=noise.next(),
         )
+        return [after]
 
     return run
 
 
 def non_private_step(
     network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor
-) -> Callable[[], Tensor]:
-    """Take a step of SGD."""
+) -> Callable[[], Sums]:
+    """Take a step of SGD with a fused optimizer, as a user would."""
     trained = [p for p in network.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(trained, lr=LEARNING_RATE, fused=True)
 
-    def run() -> Tensor:
+    def run() -> Sums:
         losses(network(inputs), targets).mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return trained[0]
+        return trained
 
     return run
 
@@ -207,30 +218,30 @@ def opacus_instantiating(
     *,
     functorch: bool,
     whole: bool = False,
-) -> Callable[[], Tensor]:
+) -> Callable[[], Sums]:
     """Take the clipped sum, or a whole step, as Opacus does with hooks or functorch."""
     from opacus import GradSampleModule
 
     module = GradSampleModule(network, loss_reduction="sum", force_functorch=functorch)
     optimizer = _optimizer(module, "DPOptimizer")
 
-    def run() -> Tensor:
+    def run() -> Sums:
         losses(module(inputs), targets).sum().backward()
         if whole:
             optimizer.step()
-            total = optimizer.params[0]
+            sums = optimizer.params
         else:
             optimizer.clip_and_accumulate()
-            total = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+            sums = [parameter.summed_grad for parameter in optimizer.params]
         optimizer.zero_grad(set_to_none=True)
-        return total
+        return sums
 
     return run
 
 
 def opacus_ghost(
     network: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor, *, whole: bool = False
-) -> Callable[[], Tensor]:
+) -> Callable[[], Sums]:
     """Take the clipped sum, or a whole step, by Opacus' ghost clipping: two backward passes."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -243,15 +254,13 @@ def opacus_ghost(
         module, optimizer, SummedLoss(losses), loss_reduction="sum"
     )
 
-    def run() -> Tensor:
+    def run() -> Sums:
         criterion(module(inputs), targets).backward()
-        if whole:
-            optimizer.step()
-            total = optimizer.params[0]
-        else:
-            total = torch.cat([p.grad.flatten() for p in optimizer.params])
+        if not whole:
+            return taken(optimizer.params)
+        optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return total
+        return optimizer.params
 
     return run
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, unfold
 
 from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.gradients.clipping import BLOCK
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored import convolution, uses
 from clipnoise.gradients.factored.convolution import FEW_CHANNELS, Geometry, Patches
@@ -363,6 +364,46 @@ def test_norms_and_sums_of_a_convolution_are_those_of_its_gradients(
     assert torch.allclose(total.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(300, 1000), (130, 1024), (70_000, 3), (3, 100_000), (9, 7)])
+def test_bands_cover_a_parameter_and_all_but_the_last_are_whole_blocks(
+    shape: tuple[int, int],
+) -> None:
+    bands = uses.bands_of(torch.Size(shape))
+    assert [i for band in bands for i in range(shape[0])[band]] == list(range(shape[0]))
+    assert all(band.stop * shape[1] % BLOCK == 0 for band in bands[:-1])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("examples_of_a_group", [1, 2])
+@pytest.mark.parametrize("points", [1, 2])
+def test_norms_by_bands_are_to_the_bit_those_of_whole_gradients(
+    monkeypatch: pytest.MonkeyPatch, points: int, examples_of_a_group: int, scaled: bool
+) -> None:
+    draws = torch.Generator().manual_seed(0)
+    shape = torch.Size((192, 96, 3, 3))
+    inputs = torch.randn(6, 96, 6, 6, generator=draws)
+    grads = torch.randn(points, 6, 192, 6, 6, generator=draws)
+    scale = torch.rand(shape, generator=draws) if scaled else None
+    geometry = GEOMETRIES["3×3, padded"]
+    groups = Groups(((examples_of_a_group, 6 // examples_of_a_group),))
+    monkeypatch.setattr(Patches, "pays", lambda *_, **__: False)
+    norms = []
+    for band in (shape.numel(), 2**12):
+        monkeypatch.setattr(uses, "BAND", band)
+        assert (len(uses.bands_of(shape)) == 1) == (band == shape.numel())
+        of_points = [Patches(inputs, grad, shape, geometry) for grad in grads]
+        gradient = ParameterGradient([*of_points], groups)
+        norms.append(gradient.squared_norms(scale).values)
+        assert gradient.kept is None
+    assert torch.equal(*norms)
+    patches = unfold(inputs.double(), 3, padding=1)
+    gradients = (grads.double().sum(dim=0).flatten(2) @ patches.mT).view(-1, *shape)
+    if scale is not None:
+        gradients *= scale
+    of_groups = gradients.unflatten(0, (-1, examples_of_a_group)).sum(dim=1)
+    assert torch.allclose(norms[0], of_groups.square().flatten(1).sum(dim=1), rtol=1e-5)
+
+
 @pytest.mark.parametrize(("side", "examples_of_a_group"), [(1, 1), (2, 1), (1, 4)])
 def test_scaled_gradients_of_few_pixels_are_never_formed_for_their_norms(
     monkeypatch: pytest.MonkeyPatch, side: int, examples_of_a_group: int
@@ -370,7 +411,7 @@ def test_scaled_gradients_of_few_pixels_are_never_formed_for_their_norms(
     def refused(use: Patches, piece: object) -> Tensor:
         raise AssertionError("formed")
 
-    monkeypatch.setattr(Patches, "instantiate", refused)
+    monkeypatch.setattr(Patches, "by_rows", refused)
     shape = torch.Size((8, 64, 3, 3))
     inputs, grad = torch.ones(8, 64, side, side), torch.ones(8, 8, side, side)
     use = Patches(inputs, grad, shape, GEOMETRIES["3×3, padded"])

@@ -28,15 +28,27 @@ def row_norms(rows: Tensor) -> Tensor:
     Returns:
         Norms of shape (b,), dtype of the rows.
     """
+    norms: Tensor = torch.linalg.vector_norm(block_norms(rows), dim=1)
+    return norms
+
+
+def block_norms(rows: Tensor) -> Tensor:
+    """Return the norms of successive blocks of each row and, last, of what is left of it.
+
+    Args:
+        rows: shape (b, d), any float dtype.
+
+    Returns:
+        Shape (b, d // BLOCK + 1); the rows themselves if they are shorter than a block.
+    """
     count, length = rows.shape
     pieces = length // BLOCK
-    if pieces:
-        whole = pieces * BLOCK
-        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
-        blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
-        rows = torch.cat([blocks, rest], dim=1)
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms
+    if not pieces:
+        return rows
+    whole = pieces * BLOCK
+    rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+    blocks = torch.linalg.vector_norm(rows[:, :whole].reshape(count, pieces, BLOCK), dim=2)
+    return torch.cat([blocks, rest], dim=1)
 
 
 def is_finite(vector: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -182,11 +182,19 @@ class Patches(InProducts):
 
     def instantiate(self, piece: Piece) -> Tensor:
         groups = self.geometry.groups
-        patches = self.geometry.patches(piece.cut(self.inputs))
-        grad = piece.cut(self.grad).flatten(2)
-        if groups > 1:
-            patches, grad = (x.reshape(len(x), groups, -1, x.shape[2]) for x in (patches, grad))
+        if groups == 1:
+            return self.by_rows(piece)(slice(None))
+        patches, grad = self.geometry.patches(piece.cut(self.inputs)), piece.cut(self.grad)
+        patches, grad = (x.reshape(len(x), groups, -1, self.rows) for x in (patches, grad))
         return piece.added_up(grad @ patches.mT).reshape(-1, *self.shape)
+
+    def by_rows(self, piece: Piece) -> Callable[[slice], Tensor]:
+        if self.geometry.groups > 1:
+            return super().by_rows(piece)
+        patches = self.geometry.patches(piece.cut(self.inputs)).mT
+        grad = piece.cut(self.grad).flatten(2)
+        shape = (piece.count, -1, *self.shape[1:])
+        return lambda rows: piece.added_up(grad[:, rows] @ patches).view(shape)
 
     def add(self, factors: Tensor, into: Tensor) -> None:
         inputs, grad, shape = self.inputs, self.grad, factors.view(-1, 1, 1, 1)

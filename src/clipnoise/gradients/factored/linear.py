@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -105,8 +107,11 @@ class Outer(InProducts):
         return isinstance(other, Outer | Constant)
 
     def instantiate(self, piece: Piece) -> Tensor:
+        return self.by_rows(piece)(slice(None))
+
+    def by_rows(self, piece: Piece) -> Callable[[slice], Tensor]:
         left, right = self.grouped(piece)
-        return left.mT @ right
+        return lambda rows: left[:, :, rows].mT @ right
 
     def grouped(self, piece: Piece) -> tuple[Tensor, Tensor]:
         """Return the rows of each group in a piece."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -17,18 +17,22 @@ import torch
 from torch import Tensor
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.gradients.clipping import row_norms
+from clipnoise.gradients.clipping import BLOCK, block_norms, row_norms
 
 # Costs of computing norms, in multiply-adds of a matrix product. An element of an instantiated
 # gradient costs many of them, because it passes through memory.
 ELEMENT = 20  # for one element of an instantiated gradient
 OVERHEAD = 20  # for one inner product of two rows, beside the product itself
 
+PAIR = 8  # numbers in memory for a pair of rows: inner products of both factors, most in float64
 SLACK = 8  # roundings of the terms of a squared norm that may have made it too low
 LONG = 2048  # inner products of longer float32 rows are summed in float64
 # Elements of a piece: 8 MB in float32, which fit in a processor's last cache. In smaller pieces a
 # wide layer has one example at a time, and its threads wait for each other.
 CACHED = 2**21
+# Elements of a band: some rows of a wide parameter, whose scale and gradients then stay in the
+# cache of one core while they are multiplied and their norms are taken.
+BAND = 2**17
 
 
 @dataclass(frozen=True)
@@ -126,12 +130,15 @@ class Groups:
     def pieces(self, elements: int) -> Iterator[Piece]:
         """Cut the batch into pieces that fit in cache and hold groups of one size each.
 
+        Each thread gets as many groups as the others, where more than one fits.
+
         Args:
             elements: numbers held in memory for one example.
         """
-        start = 0
+        start, threads = 0, torch.get_num_threads()
         for size, count in self.runs:
             fitting = max(1, CACHED // max(1, elements * size))
+            fitting = fitting // threads * threads or fitting
             for first in range(0, count, fitting):
                 number = min(fitting, count - first)
                 yield Piece(slice(start, start + number * size), number, size)
@@ -202,6 +209,11 @@ class Use(ABC):
     @abstractmethod
     def instantiate(self, piece: Piece) -> Tensor:
         """Return Σ G_i over each group of a piece, shape (groups, *shape)."""
+
+    def by_rows(self, piece: Piece) -> Callable[[slice], Tensor]:
+        """Return what forms some rows of Σ G_i: along the first axis, (groups, rows, …)."""
+        gradients = self.instantiate(piece)
+        return lambda rows: gradients[:, rows]
 
     @abstractmethod
     def add(self, factors: Tensor, into: Tensor) -> None:
@@ -444,7 +456,7 @@ class ParameterGradient:
         keeps = self._worth_keeping()
         uses = self._in_products(scaled=scale is not None, keeps=keeps)
         if uses is None:
-            return self._by_instantiating(scale, keeps=keeps)
+            return self._by_keeping(scale) if keeps else self._by_bands(scale)
         return self._by_products(uses, None if scale is None else scale.square())
 
     def squared_norm_of(self, group: int, scale: Tensor | None) -> Tensor:
@@ -504,31 +516,56 @@ class ParameterGradient:
         return uses if pays else None
 
     def _by_products(self, uses: list[InProducts], square: Tensor | None) -> Squares:
-        rows = sum(use.rows for use in uses)
+        rows = max(use.rows for use in uses)
         parts = []
-        for piece in self.groups.pieces(rows * rows * self.groups.largest):
+        for piece in self.groups.pieces(PAIR * rows * rows * self.groups.largest):
             terms = [use.products(use, piece, square) for use in uses]
             for use, other in combinations(uses, 2):
                 terms.append(Squares(2 * use.products(other, piece, square).values))
             parts.append(Squares.total(terms))
         return Squares.joined(parts)
 
-    def _by_instantiating(self, scale: Tensor | None, *, keeps: bool) -> Squares:
+    def _by_keeping(self, scale: Tensor | None) -> Squares:
+        """Instantiate all gradients, keep them, and take their norms."""
         elements = sum(use.gradient_elements + use.workspace for use in self.uses)
         done, parts = 0, []
         for piece in self.groups.pieces(elements):
             gradients = self.instantiate(piece)
-            if keeps and piece.count == self.groups.count and scale is None:
+            if piece.count == self.groups.count and scale is None:
                 gradients = self.kept = gradients.contiguous()
-            elif keeps:
+            else:
                 if self.kept is None:
                     self.kept = gradients.new_empty(self.groups.count, *gradients.shape[1:])
                 gradients = self.kept[done : done + piece.count].copy_(gradients)
             if scale is not None:
                 gradients.mul_(scale)
-            norms = row_norms(gradients.view(piece.count, -1))
-            parts.append(Squares(norms.double().square()))
+            parts.append(row_norms(gradients.view(piece.count, -1)))
             done += piece.count
-        if keeps:
-            self.uses = []
-        return Squares.joined(parts)
+        self.uses = []
+        return Squares(torch.cat(parts).double().square())
+
+    def _by_bands(self, scale: Tensor | None) -> Squares:
+        """Instantiate some rows of some gradients at a time, and take their norms."""
+        bands = bands_of(self.uses[0].shape)
+        held = math.prod(self.uses[0].shape[1:]) * bands[0].stop
+        parts = []
+        for piece in self.groups.pieces(sum(held + use.workspace for use in self.uses)):
+            forms = [use.by_rows(piece) for use in self.uses]
+            norms = []
+            for rows in bands:
+                first, *others = (form(rows) for form in forms)
+                gradients = sum(others, start=first)
+                if scale is not None:
+                    gradients = gradients.mul_(scale[rows])
+                norms.append(block_norms(gradients.reshape(piece.count, -1)))
+            whole = [some[:, :-1] for some in norms[:-1]]  # nothing is left of these
+            parts.append(torch.linalg.vector_norm(torch.cat([*whole, norms[-1]], dim=1), dim=1))
+        return Squares(torch.cat(parts).double().square())
+
+
+def bands_of(shape: torch.Size) -> list[slice]:
+    """Cut a parameter into bands of rows along its first axis, all but the last in whole blocks."""
+    row = math.prod(shape[1:])
+    whole = BLOCK // math.gcd(BLOCK, row)  # rows
+    rows = max(whole, BAND // row // whole * whole)
+    return [slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
