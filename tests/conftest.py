@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -37,6 +38,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return path.parent.name in {"slurm", "workflow"} or path.stem.startswith("test_judge_")
 
     items.sort(key=lambda item: not few_and_long(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported and collected out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Free them in the usual order."""
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ had, such as outside Linux, commands start as usual.
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import json
 import logging
@@ -319,6 +320,7 @@ class WarmProcess:
             return None
         if request.values["words"][0] == TRAIN:
             _prepare_training(request.values["words"], Path(request.values["folder"]))
+        gc.freeze()  # no child looks for garbage among what it shares, which would copy all of it
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
             self._events.close()
