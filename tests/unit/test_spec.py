@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,30 @@ def test_defaults_written_out_and_left_out_are_the_same_run() -> None:
 )
 def test_whatever_can_change_a_result_changes_the_hash(changes: dict[str, Any]) -> None:
     assert from_mapping(values(**changes)).hash != from_mapping(values()).hash
+
+
+TUNED = {
+    "key": "0123456789ab",
+    "parameters": ["learning_rate", "epochs"],
+    "configurations": 3,
+    "runs": 3,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"method": {"id": "sgd", "learning_rate": 1}, "privacy": None}, {"tuning": TUNED}],
+    ids=["private", "non-private", "tuned"],
+)
+def test_a_run_at_another_seed_is_what_the_file_with_that_seed_says(
+    changes: dict[str, Any],
+) -> None:
+    one, other = (from_mapping(values(**changes, seed=seed)) for seed in (1, 2))
+    moved = one.at_seed(2)
+    assert (one.seed, moved) == (1, other)
+    assert (moved.hash, moved.folder, moved.budget) == (other.hash, other.folder, other.budget)
+    assert moved.hash != one.hash == from_mapping(values(**changes)).hash
+    assert list(json.loads(moved.to_json()).items()) == list(to_mapping(other).items())
 
 
 def test_the_order_of_keys_does_not_change_the_hash() -> None:

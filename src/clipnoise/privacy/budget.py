@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 from clipnoise.core.query import Adjacency
@@ -185,7 +186,7 @@ class Budget:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
         return " ".join(words)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The content hash: 12 hex digits of SHA-256 over the options. Runs that share it share σ.
 

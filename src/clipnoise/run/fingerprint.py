@@ -20,6 +20,7 @@ from clipnoise.run.spec import RunSpec
 
 PACKAGE = "clipnoise"
 ROOT = "clipnoise.run.train"
+BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements hold statements
 
 
 def fingerprint(spec: RunSpec) -> str:
@@ -71,7 +72,7 @@ def fingerprint_of_names(
         ):
             waiting.append((str(statement.module), statement.names[0].name))
         else:
-            whole |= _imports(_runtime_statements(statement))
+            whole |= _imports(_statements(statement))
     text = "\n".join(f"{name}\n{code[name]}" for name in sorted(code))
     return hashlib.sha256(f"{text}\n{fingerprint_of(whole)}".encode()).hexdigest()[:12]
 
@@ -153,12 +154,12 @@ def _read(module: str) -> tuple[str, frozenset[str]]:
     These are modules of the package that it imports at run time, also inside functions.
     """
     tree = _tree(module)
-    for node in ast.walk(tree):
+    for node in _statements(tree, runtime=False):
         if isinstance(node, ast.ImportFrom) and node.level:  # relative to the module
             up = node.level - (_source(module) or Path()).match("__init__.py")
             package = ".".join(module.split(".")[: -up or None])
             node.module, node.level = ".".join(filter(None, [package, node.module])), 0
-    return ast.unparse(tree), _imports(_runtime_statements(tree))
+    return ast.unparse(tree), _imports(_statements(tree))
 
 
 def _tree(module: str) -> ast.Module:
@@ -166,7 +167,7 @@ def _tree(module: str) -> ast.Module:
     path = _source(module)
     assert path is not None, module
     tree = ast.parse(path.read_text())
-    for node in list(_runtime_statements(tree)):
+    for node in list(_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             match node.body:
                 case [ast.Expr(value=ast.Constant(value=str())), *rest]:
@@ -186,13 +187,12 @@ def _imports(statements: Iterable[ast.AST]) -> frozenset[str]:
     return frozenset(name for name in names if f"{name}.".startswith(ours) and _source(name))
 
 
-def _runtime_statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement except those below `if TYPE_CHECKING:`."""
-    waiting: list[ast.AST] = [tree]
+def _statements(tree: ast.AST, *, runtime: bool = True) -> Iterator[ast.AST]:
+    """Yield every statement; if those of run time are asked for, none below `if TYPE_CHECKING:`."""
+    waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
-        below: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            below = node.orelse
-        waiting.extend(each for each in below if not isinstance(each, ast.expr))
+        typing = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for name in ("orelse",) if runtime and typing else BODIES:
+            waiting += getattr(node, name, ())

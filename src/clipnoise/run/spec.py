@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -272,7 +273,7 @@ class RunSpec:
         rule = (self.method.clip_rule,) if isinstance(self.method, WithClipRule) else ()
         return (self.method, *rule, *(() if self.privacy is None else (self.privacy.noise,)))
 
-    @property
+    @cached_property
     def unit(self) -> Literal["example", "user", "node"]:
         """What is drawn, clipped and protected as a whole: an example, a user or a node.
 
@@ -303,7 +304,7 @@ class RunSpec:
             return self.microbatches.sensitivity_factor(self.method.query)
         return nodes.sensitivity_factor(degree)
 
-    @property
+    @cached_property
     def examples(self) -> int:
         """n, the number of private units.
 
@@ -347,7 +348,7 @@ class RunSpec:
         """q = B/n."""
         return self.training.expected_batch_size / self.examples
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """T."""
         return self.training.total_steps(self.examples)
@@ -402,13 +403,31 @@ class RunSpec:
 
         Tuned settings are not known before the search, so the search stands for them.
         """
-        values = to_mapping(self)
+        values = {**self._plain, "seed": self.seed}
         if self.tuning is not None:
+            values |= {name: dict(values[name]) for name in ("training", "method")}
             for name in self.tuning.parameters:
                 values["training" if name in TRAINING else "method"].pop(name, None)
             values["tuning"] = self.tuning.identity()
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @cached_property
+    def _plain(self) -> Mapping[str, Any]:
+        """The spec as plain data, at this or another seed."""
+        return to_mapping(self)
+
+    def at_seed(self, seed: int) -> RunSpec:
+        """Return the same run with another seed; what does not depend on it is known already."""
+        _ = self._plain
+        other = copy(self)
+        object.__setattr__(other, "seed", seed)
+        vars(other).pop("hash", None)
+        return other
+
+    def to_json(self) -> str:
+        """Return the spec as one line of JSON, for the command line of its job."""
+        return json.dumps({**self._plain, "seed": self.seed}, separators=(",", ":"))
 
     @property
     def folder(self) -> str:

@@ -167,7 +167,7 @@ class PanelGrid:
     def _planned(self) -> Iterator[PlannedRun]:
         searches: dict[tuple[Any, ...], Search] = {}
         for setting in self._settings:
-            spec, tuning = self._spec(setting, {}), None
+            spec = self._spec(setting, {})
             if setting.tune is not None:
                 searched = setting.searched
                 axes = (str(getattr(searched, axis)) for axis in setting.tune.per)
@@ -176,11 +176,11 @@ class PanelGrid:
                     searches[place] = self._search(searched, setting.tune)
                 search = searches[place]
                 self.searches[search.key] = search
-                tuning = search.tuning(setting.tune.times)
+                spec = replace(spec, tuning=search.tuning(setting.tune.times))
+            names = (called(setting.dataset), called(setting.model))
             for seed in self._panel.seeds[: self._scale.seeds]:
-                names = (called(setting.dataset), called(setting.model))
-                seeded = replace(spec, seed=seed, tuning=tuning)
-                yield PlannedRun(seeded, self._name, setting.label, *names, setting.tune)
+                run = spec.at_seed(seed)
+                yield PlannedRun(run, self._name, setting.label, *names, setting.tune)
 
     def _spec(
         self, setting: Setting, configuration: Mapping[str, Any], *, tunes: bool = False
@@ -230,7 +230,7 @@ class PanelGrid:
             )
         configurations = tuple(
             tuple(
-                spec if seed == spec.seed else replace(spec, seed=seed)
+                spec.at_seed(seed)
                 for spec in (self._spec(other, values, tunes=True) for other in sharing)
                 for seed in tune.seeds[: self._scale.tuning_seeds]
             )

@@ -7,7 +7,6 @@ logic of its own.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
@@ -28,7 +27,7 @@ from clipnoise.plugins import plugins, use_places
 from clipnoise.privacy.budget import Budget
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.scheduler import Limit, count_exceeded
-from clipnoise.run.spec import RunSpec, to_mapping
+from clipnoise.run.spec import RunSpec
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import OVERVIEW, RESULTS
@@ -238,7 +237,7 @@ class Plan:
 
     def spec_json(self, run_hash: str) -> str:
         """Return a run's spec as one line of JSON, for the command line of its job."""
-        return json.dumps(to_mapping(self.run(run_hash)), separators=(",", ":"))
+        return self.run(run_hash).to_json()
 
     def run_file(self, spec: RunSpec, name: str) -> str:
         """Return the path of one of a run's files."""
