@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +14,41 @@ import leaks
 import pypdf
 import pytest
 import torch
-from judging import copy_of
+from judging import TYPES, copy_of
 
 from clipnoise.audit.judge.source import read_source
+from clipnoise.audit.judge.verdict import Judged, _types
 from clipnoise.cli import main
 from clipnoise.core.method import Method
 
 ROOT = Path(__file__).parents[2]
+LEAKS = Path(leaks.__file__)
 LION = ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py"
 
 
-def test_a_type_checker_refutes_what_reaches_across(tmp_path: Path, cache: Path) -> None:
-    pytest.importorskip("mypy")
-    from clipnoise.audit.judge.verdict import Judged, _types
+def test_mypy_refuses_every_leak_and_nothing_else() -> None:
+    lines = LEAKS.read_text().splitlines()
+    marked = {number for number, line in enumerate(lines, 1) if line.endswith("# leak")}
+    assert len(marked) == len(leaks.LEAKS)
+    words = ["--config-file=", "--no-error-summary", "--follow-imports=silent"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "--cache-dir", str(TYPES), LEAKS.name],
+        capture_output=True,
+        text=True,
+        cwd=LEAKS.parent,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = {int(number) for number in re.findall(r"leaks\.py:(\d+): error", done.stdout)}
+    assert found == marked, done.stdout
 
+
+def test_what_reaches_across_for_mypy_is_refuted(tmp_path: Path, cache: Path) -> None:
     file = tmp_path / "leaks.py"
-    file.write_text(Path(leaks.__file__).read_text())
+    file.write_text(LEAKS.read_text())
     crossing = Judged(file, "", "{}", cache)
-    assert _types(crossing, ROOT / ".mypy_cache" / "judge")
+    assert _types(crossing, TYPES)
     (found,) = crossing.refuted_by
     assert '"ClippedSum"' in found.said
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
@@ -24,23 +20,6 @@ from clipnoise.privacy.queries import ClippedMean
 
 ROOT = Path(__file__).parents[2]
 FILE = Path(leaks.__file__)
-
-
-def test_mypy_refuses_every_leak_and_nothing_else() -> None:
-    lines = FILE.read_text().splitlines()
-    marked = {number for number, line in enumerate(lines, 1) if line.endswith("# leak")}
-    assert len(marked) == len(leaks.LEAKS)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", str(FILE)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "MYPYPATH": "src"},
-        timeout=300,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = {int(number) for number in re.findall(r"leaks\.py:(\d+): error", done.stdout)}
-    assert found == marked, done.stdout
 
 
 @pytest.mark.parametrize("leak", leaks.LEAKS, ids=lambda leak: leak.__name__)

@@ -203,6 +203,7 @@ def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     assert len(dataset.load(checkout / "data").train) == dataset.sizes()["train"]
 
 
+@pytest.mark.long
 def test_the_tutorial_leads_from_a_csv_file_to_the_verdict_that_it_shows(checkout: Path) -> None:
     remove_own(checkout)
     describe, check, train, *_ = map(shlex.split, commands(TUTORIAL))

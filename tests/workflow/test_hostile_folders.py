@@ -177,6 +177,7 @@ def test_a_folder_may_be_written_in_several_ways() -> None:
         assert parse(Config, {"results": name}).results == "a/b"
 
 
+@pytest.mark.long
 def test_a_study_runs_from_nothing_to_its_report(checkout: Path) -> None:
     snakemake(checkout)
     assert (checkout / FOLDERS["reports"] / "tiny" / "report.pdf").is_file()

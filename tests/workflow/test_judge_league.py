@@ -65,6 +65,7 @@ def judged(file: Path, verdict: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,6 +128,7 @@ def check(study: Study, results: Path, right: dict[str, list[dict[str, str]]]) -
     return len(done)
 
 
+@pytest.mark.long
 def test_what_is_there_after_kills_at_random_moments_is_complete_and_right(
     study: Study, tmp_path: Path
 ) -> None:

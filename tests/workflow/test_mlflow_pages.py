@@ -89,6 +89,7 @@ def _click(browser: Any, link: str) -> None:
     browser.switch_to.window(browser.window_handles[-1])  # links of a description open a new tab
 
 
+@pytest.mark.long
 def test_a_study_can_be_found_and_its_methods_compared(results: Path, browser: Any) -> None:
     port = _free_port()
     with serve(results, port=port, log=results / "server.log") as address:

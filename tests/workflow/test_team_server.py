@@ -27,6 +27,7 @@ REQUIRED = os.environ.get("CLIPNOISE_REQUIRE_POSTGRES") == "1"
 
 pytestmark = [
     pytest.mark.workflow,
+    pytest.mark.long,
     pytest.mark.skipif(
         programs() is None and not REQUIRED,
         reason="no PostgreSQL here (apt-get install postgresql)",
