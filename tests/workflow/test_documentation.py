@@ -251,6 +251,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
             run([sys.executable, "-c", block], tmp_path)
 
 
+@pytest.mark.long
 def test_the_programs_of_the_page_on_own_loops_run_one_after_the_other(tmp_path: Path) -> None:
     page = ROOT / "docs" / "own-loop.md"
     program = "\n".join(blocks(page, "python"))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -157,16 +157,20 @@ def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> No
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _spawn(*arguments: Any, **options: Any) -> Any:
+def _first_job(results: Path) -> None:
+    sys.exit(not init_store(results, {"a": "", "b": ""}).available)
+
+
+def _spawn(job: Callable[..., None], *arguments: Any, **options: Any) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["clipnoise.tracking", "mlflow.tracking.client"])
-    process = context.Process(target=_job, args=arguments, kwargs=options)
+    process = context.Process(target=job, args=arguments, kwargs=options)
     process.start()
     return process
 
 
 def test_eight_jobs_at_once_lose_nothing(results: Path) -> None:
-    processes = [_spawn(results, writer, mode="live", patience=120.0) for writer in range(8)]
+    processes = [_spawn(_job, results, writer, mode="live", patience=120.0) for writer in range(8)]
     for process in processes:
         process.join(180)
         assert process.exitcode == 0
@@ -179,10 +183,10 @@ def test_eight_jobs_at_once_lose_nothing(results: Path) -> None:
 
 
 def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
-    code = f"from clipnoise.tracking import *; from pathlib import Path; import sys; \
-        sys.exit(not init_store(Path({str(tmp_path)!r}), {{'a': '', 'b': ''}}).available)"
-    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
-    assert [process.wait(120) for process in processes] == [0] * 3
+    processes = [_spawn(_first_job, tmp_path) for _ in range(3)]
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 3
     stamp = read_stamp(tmp_path)
     assert stamp is not None
     client, _ = open_store(tmp_path, {})
@@ -190,7 +194,7 @@ def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
 
 
 def test_a_job_killed_before_it_finishes_is_repaired_by_sync(results: Path) -> None:
-    process = _spawn(results, 0, die=True, mode="live")
+    process = _spawn(_job, results, 0, die=True, mode="live")
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
     assert counts(sync(results)) == {"replaced": 1}
@@ -254,7 +258,7 @@ def test_a_slow_server_does_not_hold_a_job(
     _pretend_available(results, slow_server)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", slow_server)
     begin = time.monotonic()
-    process = _spawn(results, 0, mode="live", patience=0.5)
+    process = _spawn(_job, results, 0, mode="live", patience=0.5)
     process.join(DELAY)
     assert process.exitcode == 0
     assert time.monotonic() - begin < DELAY  # two runs, not one answer

@@ -231,6 +231,7 @@ def test_a_tuned_study_at_a_smaller_scale_reads_its_choice_and_is_marked(tmp_pat
     assert planned(snakemake(tmp_path, "-n", "--config", "scale=paper"))["train"] == 2 * (3 + 6)
 
 
+@pytest.mark.long
 def test_killing_a_job_loses_that_job_only(tmp_path: Path) -> None:
     start_case("miniature", tmp_path)
     study = tmp_path / "studies/miniature.yaml"
