@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METHODS = """\
-Each number is the median time of one call that forms the step's sum of gradients, relative to the
-non-private gradient of the same batch: forward and backward pass, clipping and summing, but no
-noise and no update. A whole step adds both: dp-sgd relative to SGD. All ways take turns within one
-process, and a call of less than 50 ms is timed as the mean of several in a row. Memory is the
-peak of one call above what was allocated before it. “—” marks a way that does not support the
-network; speed.csv gives the reason, and the difference of each clipped sum from that of vmap. Two
-iterates take two forward and two backward passes. “Without norms” is the time of the same passes
-and of the weighted sum, where every weight is 1: what is above it is the cost of the norms. (Where
-a layer's gradients are kept while its norms are computed, their sum costs less than without.) Bold
-marks a missed goal.
+Each number is the median time of one call that forms the step's sum of gradients, relative to
+`loss.backward()` on the same batch: forward and backward pass, clipping and summing, but no noise
+and no update. A whole step adds both: dp-sgd relative to SGD with a fused optimizer. All ways take
+turns within one process, and a call of less than 50 ms is timed as the mean of several in a row.
+Memory is the peak of one call above what was allocated before it. “—” marks a way that does not
+support the network; speed.csv gives the reason, and the difference of each clipped sum from that of
+vmap. Two iterates take two forward and two backward passes. “Without norms” is the time of the same
+passes and of the weighted sum, where every weight is 1: what is above it is the cost of the norms.
+(Where a layer's gradients are kept while its norms are computed, their sum costs less than
+without.) Bold marks a missed goal.
 """
 
 MECHANISM_NOTE = f"""\
