@@ -40,10 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not few_and_long(item.path))
 
 
+def pytest_collection() -> None:
+    """Import and collect without searches for garbage: hardly any of it is."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Leave what has been imported and collected out of every later search for garbage."""
-    gc.collect()
+    """Leave what has been imported and collected out of every later search."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
