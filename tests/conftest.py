@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +40,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not few_and_long(item.path))
 
 
-def pytest_collection() -> None:
-    """Import and collect without searches for garbage: hardly any of it is."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import and collect without searches for garbage, and leave all of it out of later ones."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Leave what has been imported and collected out of every later search."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:

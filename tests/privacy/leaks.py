@@ -1,8 +1,13 @@
 """Deliberate leaks: ways to get private data past the privacy boundary, each a small function.
 
 mypy must refuse every line that is marked with `leak`, and each function must fail when it is
-called: see test_leaks.py.
+called: see test_judge.py and test_leaks.py.
 """
+
+# What `strict` stands for, in this file alone, so that mypy's cache can be that of the judge.
+# mypy: disallow-untyped-defs, disallow-incomplete-defs, check-untyped-defs, disallow-untyped-calls
+# mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-decorators
+# mypy: warn-unused-ignores, warn-return-any, no-implicit-reexport, strict-equality, extra-checks
 
 from __future__ import annotations
 

@@ -200,22 +200,31 @@ def _types(judged: Judged, cache: Path | None) -> bool:
     """Run the type checker over the file, if it is installed, and return whether it is."""
     if find_spec("mypy") is None:
         return False
-    place = cache or judged.file.parent / "types"
-    words = ["--config-file=", "--no-error-summary", "--follow-imports=silent"]
-    source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *words, "--cache-dir", str(place), judged.file.name],
-        capture_output=True,
-        text=True,
-        cwd=judged.file.parent,
-        env={**os.environ, "MYPYPATH": source},
-    )
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    errors = type_errors(judged.file, cache or judged.file.parent / "types")
     across = [line.split(":", 1)[1] for line in errors if ACROSS.search(line)]
     others = len(errors) - len(across)
     note = f"nothing reaches across the boundary; {others} other type errors"
     judged.note("types", [f"line {line.replace(': error', '', 1)}" for line in across], note)
     return True
+
+
+def type_errors(file: Path, cache: Path) -> list[str]:
+    """Return the lines in which mypy finds an error in a file, `file:number: error: …`.
+
+    Args:
+        file: what is checked, against the types of this package.
+        cache: the folder in which mypy keeps what it knows of the packages that the file imports.
+    """
+    words = ["--config-file=", "--no-error-summary", "--follow-imports=silent"]
+    source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "--cache-dir", str(cache), file.name],
+        capture_output=True,
+        text=True,
+        cwd=file.parent,
+        env={**os.environ, "MYPYPATH": source},
+    )
+    return [line for line in done.stdout.splitlines() if ": error: " in line]
 
 
 def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
