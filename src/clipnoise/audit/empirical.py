@@ -95,7 +95,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     assert spec.privacy is not None
     calibration = calibrate(target)
     runs = [
-        _one_run(subject, spec.at_seed(chosen.seed + i), cache, calibration.noise_multiplier)
+        _one_run(subject, replace(spec, seed=chosen.seed + i), cache, calibration.noise_multiplier)
         for i in range(chosen.runs)
     ]
     by_release, by_parameters, coins = (np.concatenate(part) for part in zip(*runs, strict=True))

@@ -169,7 +169,7 @@ def _steps(
     constants in place of released values.
     """
     run, recorder = recorded_run(subject, spec, cache)
-    there, draw = spec.at_seed(world), torch.Generator().manual_seed(0)
+    there, draw = replace(spec, seed=world), torch.Generator().manual_seed(0)
     if world:
         _exchange(run.splits.train, world)
     run.sampler = subject.batches(there)
