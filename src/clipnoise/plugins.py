@@ -155,16 +155,27 @@ def _own_packages(places: str) -> Mapping[str, Path]:
     return MappingProxyType(found)
 
 
+def has_own_modules() -> bool:
+    """Return whether a look for plug-ins imports code of the user's."""
+    return any(True for _ in _own_files())
+
+
 def _own_modules() -> Iterator[ModuleType]:
     """Import the modules of the user's packages, tests left out."""
+    for name, path in _own_files():
+        yield _imported(name, path)
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file of each module of the user's packages, tests left out."""
     for package, folder in own_packages().items():
         folders = package.startswith(OWN)
         if not folders:
-            yield _imported(package, folder / "__init__.py")
+            yield package, folder / "__init__.py"
         for path in sorted(folder.glob("*.py") if folders else folder.rglob("*.py")):
             if path.name != "__init__.py" and not any(map(path.match, NO_PLUGINS)):
                 parts = path.relative_to(folder).with_suffix("").parts
-                yield _imported(".".join([package, *parts]), path)
+                yield ".".join([package, *parts]), path
 
 
 def _package(name: str) -> Path | None:

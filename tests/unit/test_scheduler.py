@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from clipnoise.cli import main
-from clipnoise.cli.warm import OWNER
+from clipnoise.cli.client import OWNER
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.run import scheduler

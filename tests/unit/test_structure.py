@@ -210,6 +210,11 @@ def test_listing_the_commands_loads_nothing_heavy() -> None:
     assert not loaded_by("from clipnoise.cli import main; main(['--all'])") & HEAVY
 
 
+def test_a_job_that_asks_a_warm_process_loads_little() -> None:
+    slow = {"typing", "pathlib", "json", "logging", "re", "subprocess"}
+    assert not loaded_by("import clipnoise.cli") & slow
+
+
 BUILD = """
 import clipnoise.run.train
 from pathlib import Path

@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clipnoise.cli import warm
+from clipnoise.cli import client, warm
 from clipnoise.privacy import calibration
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.participation import Participation
 from clipnoise.run import fingerprint
+from clipnoise.run.spec import from_mapping
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
 
@@ -75,13 +76,13 @@ def owner() -> Iterator[int]:
 def start(owner: int) -> Iterator[Start]:
     """Start a command in a warm process of this test."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(warm._address("exit", owner))
+        listener.bind(client._address("exit", owner))
         listener.listen()
         arguments = [sys.executable, "-c", SERVER, str(listener.fileno()), str(owner)]
         server = subprocess.Popen(arguments, pass_fds=[listener.fileno()])
 
     def start(*words: str, mark: str = "", folder: Path | None = None) -> subprocess.Popen[str]:
-        environment = {**os.environ, warm.OWNER: str(owner), "MARK": mark}
+        environment = {**os.environ, client.OWNER: str(owner), "MARK": mark}
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *words],
             env=environment,
@@ -162,6 +163,40 @@ def test_runs_share_what_was_read_of_the_training_code() -> None:
     assert fingerprint._read.cache_info().misses == read > 50
 
 
+SPEC = {
+    "dataset": "digits",
+    "model": "logistic",
+    "method": {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 1.0},
+    "privacy": {"noise_multiplier": 1.0},
+    "training": {"expected_batch_size": 10, "steps": 1},
+    "seed": 1,
+}
+
+
+def test_runs_share_what_was_read_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", "")
+    words = ["--spec", json.dumps(SPEC), "--choice"]
+    fingerprint._read.cache_clear()
+    fingerprint._fingerprint.cache_clear()
+    warm._prepare_training(words, Path())
+    read = fingerprint._read.cache_info().misses
+    fingerprint.fingerprint(from_mapping(SPEC))
+    assert fingerprint._read.cache_info().misses == read
+
+
+def test_the_users_own_code_is_left_for_the_run_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(tmp_path))
+    (tmp_path / "mine.py").write_text("raise SystemExit")
+    warm._prepare_training(["--spec", json.dumps(SPEC)], Path())
+
+
+def test_a_wrong_spec_is_left_for_the_run_to_report() -> None:
+    for text in ("{}", "{", "nowhere.yaml"):
+        warm._prepare_training(["--spec", text], Path())
+
+
 def test_runs_share_the_verification_of_their_calibration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +245,7 @@ def test_a_run_gets_the_memory_that_it_freed_without_asking_the_system_again() -
                 check=True,
             ).stdout
         )
-        for environment in ({}, warm.keep_memory())
+        for environment in ({}, client.keep_memory())
     )
     assert kept < plain / 10, (kept, plain)
 
@@ -237,7 +272,7 @@ def servers(owner: int) -> list[psutil.Process]:
 def run_command(owner: int | str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", COMMAND, *words],
-        env={**os.environ, warm.OWNER: str(owner)},
+        env={**os.environ, client.OWNER: str(owner)},
         text=True,
         capture_output=True,
         timeout=120,
@@ -265,11 +300,11 @@ def test_an_edit_of_the_code_has_a_warm_process_of_its_own(
 ) -> None:
     package = tmp_path / "clipnoise" / "cli"
     package.mkdir(parents=True)
-    source = package / "warm.py"
+    source = package / "client.py"
     source.touch()
-    monkeypatch.setattr(warm, "__file__", str(source))
-    before = warm._address("train", owner)
-    assert warm._address("train", owner) == before
+    monkeypatch.setattr(client, "__file__", str(source))
+    before = client._address("train", owner)
+    assert client._address("train", owner) == before
     os.utime(source, ns=(1, 1))
-    assert warm._address("train", owner) != before
-    assert warm._address("figure", owner) != warm._address("train", owner)
+    assert client._address("train", owner) != before
+    assert client._address("figure", owner) != client._address("train", owner)

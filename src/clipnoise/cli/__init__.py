@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clipnoise.cli.warm import OWNER, run_warm
+from clipnoise.cli.client import OWNER, run_warm
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -65,7 +65,7 @@ def train(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger(__name__).info(describe_start())
     options.limit_threads(given.threads)
-    run = with_choice(_read_spec(spec), choice)
+    run = with_choice(read_given(spec), choice)
     from clipnoise.privacy.calibration import find_calibration
     from clipnoise.run.checkpoint import InterruptedRunError
     from clipnoise.run.job import run_job
@@ -124,7 +124,12 @@ def _try_again(requeue: bool) -> int:
     return TRY_AGAIN
 
 
-def _read_spec(text: str) -> RunSpec:
+def read_given(text: str) -> RunSpec:
+    """Read a run spec from its JSON text, or from the YAML file that the text names.
+
+    Raises:
+        UserError: it does not hold a valid spec.
+    """
     import yaml
 
     from clipnoise.files import load_yaml

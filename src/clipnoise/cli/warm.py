@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import hashlib
-import json
 import logging
+import marshal
 import os
 import selectors
 import signal
@@ -36,167 +35,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clipnoise.cli.client import LENGTH, SIGNALS, STREAMS, TRAIN, check_user, send_signal
 from clipnoise.errors import UserError
 
-OWNER = "CLIPNOISE_WARM_OWNER"
-SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
-STREAMS = (0, 1, 2)  # input, output, errors
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
-CALIBRATION = "--calibration"
-TRAIN, TRAINING, JOB = "train", "clipnoise.run.train", "clipnoise.run.job"
+SPEC, CALIBRATION = "--spec", "--calibration"
+TRAINING, JOB = "clipnoise.run.train", "clipnoise.run.job"
 PR_SET_PDEATHSIG = 1
-LENGTH = struct.Struct("=I")
-
-
-def run_warm(words: Sequence[str], owner: int) -> int | None:
-    """Run a command in a child of a warm process, which is started if there is none.
-
-    Args:
-        words: the command and its arguments.
-        owner: the process to which the warm process belongs.
-
-    Returns:
-        The exit code of the command; None if it has not been started.
-    """
-    try:
-        address = _address(words[0], owner)
-        connection = _connect(address) or _start(address, owner)
-    except (OSError, AttributeError, IndexError):  # no such owner, no /proc, no abstract sockets
-        return None
-    with connection:
-        return _follow(connection, words)
-
-
-# The side of the command
-
-
-def _address(command: str, owner: int) -> bytes:
-    """Return the name of a socket, which differs wherever a warm process must not be shared.
-
-    The name is abstract: it disappears with the process. Training has a warm process of its own, so
-    that the memory that a run reports holds nothing but what training needs.
-    """
-    started = Path(f"/proc/{owner}/stat").read_text().rpartition(")")[2].split()[19]
-    package = Path(__file__).parents[1]
-    code = sorted(
-        (entry.path, entry.stat().st_mtime_ns)
-        for folder, _, _ in os.walk(package)
-        for entry in os.scandir(folder)
-        if entry.name.endswith(".py")
-    )
-    threads = os.environ.get("OMP_NUM_THREADS")
-    shared = (os.getuid(), sys.prefix, code, threads, owner, started, command == TRAIN)
-    return f"\0clipnoise-{hashlib.sha256(repr(shared).encode()).hexdigest()[:32]}".encode()
-
-
-def _connect(address: bytes) -> socket.socket | None:
-    """Connect to a warm process; None if there is none."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(address)
-        _check_user(connection)
-    except OSError as error:
-        connection.close()
-        if isinstance(error, ConnectionRefusedError):
-            return None
-        raise
-    return connection
-
-
-def _check_user(connection: socket.socket) -> None:
-    """Refuse other users: anybody may connect to an abstract name, or take it first."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    if struct.unpack("3i", credentials)[1] != os.getuid():
-        raise PermissionError("the other end of the socket belongs to another user")
-
-
-def _start(address: bytes, owner: int) -> socket.socket:
-    """Start a warm process and connect to it; of several that try at once, one succeeds."""
-    import subprocess
-
-    with socket.socket(socket.AF_UNIX) as listener, suppress(OSError):  # the name is taken
-        listener.bind(address)
-        listener.listen(socket.SOMAXCONN)
-        code = f"from {__name__} import serve; serve({listener.fileno()}, {owner})"
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**keep_memory(), **os.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C reaches the commands, which pass it on
-        )
-    connection = _connect(address)
-    if connection is None:
-        raise ConnectionRefusedError
-    return connection
-
-
-def keep_memory() -> dict[str, str]:
-    """Return the environment in which the C library keeps freed memory, up to a gigabyte.
-
-    Each step frees and takes the same few large tensors. By default the C library returns them to
-    the system and gets them back as pages that the kernel must clear again, which can take a third
-    of a run.
-    """
-    options = {
-        "hugetlb": 1,  # large pages, where the kernel offers them
-        "mmap_threshold": 32 * 2**20,  # the largest that is allowed
-        "trim_threshold": 2**30,
-        "top_pad": 64 * 2**20,
-    }
-    return {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{k}={v}" for k, v in options.items())}
-
-
-def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
-    """Ask for a child, pass signals on to it, and end as it ends."""
-    early: list[int] = []  # signals before the child is known
-    before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in SIGNALS}
-    answers = connection.makefile()
-    try:
-        _send_request(connection, words)
-        child = answers.readline()
-    except OSError:
-        child = ""
-    if not child:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        return None
-    for number in SIGNALS:
-        signal.signal(number, lambda n, _: _send_signal(int(child), n))
-    for early_signal in early:
-        _send_signal(int(child), early_signal)
-    # Without an answer the warm process was killed, and its children with it.
-    code = int(answers.readline() or -signal.SIGKILL)
-    if code < 0:
-        with suppress(OSError):  # SIGKILL has no handler
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    return code
-
-
-def _send_request(connection: socket.socket, words: Sequence[str]) -> None:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    values = {
-        "words": list(words),
-        "environment": dict(os.environ),
-        "folder": str(Path.cwd()),
-        "mask": mask,
-    }
-    body = json.dumps(values).encode()
-    socket.send_fds(connection, [LENGTH.pack(len(body))], STREAMS)
-    connection.sendall(body)
-
-
-def _send_signal(process: int, number: int) -> None:
-    with suppress(ProcessLookupError):  # it has just ended
-        os.kill(process, number)
-
-
-# The side of the warm process
 
 
 class Request(NamedTuple):
@@ -356,18 +202,18 @@ class WarmProcess:
     def _abandon(self, process: int) -> None:
         """Kill a child whose command has ended without it."""
         self._events.unregister(self._children[process].connection)
-        _send_signal(process, signal.SIGKILL)
+        send_signal(process, signal.SIGKILL)
 
 
 def _receive(connection: socket.socket) -> Request | None:
     """Read a request; None if it does not come, or comes from another user."""
     connection.settimeout(REQUEST_SECONDS)
     try:
-        _check_user(connection)
+        check_user(connection)
         length, streams, _, _ = socket.recv_fds(connection, LENGTH.size, len(STREAMS))
         body = connection.makefile("rb").read(*LENGTH.unpack(length))
-        values = json.loads(body)
-    except (OSError, ValueError, struct.error):
+        values = marshal.loads(body)
+    except (OSError, EOFError, TypeError, ValueError, struct.error):
         connection.close()
         return None
     connection.settimeout(None)
@@ -378,7 +224,7 @@ def _prepare_training(words: Sequence[str], folder: Path) -> None:
     """Do once what every run would do: import and read the training loop, and verify σ.
 
     Half of a short run would be reading the code for its fingerprint, and as long again computing
-    what ε its σ costs. A calibration that is wrong is left for the run to report.
+    what ε its σ costs. A spec or a calibration that is wrong is left for the run to report.
 
     Args:
         words: of the run; if it names several calibrations, the run chooses and verifies one.
@@ -389,11 +235,34 @@ def _prepare_training(words: Sequence[str], folder: Path) -> None:
     from clipnoise.run.fingerprint import closure
 
     closure((JOB,))
-    given = words[words.index(CALIBRATION) + 1 :] if CALIBRATION in words else ()
-    files = list(takewhile(lambda word: not word.startswith("--"), given))
+    files = _given(CALIBRATION, words)
     if len(files) == 1:
         with suppress(UserError):
             read_calibration(folder / files[0])
+    for text in _given(SPEC, words):
+        with suppress(UserError):
+            _read_parts(text)
+
+
+def _read_parts(spec: str) -> None:
+    """Find the parts of a run and read their code; what is found and read is kept for later runs.
+
+    The user's own code is not imported here, because it may do anything.
+    """
+    from clipnoise.cli.train import read_given
+    from clipnoise.plugins import has_own_modules
+    from clipnoise.run.fingerprint import fingerprint
+    from clipnoise.run.provenance import git_commit, versions
+
+    git_commit(), versions()
+    if spec.startswith("{") and not has_own_modules():
+        fingerprint(read_given(spec))
+
+
+def _given(option: str, words: Sequence[str]) -> list[str]:
+    """Return the values of an option."""
+    rest = words[words.index(option) + 1 :] if option in words else ()
+    return list(takewhile(lambda word: not word.startswith("--"), rest))
 
 
 def _import(names: Iterable[str]) -> None:

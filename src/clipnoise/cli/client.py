@@ -1,0 +1,169 @@
+"""The command's side of a warm process: ask it for a child, pass signals on, and end as it ends.
+
+Every job of a workflow starts with this module, so it imports only what starts in a few
+milliseconds: no typing, pathlib, json or logging.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+OWNER = "CLIPNOISE_WARM_OWNER"
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+STREAMS = (0, 1, 2)  # input, output, errors
+LENGTH = struct.Struct("=I")
+TRAIN = "train"
+
+
+def run_warm(words: Sequence[str], owner: int) -> int | None:
+    """Run a command in a child of a warm process, which is started if there is none.
+
+    Args:
+        words: the command and its arguments.
+        owner: the process to which the warm process belongs.
+
+    Returns:
+        The exit code of the command; None if it has not been started.
+    """
+    try:
+        address = _address(words[0], owner)
+        connection = _connect(address) or _start(address, owner)
+    except (OSError, AttributeError, IndexError):  # no such owner, no /proc, no abstract sockets
+        return None
+    with connection:
+        return _follow(connection, words)
+
+
+def _address(command: str, owner: int) -> bytes:
+    """Return the name of a socket, which differs wherever a warm process must not be shared.
+
+    The name is abstract: it disappears with the process. Training has a warm process of its own, so
+    that the memory that a run reports holds nothing but what training needs.
+    """
+    with open(f"/proc/{owner}/stat") as file:
+        started = file.read().rpartition(")")[2].split()[19]
+    package = os.path.dirname(os.path.dirname(__file__))
+    code = sorted(
+        (entry.path, entry.stat().st_mtime_ns)
+        for folder, _, _ in os.walk(package)
+        for entry in os.scandir(folder)
+        if entry.name.endswith(".py")
+    )
+    threads = os.environ.get("OMP_NUM_THREADS")
+    shared = (os.getuid(), sys.prefix, code, threads, owner, started, command == TRAIN)
+    return f"\0clipnoise-{hashlib.sha256(repr(shared).encode()).hexdigest()[:32]}".encode()
+
+
+def _connect(address: bytes) -> socket.socket | None:
+    """Connect to a warm process; None if there is none."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+        check_user(connection)
+    except OSError as error:
+        connection.close()
+        if isinstance(error, ConnectionRefusedError):
+            return None
+        raise
+    return connection
+
+
+def check_user(connection: socket.socket) -> None:
+    """Refuse other users: anybody may connect to an abstract name, or take it first."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    if struct.unpack("3i", credentials)[1] != os.getuid():
+        raise PermissionError("the other end of the socket belongs to another user")
+
+
+def _start(address: bytes, owner: int) -> socket.socket:
+    """Start a warm process and connect to it; of several that try at once, one succeeds."""
+    import subprocess
+
+    with socket.socket(socket.AF_UNIX) as listener, suppress(OSError):  # the name is taken
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+        code = f"from clipnoise.cli.warm import serve; serve({listener.fileno()}, {owner})"
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**keep_memory(), **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C reaches the commands, which pass it on
+        )
+    connection = _connect(address)
+    if connection is None:
+        raise ConnectionRefusedError
+    return connection
+
+
+def keep_memory() -> dict[str, str]:
+    """Return the environment in which the C library keeps freed memory, up to a gigabyte.
+
+    Each step frees and takes the same few large tensors. By default the C library returns them to
+    the system and gets them back as pages that the kernel must clear again, which can take a third
+    of a run.
+    """
+    options = {
+        "hugetlb": 1,  # large pages, where the kernel offers them
+        "mmap_threshold": 32 * 2**20,  # the largest that is allowed
+        "trim_threshold": 2**30,
+        "top_pad": 64 * 2**20,
+    }
+    return {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{k}={v}" for k, v in options.items())}
+
+
+def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
+    """Ask for a child, pass signals on to it, and end as it ends."""
+    early: list[int] = []  # signals before the child is known
+    before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in SIGNALS}
+    answers = connection.makefile()
+    try:
+        _send_request(connection, words)
+        child = answers.readline()
+    except OSError:
+        child = ""
+    if not child:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        return None
+    for number in SIGNALS:
+        signal.signal(number, lambda n, _: send_signal(int(child), n))
+    for early_signal in early:
+        send_signal(int(child), early_signal)
+    # Without an answer the warm process was killed, and its children with it.
+    code = int(answers.readline() or -signal.SIGKILL)
+    if code < 0:
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _send_request(connection: socket.socket, words: Sequence[str]) -> None:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    values = {
+        "words": list(words),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "mask": mask,
+    }
+    body = marshal.dumps(values)  # both ends are the same Python, of the same user
+    socket.send_fds(connection, [LENGTH.pack(len(body))], STREAMS)
+    connection.sendall(body)
+
+
+def send_signal(process: int, number: int) -> None:
+    """Send a signal to a process, unless it has just ended."""
+    with suppress(ProcessLookupError):
+        os.kill(process, number)
