@@ -87,7 +87,11 @@ onstart:
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )
-    for line in outlooks(plan.read, Path(RESULTS), workflow.cores or 1):
+    trained = {
+        job.wildcards.hash for job in workflow.dag.jobs if job.rule.name == "train"
+    }
+    studies = [study for study in plan.read if trained & study.specs.keys()]
+    for line in outlooks(studies, Path(RESULTS), workflow.cores or 1):
         logger.info(line, extra={"kinds": kinds})
     planned = {rule for rule, _ in kinds}
     if plan.config.tracking != "sync" or "track" in planned:

@@ -97,13 +97,13 @@ def test_the_job_groups_that_the_slurm_profile_offers_hold_runs_with_a_search(
     assert {name.split("=")[0] for name in offered["group-components"]} == {"train", "chosen"}
 
 
-def test_a_target_that_records_nothing_says_so_and_leaves_no_empty_experiment(
-    tmp_path: Path,
-) -> None:
+def test_a_target_announces_its_own_runs_and_that_it_records_none(tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text(yaml.safe_dump(SEARCH))
-    config = {"studies": ["search.yaml"], "tracking": "sync"}
+    config = {"studies": ["search.yaml", "quickstart"], "tracking": "sync"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     said = snakemake(tmp_path, "reports/search/tables/tuned.csv")
+    assert "search: 4 of 4 runs to train" in said
+    assert "quickstart: " not in said
     assert "do not record their runs in MLflow" in said
     assert not (tmp_path / "results" / "mlflow.db").exists()
     assert len(rows(tmp_path / "reports/search/tables/tuned.csv")) == 2
