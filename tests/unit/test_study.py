@@ -193,8 +193,7 @@ def test_the_command_writes_valid_schemas_of_a_moderate_size(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_shipped_study_expands_and_fits_its_schema(path: Path) -> None:
-    assert load_study(path).runs
+def test_every_shipped_study_fits_its_schema(path: Path) -> None:
     validate("study", yaml.safe_load(path.read_text()))
 
 
