@@ -40,6 +40,7 @@ GOALS = {"plain": 1.25, "scaled": 1.6, "two iterates": 2.4}
 STEP_GOALS = {"logistic, digits": 2.0, "cnn-small, digits": 1.6}
 MEMORY_GOAL = 1.3
 DROPOUT_GOAL = 1.15
+HATCHES = ("", "//", "..", "\\\\", "xx", "--")  # one for each way
 
 
 def write_page(table: pd.DataFrame, curves: pd.DataFrame, folder: Path, machine: str) -> None:
@@ -145,7 +146,10 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         index="network", columns="engine", values="time_ratio", sort=False, dropna=False
     )
     figure, axes = plt.subplots(figsize=(9, 0.75 * len(wide) + 1.2), layout="constrained")
-    wide.iloc[::-1].plot.barh(ax=axes, width=0.8, logx=True)
+    wide.iloc[::-1].plot.barh(ax=axes, width=0.8, logx=True, legend=False)
+    for bars, hatch in zip(axes.containers, HATCHES, strict=False):  # told apart in grey
+        for bar in bars:
+            bar.set(hatch=hatch, edgecolor="white")
     axes.axvline(1, color="black", linewidth=0.8)
     ticks = [1, 2, 3, 5, 10, 20, 30, 50]
     axes.set_xticks([tick for tick in ticks if tick <= 1.2 * wide.max(axis=None)])
@@ -153,7 +157,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axes.set_xlabel("time relative to the non-private gradient (log scale)")
     axes.set_ylabel("")
-    axes.legend(frameon=False, title="")
+    figure.legend(frameon=False, loc="outside upper right", ncols=len(axes.containers))
     figure.savefig(path)
     plt.close(figure)
 
