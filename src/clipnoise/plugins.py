@@ -18,7 +18,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from functools import cache
@@ -111,10 +111,24 @@ def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
 @cache
 def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
     """Find what `plugins` returns; `places` only tells the cache that the user's have changed."""
-    folder = [] if package is None else importlib.import_module(package).__path__
+    classes = {} if package is None else dict(_package_plugins(package, base))
+    _add_plugins(classes, _own_modules(), base)
+    return MappingProxyType(dict(sorted(classes.items())))
+
+
+@cache
+def _package_plugins(package: str, base: Any) -> Mapping[str, Any]:
+    """Find the classes of a plug-in folder alone."""
+    folder = importlib.import_module(package).__path__
     names = [found.name for found in pkgutil.walk_packages(folder, f"{package}.")]
     classes: dict[str, Any] = {}
-    for module in (*map(_imported, names), *_own_modules()):
+    _add_plugins(classes, map(_imported, names), base)
+    return MappingProxyType(classes)
+
+
+def _add_plugins(classes: dict[str, Any], modules: Iterable[ModuleType], base: Any) -> None:
+    """Add the plug-in classes that modules define, by id."""
+    for module in modules:
         for value in vars(module).values():
             if not (inspect.isclass(value) and issubclass(value, base) and value is not base):
                 continue
@@ -126,7 +140,6 @@ def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
             other = classes.setdefault(vars(value)["id"], value)
             if other is not value:
                 raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
-    return MappingProxyType(dict(sorted(classes.items())))
 
 
 @cache
@@ -155,27 +168,16 @@ def _own_packages(places: str) -> Mapping[str, Path]:
     return MappingProxyType(found)
 
 
-def has_own_modules() -> bool:
-    """Return whether a look for plug-ins imports code of the user's."""
-    return any(True for _ in _own_files())
-
-
 def _own_modules() -> Iterator[ModuleType]:
     """Import the modules of the user's packages, tests left out."""
-    for name, path in _own_files():
-        yield _imported(name, path)
-
-
-def _own_files() -> Iterator[tuple[str, Path]]:
-    """Yield the name and the file of each module of the user's packages, tests left out."""
     for package, folder in own_packages().items():
         folders = package.startswith(OWN)
         if not folders:
-            yield package, folder / "__init__.py"
+            yield _imported(package, folder / "__init__.py")
         for path in sorted(folder.glob("*.py") if folders else folder.rglob("*.py")):
             if path.name != "__init__.py" and not any(map(path.match, NO_PLUGINS)):
                 parts = path.relative_to(folder).with_suffix("").parts
-                yield ".".join([package, *parts]), path
+                yield _imported(".".join([package, *parts]), path)
 
 
 def _package(name: str) -> Path | None:

@@ -312,6 +312,32 @@ assert main({words}) == 0
     assert in_python(code, path) != before
 
 
+def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
+    installed: Path, folder: Path
+) -> None:
+    (folder / "mine.py").write_text(method("Mine", *GOOD))
+    spec = {
+        "dataset": "digits",
+        "model": "logistic",
+        "method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
+        "privacy": {"noise_multiplier": 1},
+        "training": {"expected_batch_size": 10, "steps": 1},
+        "seed": 0,
+    }
+    code = f"""
+import os, sys
+from pathlib import Path
+from clipnoise.cli.warm import _prepare_training
+from clipnoise.run.spec import from_mapping
+_prepare_training(["--spec", {json.dumps(spec)!r}], Path())
+print({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules))
+os.environ["CLIPNOISE_PLUGINS"] = {str(folder)!r}
+from_mapping({spec})  # as a run does
+print(len({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules)))
+"""
+    assert in_python(code, installed, str(folder)) == "set()\n2\n"
+
+
 def test_the_example_is_the_method_of_the_readme() -> None:
     source = (ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py").read_text()
     assert f"```python\n{source}```" in (ROOT / "README.md").read_text()

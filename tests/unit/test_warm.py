@@ -173,23 +173,13 @@ SPEC = {
 }
 
 
-def test_runs_share_what_was_read_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLIPNOISE_PLUGINS", "")
-    words = ["--spec", json.dumps(SPEC), "--choice"]
+def test_runs_share_what_was_read_of_their_parts() -> None:
     fingerprint._read.cache_clear()
     fingerprint._fingerprint.cache_clear()
-    warm._prepare_training(words, Path())
+    warm._prepare_training(["--spec", json.dumps(SPEC), "--choice"], Path())
     read = fingerprint._read.cache_info().misses
     fingerprint.fingerprint(from_mapping(SPEC))
     assert fingerprint._read.cache_info().misses == read
-
-
-def test_the_users_own_code_is_left_for_the_run_to_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CLIPNOISE_PLUGINS", str(tmp_path))
-    (tmp_path / "mine.py").write_text("raise SystemExit")
-    warm._prepare_training(["--spec", json.dumps(SPEC)], Path())
 
 
 def test_a_wrong_spec_is_left_for_the_run_to_report() -> None:

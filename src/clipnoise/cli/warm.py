@@ -231,9 +231,11 @@ def _prepare_training(words: Sequence[str], folder: Path) -> None:
         folder: that its paths are relative to.
     """
     _import([TRAINING])
+    from clipnoise.plugins import use_places
     from clipnoise.privacy.calibration import read_calibration
     from clipnoise.run.fingerprint import closure
 
+    use_places(None)  # the user's own code may do anything, and is left for the run to import
     closure((JOB,))
     files = _given(CALIBRATION, words)
     if len(files) == 1:
@@ -245,17 +247,14 @@ def _prepare_training(words: Sequence[str], folder: Path) -> None:
 
 
 def _read_parts(spec: str) -> None:
-    """Find the parts of a run and read their code; what is found and read is kept for later runs.
-
-    The user's own code is not imported here, because it may do anything.
-    """
+    """Find the parts of a run and read their code; both are kept for later runs."""
     from clipnoise.cli.train import read_given
-    from clipnoise.plugins import has_own_modules
+    from clipnoise.plugins import own_packages
     from clipnoise.run.fingerprint import fingerprint
     from clipnoise.run.provenance import git_commit, versions
 
     git_commit(), versions()
-    if spec.startswith("{") and not has_own_modules():
+    if not own_packages():  # of those that are installed
         fingerprint(read_given(spec))
 
 
