@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -125,6 +126,30 @@ def test_a_child_has_the_folder_environment_and_words_of_its_command(
             0,
             [str(tmp_path), mark, ["clipnoise", "where", "--x"], mask],
         )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_request_arrives_whole_or_not_at_all(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", "a=b\n\udcff")  # a byte that is no UTF-8
+    words = ["exit", "é", ""]
+    ours, theirs = socket.socketpair()
+    with ours:
+        cut = SimpleNamespace(sendall=lambda body: ours.sendall(body if whole else body[:-1]))
+        with monkeypatch.context() as patched:
+            send = socket.send_fds
+            patched.setattr(socket, "send_fds", lambda _, *given: send(ours, *given))
+            client._send_request(cut, words)  # type: ignore[arg-type]
+        ours.shutdown(socket.SHUT_WR)
+        request = warm._receive(theirs)
+    assert (request is not None) == whole
+    if request is not None:
+        assert (request.words, request.folder) == (words, str(Path.cwd()))
+        assert request.environment == dict(os.environ)
+        request.connection.close()
+        for stream in (*request.streams, request.imported):
+            os.close(stream)
 
 
 def test_a_fault_and_a_kill_end_the_command_as_they_end_the_child(start: Start) -> None:

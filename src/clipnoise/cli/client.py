@@ -7,7 +7,6 @@ milliseconds: no typing, pathlib, json or logging.
 from __future__ import annotations
 
 import hashlib
-import marshal
 import os
 import signal
 import socket
@@ -150,15 +149,14 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
 
 
 def _send_request(connection: socket.socket, words: Sequence[str]) -> None:
+    """Send the file mask, the folder, the number of words, the words and the environment.
+
+    They are separated by null characters, which none of them can contain.
+    """
     mask = os.umask(0o022)
     os.umask(mask)
-    values = {
-        "words": list(words),
-        "environment": dict(os.environ),
-        "folder": os.getcwd(),
-        "mask": mask,
-    }
-    body = marshal.dumps(values)  # both ends are the same Python, of the same user
+    environment = (f"{name}={text}" for name, text in os.environ.items())
+    body = os.fsencode("\0".join([str(mask), os.getcwd(), str(len(words)), *words, *environment]))
     socket.send_fds(connection, [LENGTH.pack(len(body))], STREAMS)
     connection.sendall(body)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import marshal
 import os
 import selectors
 import signal
@@ -33,7 +32,7 @@ from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clipnoise.cli.client import LENGTH, SIGNALS, STREAMS, TRAIN, check_user, send_signal
 from clipnoise.errors import UserError
@@ -51,13 +50,19 @@ class Request(NamedTuple):
     Attributes:
         connection: to the command.
         streams: its input, output and errors.
-        values: its words, environment, folder and file mask.
+        mask: its file mask.
+        folder: where it was started.
+        words: the command and its arguments.
+        environment: its environment.
         imported: a file in memory for the names of the modules that the child imports.
     """
 
     connection: socket.socket
     streams: list[int]
-    values: dict[str, Any]
+    mask: int
+    folder: str
+    words: list[str]
+    environment: dict[str, str]
     imported: int
 
     def run(self) -> int:
@@ -65,23 +70,23 @@ class Request(NamedTuple):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        if self.values["words"][0] != "calibrate":  # long computations that Python cannot interrupt
+        if self.words[0] != "calibrate":  # long computations that Python cannot interrupt
             signal.signal(signal.SIGINT, signal.default_int_handler)
         with self.connection:
             self.connection.sendall(b"%d\n" % os.getpid())  # from now on signals are passed on
         for given, stream in zip(self.streams, STREAMS, strict=True):
             os.dup2(given, stream)
             os.close(given)
-        os.chdir(self.values["folder"])
-        os.umask(self.values["mask"])
+        os.chdir(self.folder)
+        os.umask(self.mask)
         os.environ.clear()
-        os.environ.update(self.values["environment"])
-        sys.argv = ["clipnoise", *self.values["words"]]
+        os.environ.update(self.environment)
+        sys.argv = ["clipnoise", *self.words]
         before = set(sys.modules)
         from clipnoise.cli.program import run
         from clipnoise.plugins import is_own
 
-        code = run(self.values["words"])
+        code = run(self.words)
         if code == 0:
             with os.fdopen(self.imported, "w") as file:
                 new = [name for name in sys.modules if name not in before]
@@ -164,8 +169,8 @@ class WarmProcess:
         request = _receive(self._listener.accept()[0])
         if request is None:
             return None
-        if request.values["words"][0] == TRAIN:
-            _prepare_training(request.values["words"], Path(request.values["folder"]))
+        if request.words[0] == TRAIN:
+            _prepare_training(request.words, Path(request.folder))
         gc.freeze()  # no child looks for garbage among what it shares, which would copy all of it
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
@@ -210,14 +215,20 @@ def _receive(connection: socket.socket) -> Request | None:
     connection.settimeout(REQUEST_SECONDS)
     try:
         check_user(connection)
-        length, streams, _, _ = socket.recv_fds(connection, LENGTH.size, len(STREAMS))
-        body = connection.makefile("rb").read(*LENGTH.unpack(length))
-        values = marshal.loads(body)
-    except (OSError, EOFError, TypeError, ValueError, struct.error):
+        size, streams, _, _ = socket.recv_fds(connection, LENGTH.size, len(STREAMS))
+        (length,) = LENGTH.unpack(size)
+        body = connection.makefile("rb").read(length)
+        if len(body) < length:  # the command was killed while it asked
+            raise EOFError
+        mask, folder, count, *rest = os.fsdecode(body).split("\0")
+        words, pairs = rest[: int(count)], rest[int(count) :]
+        environment = dict(pair.split("=", 1) for pair in pairs)
+        given = (int(mask), folder, words, environment)
+    except (OSError, EOFError, ValueError, struct.error):
         connection.close()
         return None
     connection.settimeout(None)
-    return Request(connection, streams, values, os.memfd_create("imported"))
+    return Request(connection, streams, *given, os.memfd_create("imported"))
 
 
 def _prepare_training(words: Sequence[str], folder: Path) -> None:
