@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import clipnoise
 from clipnoise.data.base import Examples
+from clipnoise.run.provenance import hardware
 from clipnoise.run.results import run_folder
 from clipnoise.run.spec import RunSpec, read_spec
 from clipnoise.studies.study import load_study
@@ -106,7 +106,7 @@ def introduction(epsilon: float, seeds: int) -> list[str]:
         "",
         f"Test accuracy (%) at ε = {epsilon:g}, mean ± standard deviation over {seeds} seeds of "
         "each. The plain loop is `benchmarks/opacus_loop.py`; η, C and σ are the league's.",
-        f"{datetime.now(tz=UTC):%Y-%m-%d}, {platform.machine()}, torch {torch.__version__}.",
+        f"{datetime.now(tz=UTC):%Y-%m-%d}, {hardware('cpu')['cpu']}, torch {torch.__version__}.",
         "",
     ]
 
@@ -296,7 +296,7 @@ def times_page(repetitions: int) -> str:
         "Milliseconds of processor time for a step of DP-Adam, batches and noise included: the "
         f"median of {repetitions} turns of {TURN} steps, on one thread. `python "
         "benchmarks/opacus_loop.py --times` makes this page.",
-        f"{datetime.now(tz=UTC):%Y-%m-%d}, {processor()}, load {load:.1f}, "
+        f"{datetime.now(tz=UTC):%Y-%m-%d}, {hardware('cpu')['cpu']}, load {load:.1f}, "
         f"torch {torch.__version__}.",
         "",
     ]
@@ -314,14 +314,6 @@ def turns(running: Sequence[Iterator[object]], repetitions: int) -> list[list[fl
             if turn:
                 row.append((time.process_time() - began) / TURN)
     return seconds
-
-
-def processor() -> str:
-    """Return the name of the processor, where the system tells it."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

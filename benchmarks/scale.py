@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib
@@ -21,7 +22,7 @@ import yaml
 
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.outcome import Metrics, Outcome
-from clipnoise.run.provenance import Provenance
+from clipnoise.run.provenance import Provenance, hardware
 from clipnoise.run.results import run_folder, write_run
 from clipnoise.studies.plan import Plan
 
@@ -187,13 +188,19 @@ def write_page(table: pd.DataFrame, folder: Path) -> None:
     axes[0].legend(frameon=False, fontsize="small")
     figure.savefig(folder / "scale.svg")
     plt.close(figure)
+    made_on, load = hardware("cpu"), ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = ["# Growth with the number of runs", ""]
+    lines += [
+        f"`make scale` makes this page. {datetime.now(tz=UTC):%Y-%m-%d}, {made_on['cpu']}, "
+        f"{made_on['cores']} cores; load averages at the end: {load}.",
+        "",
+    ]
     lines += ["![Time and memory against runs](scale.svg)", ""]
     lines += [f"- {what}: {meaning}" for what, meaning in WHAT.items()]
     lines += ["", "| runs | what | seconds | CPU seconds | MB |", "|---:|---|---:|---:|---:|"]
     for row in table.itertuples():
-        cells = (row.runs, row.what, row.seconds, row.cpu_seconds, row.memory_mb)
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        times = f"{row.seconds:.2f} | {row.cpu_seconds:.2f}"
+        lines.append(f"| {row.runs:,} | {row.what} | {times} | {row.memory_mb:,} |")
     (folder / "scale.md").write_text("\n".join([*lines, ""]))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from page import write_page
 from ways import PLAIN, WAYS, WITHOUT_MECHANISMS
 
 from clipnoise.run.memory import keep_freed_memory
+from clipnoise.run.provenance import hardware
 from clipnoise.run.setup import exact_arithmetic, named_device
 
 
@@ -80,19 +80,12 @@ def parse() -> argparse.Namespace:
 
 def machine(arguments: argparse.Namespace, device: str) -> str:
     """Describe the machine and the settings."""
-    where = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    where = torch.cuda.get_device_name() if device == "cuda" else hardware(device)["cpu"]
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         f"Measured on {where}, {arguments.threads} threads, torch {torch.__version__}, batch "
         f"{arguments.batch}, {arguments.repetitions} repetitions; load averages at the end: {load}."
     )
-
-
-def cpu_name() -> str:
-    """Return the processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":
