@@ -8,6 +8,7 @@ import os
 import pickle
 import resource
 import shutil
+import sys
 import tarfile
 import tracemalloc
 from collections.abc import Iterator
@@ -244,13 +245,18 @@ def test_a_wrong_checksum_is_reported_before_anything_is_prepared(
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Let the system refuse to write more than so many bytes into a file."""
+    """Let the system refuse to write more than so many bytes into a file.
+
+    Python would also cut short the files that it compiles meanwhile, and use them later.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiles
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["prepared before", "new"])

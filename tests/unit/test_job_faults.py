@@ -194,7 +194,8 @@ def test_a_disk_that_is_full_leaves_no_result_and_room_for_the_next_try(
     run = spec()
     folder = run_folder(tmp_path, run)
     program = "import sys; from clipnoise.cli import main; sys.exit(main())"
-    words = [sys.executable, "-c", program, *command(run, tmp_path, cache)]
+    # With -B, because Python would also cut short the files that it compiles, and use them later.
+    words = [sys.executable, "-B", "-c", program, *command(run, tmp_path, cache)]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=120, preexec_fn=limit_files
     )

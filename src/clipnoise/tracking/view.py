@@ -100,11 +100,8 @@ def finished_view(folder: Path, membership: Membership) -> View:
     if files is None:
         raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
     summary = files.summary
-    started, finished = (
-        round(datetime.fromisoformat(summary[name]).timestamp() * 1000)
-        for name in ("started", "finished")
-    )
-    finished = max(started, finished)  # the clock may have been set back
+    started = round(datetime.fromisoformat(summary["started"]).timestamp() * 1000)
+    finished = started + round(1000 * summary["seconds"])  # the clock may have been set back
     planned = planned_view(summary["spec"], summary["hash"], membership, started)
     commit = summary.get("git_commit") or "unknown"
     tags = {
