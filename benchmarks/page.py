@@ -148,8 +148,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(9, 0.75 * len(wide) + 1.2), layout="constrained")
     wide.iloc[::-1].plot.barh(ax=axes, width=0.8, logx=True, legend=False)
     for bars, hatch in zip(axes.containers, HATCHES, strict=False):  # told apart in grey
-        for bar in bars:
-            bar.set(hatch=hatch, edgecolor="white")
+        plt.setp(bars, hatch=hatch, edgecolor="white")
     axes.axvline(1, color="black", linewidth=0.8)
     ticks = [1, 2, 3, 5, 10, 20, 30, 50]
     axes.set_xticks([tick for tick in ticks if tick <= 1.2 * wide.max(axis=None)])

@@ -80,11 +80,12 @@ def parse() -> argparse.Namespace:
 
 def machine(arguments: argparse.Namespace, device: str) -> str:
     """Describe the machine and the settings."""
-    where = torch.cuda.get_device_name() if device == "cuda" else hardware(device)["cpu"]
+    made_on = hardware(device)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
-        f"Measured on {where}, {arguments.threads} threads, torch {torch.__version__}, batch "
-        f"{arguments.batch}, {arguments.repetitions} repetitions; load averages at the end: {load}."
+        f"Measured on {made_on['gpu'] or made_on['cpu']}, {arguments.threads} threads, "
+        f"torch {torch.__version__}, batch {arguments.batch}, {arguments.repetitions} repetitions; "
+        f"load averages at the end: {load}."
     )
 
 

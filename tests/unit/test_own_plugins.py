@@ -316,23 +316,16 @@ def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
     installed: Path, folder: Path
 ) -> None:
     (folder / "mine.py").write_text(method("Mine", *GOOD))
-    spec = {
-        "dataset": "digits",
-        "model": "logistic",
-        "method": {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1},
-        "privacy": {"noise_multiplier": 1},
-        "training": {"expected_batch_size": 10, "steps": 1},
-        "seed": 0,
-    }
+    spec = ROOT / "docs" / "run.yaml"
     code = f"""
 import os, sys
 from pathlib import Path
 from clipnoise.cli.warm import _prepare_training
-from clipnoise.run.spec import from_mapping
-_prepare_training(["--spec", {json.dumps(spec)!r}], Path())
+from clipnoise.run.spec import read_spec
+_prepare_training(["--spec", {str(spec)!r}], Path())
 print({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules))
 os.environ["CLIPNOISE_PLUGINS"] = {str(folder)!r}
-from_mapping({spec})  # as a run does
+read_spec(Path({str(spec)!r}))  # as a run does
 print(len({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules)))
 """
     assert in_python(code, installed, str(folder)) == "set()\n2\n"

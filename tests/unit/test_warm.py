@@ -21,7 +21,7 @@ from clipnoise.privacy import calibration
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.participation import Participation
 from clipnoise.run import fingerprint
-from clipnoise.run.spec import from_mapping
+from clipnoise.run.spec import read_spec
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
 
@@ -188,22 +188,16 @@ def test_runs_share_what_was_read_of_the_training_code() -> None:
     assert fingerprint._read.cache_info().misses == read > 50
 
 
-SPEC = {
-    "dataset": "digits",
-    "model": "logistic",
-    "method": {"id": "dp-sgd", "learning_rate": 1.0, "clip_norm": 1.0},
-    "privacy": {"noise_multiplier": 1.0},
-    "training": {"expected_batch_size": 10, "steps": 1},
-    "seed": 1,
-}
+SPEC = Path(__file__).parents[2] / "docs" / "run.yaml"
 
 
-def test_runs_share_what_was_read_of_their_parts() -> None:
+@pytest.mark.parametrize("text", [SPEC.name, read_spec(SPEC).to_json()], ids=["file", "text"])
+def test_runs_share_what_was_read_of_their_parts(text: str) -> None:
     fingerprint._read.cache_clear()
     fingerprint._fingerprint.cache_clear()
-    warm._prepare_training(["--spec", json.dumps(SPEC), "--choice"], Path())
+    warm._prepare_training(["--spec", text, "--choice"], SPEC.parent)
     read = fingerprint._read.cache_info().misses
-    fingerprint.fingerprint(from_mapping(SPEC))
+    fingerprint.fingerprint(read_spec(SPEC))
     assert fingerprint._read.cache_info().misses == read
 
 

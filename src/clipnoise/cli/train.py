@@ -124,8 +124,8 @@ def _try_again(requeue: bool) -> int:
     return TRY_AGAIN
 
 
-def read_given(text: str) -> RunSpec:
-    """Read a run spec from its JSON text, or from the YAML file that the text names.
+def read_given(text: str, folder: Path = Path()) -> RunSpec:
+    """Read a run spec from its JSON text, or from the YAML file that the text names in a folder.
 
     Raises:
         UserError: it does not hold a valid spec.
@@ -136,7 +136,7 @@ def read_given(text: str) -> RunSpec:
     from clipnoise.run.spec import from_mapping, read_spec
 
     if not text.lstrip().startswith("{"):
-        return read_spec(Path(text))
+        return read_spec(folder / text)
     try:
         return from_mapping(load_yaml(text), file="--spec")
     except yaml.YAMLError as error:

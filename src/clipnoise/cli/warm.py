@@ -8,10 +8,10 @@ it, and returns its exit code:
     snakemake → clipnoise train … (imports little)  ⇢  warm process → child that trains
 
 A warm process belongs to one user, one environment, one version of the code, one number of threads
-and one owner. It ends with its owner, or after a minute without work. It imports modules and forks,
-and does nothing else: it starts no threads and never touches a GPU, because a child could not use
-them. What a child has imported is imported for those that follow. Where no warm process can be
-had, such as outside Linux, commands start as usual.
+and one owner. It ends with its owner, or after a minute without work. It imports modules, reads
+and verifies what runs share, and forks. It starts no threads and never touches a GPU, because a
+child could not use them. What a child has imported is imported for those that follow. Where no warm
+process can be had, such as outside Linux, commands start as usual. The command's side is `client`.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def _receive(connection: socket.socket) -> Request | None:
 
 
 def _prepare_training(words: Sequence[str], folder: Path) -> None:
-    """Do once what every run would do: import and read the training loop, and verify σ.
+    """Do once what every run would do: import and read its code, name its origin, and verify σ.
 
     Half of a short run would be reading the code for its fingerprint, and as long again computing
     what ε its σ costs. A spec or a calibration that is wrong is left for the run to report.
@@ -245,28 +245,29 @@ def _prepare_training(words: Sequence[str], folder: Path) -> None:
     from clipnoise.plugins import use_places
     from clipnoise.privacy.calibration import read_calibration
     from clipnoise.run.fingerprint import closure
+    from clipnoise.run.provenance import git_commit, versions
 
     use_places(None)  # the user's own code may do anything, and is left for the run to import
     closure((JOB,))
+    git_commit()
+    versions()
     files = _given(CALIBRATION, words)
     if len(files) == 1:
         with suppress(UserError):
             read_calibration(folder / files[0])
     for text in _given(SPEC, words):
         with suppress(UserError):
-            _read_parts(text)
+            _read_parts(text, folder)
 
 
-def _read_parts(spec: str) -> None:
+def _read_parts(spec: str, folder: Path) -> None:
     """Find the parts of a run and read their code; both are kept for later runs."""
     from clipnoise.cli.train import read_given
     from clipnoise.plugins import own_packages
     from clipnoise.run.fingerprint import fingerprint
-    from clipnoise.run.provenance import git_commit, versions
 
-    git_commit(), versions()
-    if not own_packages():  # of those that are installed
-        fingerprint(read_given(spec))
+    if not own_packages():  # entry points name them, whatever the places
+        fingerprint(read_given(spec, folder))
 
 
 def _given(option: str, words: Sequence[str]) -> list[str]:
