@@ -8,29 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from clipnoise.gradients.dropout import Masks
-from clipnoise.gradients.engine import GradientEngine
-
 CLASSES = 3
 
 
 def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
-
-
-class OneByOne(GradientEngine):
-    """Per-example gradients by their definition: one backward pass for each example."""
-
-    name = "one by one"
-
-    def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
-    ) -> Tensor:
-        masks = masks or Masks.first(len(inputs))
-        each = [torch.tensor([i]) for i in range(len(inputs))]
-        return torch.stack(
-            [self.summed_gradient(inputs[i], targets[i], theta, masks.reordered(i)) for i in each]
-        )
 
 
 class Shared(nn.Module):

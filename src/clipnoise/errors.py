@@ -82,3 +82,19 @@ def unknown(
     return UserError(
         f"{where}unknown {kind} {shorten(name)}.{nearest(name, names)} Allowed: {', '.join(names)}."
     )
+
+
+NO_MEMORY = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "alloc_failed",  # of cuBLAS and cuDNN
+    "could not create a primitive",  # oneDNN gives no other reason
+)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return whether an error means that memory ran out, on a GPU or on a CPU."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(phrase in words for phrase in NO_MEMORY)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from gradient_networks import OneByOne
 from torch import Tensor, nn
 
 from clipnoise import replay
@@ -17,7 +16,7 @@ from clipnoise.core.step import privatize
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.queries import ClippedMean, ClippedMeanAndCount

@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from gradient_networks import NETWORKS, OneByOne, build, examples, losses
+from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, VmapEngine, logical_sum
+from clipnoise.gradients.engine import (
+    GradientEngine,
+    LogicalBatch,
+    OneByOne,
+    VmapEngine,
+    logical_sum,
+)
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.uses import ParameterGradient
 from clipnoise.gradients.users import UserEngine

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradient_networks import NETWORKS, OneByOne, build, examples, losses
+from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping, ClipRule
@@ -17,6 +17,7 @@ from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import (
     GradientEngine,
     LogicalBatch,
+    OneByOne,
     VmapEngine,
     logical_sum,
     pieces,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,6 +189,25 @@ def test_plain_autograd_and_the_factored_engine_draw_the_same_masks(population: 
     torch.testing.assert_close(rows.sum(dim=0), summed, rtol=1e-9, atol=1e-12)
 
 
-def test_dropout_whose_first_axis_is_not_that_of_the_examples_is_refused() -> None:
-    with active(KEY, torch.arange(3)), pytest.raises(UserError, match="first axis"):
-        functional.dropout(torch.ones(5, 3), 0.5)
+def test_what_one_example_computes_without_an_axis_has_masks_of_that_example() -> None:
+    values, alone = torch.ones(50, 4), []
+    for index in (1, 2):
+        with active(KEY, torch.tensor([index])):
+            alone.append(functional.dropout(values, 0.5))
+    assert not torch.equal(*alone)
+
+    def drop(index: Tensor) -> Tensor:
+        with Masks(KEY, torch.tensor([1, 2])).active(hidden=index):
+            return functional.dropout(values, 0.5)
+
+    assert torch.equal(torch.vmap(drop)(torch.tensor([1, 2])), torch.stack(alone))
+
+
+@pytest.mark.parametrize("draw", [torch.rand, lambda *shape: torch.empty(*shape).bernoulli_(0.3)])
+def test_other_draws_follow_from_the_example_as_well(draw: Callable[..., Tensor]) -> None:
+    with active(KEY, torch.arange(4)):
+        together = draw(4, 20_000)
+    with active(KEY, torch.tensor([2])):
+        assert torch.equal(draw(1, 20_000)[0], together[2])
+    assert float(together.mean()) == pytest.approx(0.5 if draw is torch.rand else 0.3, abs=0.01)
+    assert 0 <= float(together.min()) <= float(together.max()) <= 1

@@ -13,8 +13,9 @@ from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clipnoise.core.clipping import Clipping
+from clipnoise.gradients.apart import UnsupportedError
+from clipnoise.gradients.engine import OneByOne
 from clipnoise.gradients.factored.engine import FactoredEngine
-from clipnoise.gradients.factored.recording import UnsupportedError, layout_of
 from clipnoise.gradients.factored.uses import Groups
 
 
@@ -133,17 +134,16 @@ class Derived(nn.Module):
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
-    "a parameter that meets no batch": (
-        lambda m, x: linear(x, m.weight / 2),
-        "an axis for the examples",
-    ),
-    "an unknown function": (lambda m, x: x @ m.weight.t(), "a trained parameter in t"),
     "an input overwritten": (lambda m, x: _overwrite(m, x), "changed in place"),
-    "no axis of examples": (lambda m, x: m(x.mean(0)).expand(len(x), -1), "leading axis|rows"),
-    "a way that depends on the batch": (
-        lambda m, x: m(m(x).repeat(1, 2)) if len(x) > 2 else m(x), "depending on the batch",
-    ),
-}  # fmt: skip
+}
+COPIED: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "a weight that is computed": lambda m, x: linear(x, m.weight / 2),
+    "a weight that is computed, beside a bias": lambda m, x: linear(x, m.weight / 2, m.bias),
+    "an unknown function": lambda m, x: x @ m.weight.t() + m.bias.sort().values,
+    "parameters in a list": lambda m, x: x[:, :CLASSES] * torch.stack([m.bias, m.bias]).prod(0),
+    "no axis of examples": lambda m, x: m(x.mean(0)).expand(len(x), -1),
+    "what depends on the size of the batch": lambda m, x: m(m(x).repeat(1, 2) / len(x)),
+}
 
 
 def _overwrite(layer: nn.Module, x: Tensor) -> Tensor:
@@ -161,11 +161,17 @@ def test_what_no_rule_covers_is_refused(name: str) -> None:
         engine.clipped_sum(*examples("convolution", 7), Clipping(0.1).at(engine.flat.theta.clone()))
 
 
-def test_rows_per_example_follow_from_two_batches() -> None:
-    assert layout_of([2, 8, 5, 0, 2], [3, 12, 5, 0, 2]) == [1, 4, 0, 0, 0]
-    for two, three in (([2], [3, 3]), ([3], [4]), ([2], [5])):
-        with pytest.raises(UnsupportedError):
-            layout_of(two, three)
+@pytest.mark.parametrize("name", COPIED)
+def test_a_small_parameter_in_any_function_is_copied_for_each_example(name: str) -> None:
+    inputs, targets = examples("convolution", 7)
+    sums = []
+    for kind in (FactoredEngine, OneByOne):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            engine = kind(Derived(COPIED[name]), losses)
+        clipping = Clipping(0.1).at(engine.flat.theta.clone())
+        sums.append(engine.clipped_sum(inputs, targets, clipping))
+    torch.testing.assert_close(*sums)
 
 
 def test_groups_of_equal_size_are_taken_together_and_none_is_lost() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from gradient_networks import CLASSES, OneByOne, losses
+from gradient_networks import CLASSES, losses
 from torch import Tensor, nn
 from torch.nn.functional import linear, unfold
 
 from clipnoise.core.clipping import Clipping, ClipRule
 from clipnoise.gradients.clipping import BLOCK
-from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored import convolution, uses
 from clipnoise.gradients.factored.convolution import FEW_CHANNELS, Geometry, Patches
 from clipnoise.gradients.factored.embedding import Lookup

@@ -120,7 +120,7 @@ def test_control_flow_that_depends_on_the_batch_is_refused() -> None:
 
 
 def test_a_buffer_that_remembers_examples_is_refused() -> None:
-    with pytest.raises(UserError, match=r"buffer 1\.1\.running"):
+    with pytest.raises(UserError, match=r"1\.1\.running changes with the examples"):
         check_model(around(Remembers()), BATCH)
 
 

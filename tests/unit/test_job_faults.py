@@ -19,10 +19,10 @@ import torch
 
 from clipnoise.cli import main
 from clipnoise.data.base import dataset_class
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.run.memory import PhysicalBatch, out_of_memory
+from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.results import read_run, run_folder, set_aside
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run
@@ -143,6 +143,7 @@ def test_other_faults_and_one_example_too_large_are_faults() -> None:
 LIMITED = """
 import json, resource, sys
 from pathlib import Path
+import torch
 from clipnoise.run.memory import keep_freed_memory
 from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
@@ -150,7 +151,7 @@ from clipnoise.run.train import Run
 keep_freed_memory()
 spec = from_mapping(json.loads(sys.argv[1]))
 run = Run.prepare(spec, Path(sys.argv[2]), "cpu", noise_multiplier=1.0)
-batch = next(run.batches())
+batch = torch.arange(len(run.splits.train))  # larger than any before it
 held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 room = int(sys.argv[3]) * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (held + room, held + room))
@@ -171,8 +172,8 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     }
 
     whole = Run.prepare(from_mapping(run), cache, "cpu", noise_multiplier=1.0)
-    whole.step(next(whole.batches()))
-    words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "90"]
+    whole.step(torch.arange(len(whole.splits.train)))
+    words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "20"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     smaller, norm = json.loads(done.stdout)

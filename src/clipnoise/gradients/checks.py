@@ -1,19 +1,24 @@
-"""Checks that each example of a batch has a gradient that does not depend on the others."""
+"""Checks on made-up examples, before a network sees private ones: the last line of defence.
+
+That no example reaches another while gradients are taken is a matter of how engines run a network
+(see `clipnoise.gradients.apart`). These checks refuse, by name and with advice, what an engine
+would take one example at a time in another sense than the user's, or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
+from clipnoise.gradients.kept import WITHOUT, Held, counters, difference, look
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +26,8 @@ if TYPE_CHECKING:
 INSTEAD = "Use GroupNorm or LayerNorm, which normalise each example separately."
 
 
-def check_model(network: nn.Module, inputs: Tensor) -> None:
-    """Reject a network in which examples of a batch influence each other.
+def check_model(network: nn.Module, inputs: Tensor) -> frozenset[str]:
+    """Refuse a network in which examples of a batch influence each other, or that keeps some.
 
     Parameters, buffers, modes and random streams are left as they were.
 
@@ -30,30 +35,51 @@ def check_model(network: nn.Module, inputs: Tensor) -> None:
         network: on its device.
         inputs: one or more examples; only their shape, dtype and device are used.
 
+    Returns:
+        The attributes of the network that count its forward passes, whatever the examples.
+
     Raises:
-        UserError: names the smallest module that mixes examples or draws random numbers that they
-            share, and what to use instead.
+        UserError: names the smallest module that mixes examples, keeps something of them, or draws
+            random numbers that they share, and what to use instead.
     """
-    _reject_batch_statistics(network)
-    _reject_global_randomness(network, made_up(inputs, 2))
-    _reject_mixing(network, inputs)
+    check_kinds(network)
+    with unchanged(network):
+        probe = _Probe(network, inputs)
+        _reject_global_randomness(probe)
+        counting = _counters_unless_it_remembers(probe)
+        _reject_recomputation(probe)
+        _reject_mixing(probe)
+        return counting
 
 
-def _reject_batch_statistics(network: nn.Module) -> None:
-    """Reject normalisation layers that use or accumulate statistics of the batch."""
+def check_kinds(network: nn.Module) -> None:
+    """Refuse modules whose kind says that they cannot be trained privately."""
     for path, module in network.named_modules():
+        name = f"model: {path or 'the network'} is a {type(module).__name__}"
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            raise UserError(f"{name}: hand over what it wraps, its attribute `module`.")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UserError(
+                f"{name}: how a compiled module treats its batch cannot be followed. Hand over the "
+                "module that it was made from."
+            )
+        if getattr(module, "max_norm", None) is not None:
+            raise UserError(
+                f"{name} with max_norm: it rewrites the rows of the tokens that occur, also where "
+                "it is frozen, and so releases them without noise. Leave max_norm out."
+            )
         accumulates = isinstance(module, _InstanceNorm) and module.track_running_stats
         if isinstance(module, _BatchNorm) or accumulates:
             raise UserError(
-                f"model: {path or 'the network'} is a {type(module).__name__}: its statistics mix "
-                f"the examples of a batch, so per-example gradients do not exist. {INSTEAD}"
+                f"{name}: its statistics mix the examples of a batch, so per-example gradients do "
+                f"not exist. {INSTEAD}"
             )
 
 
-def _reject_global_randomness(network: nn.Module, inputs: Tensor) -> None:
-    """Reject a network that draws random numbers from torch's global stream as it trains."""
-    with torch.no_grad(), _mode(network, True), Masks.first(len(inputs)).active():
-        drawn = _layers_that_draw(network, inputs)
+def _reject_global_randomness(probe: _Probe) -> None:
+    """Refuse a network that draws random numbers from torch's global stream as it trains."""
+    with torch.no_grad():
+        drawn = probe.layers_that_draw()
     if drawn:
         raise UserError(
             f"model: {drawn[0] or 'the network'} draws random numbers from torch's global stream, "
@@ -62,58 +88,78 @@ def _reject_global_randomness(network: nn.Module, inputs: Tensor) -> None:
         )
 
 
-def _layers_that_draw(network: nn.Module, inputs: Tensor) -> list[str]:
-    """Return the modules whose forward pass moves torch's global stream, the innermost first."""
-    drawn: list[str] = []
-    before: dict[str, Tensor] = {}
-    handles = []
-
-    def position() -> Tensor:
-        return torch.cuda.get_rng_state(inputs.device) if inputs.is_cuda else torch.get_rng_state()
-
-    for path, module in network.named_modules():
-
-        def enter(_: nn.Module, __: object, path: str = path) -> None:
-            before[path] = position()
-
-        def leave(_: nn.Module, __: object, ___: object, path: str = path) -> None:
-            if not torch.equal(before[path], position()):
-                drawn.append(path)
-
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
-        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-            buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-            functional_call(network, buffers, (inputs,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return drawn
+def _reject_recomputation(probe: _Probe) -> None:
+    """Refuse gradient checkpointing: in the backward pass, no dropout mask would be the same."""
+    path = probe.module_run_again()
+    if path is not None:
+        raise UserError(
+            f"model: {path or 'the network'} runs again in the backward pass (gradient "
+            "checkpointing). Turn it off, with `gradient_checkpointing_disable()` for models of "
+            "transformers; a smaller physical_batch_size saves memory as well."
+        )
 
 
-def _reject_mixing(network: nn.Module, inputs: Tensor) -> None:
-    """Reject a network in which changing one made-up example changes the output of another."""
-    probe = _Probe(network, inputs)
+def _reject_mixing(probe: _Probe) -> None:
+    """Refuse a network in which changing one made-up example changes the output of another."""
     path = probe.mixing_module()
-    if path is None and inputs.is_floating_point() and probe.gradients_mix():
+    if path is None and probe.inputs.is_floating_point() and probe.gradients_mix():
         path = ""
-    if path is None and probe.depends_on_batch_size():
+    if path is None and probe.depends_on_the_batch():
         path = ""
     if path is not None:
         raise UserError(
             f"model: {path or 'the network'} mixes examples: one example's output depends on the "
-            f"others in its batch, so clipping cannot bound what one example adds. {INSTEAD}"
+            "others in its batch, so clipping cannot bound what one example adds. Compute each row "
+            "of the output from the same row of the input: statistics, sorting, padding and sizes "
+            "must not come from the batch."
         )
-    buffer = probe.remembering_buffer()
-    if buffer is not None:
+
+
+def _counters_unless_it_remembers(probe: _Probe) -> frozenset[str]:
+    """Refuse a network that holds something else after other examples; return its counters."""
+    before, (one, other) = look(probe.network), probe.held_after_each()
+    changed = difference(one, other)
+    counting = counters(before, one)
+    if changed is None:
+        after_one = {path: value for path, value in one.items() if path in before}
+        changed = difference({p: before[p] for p in after_one}, after_one, counting)
+    if changed is not None:
         raise UserError(
-            f"model: the buffer {buffer} changes with the examples in each forward pass: it would "
-            f"release private data without noise. {INSTEAD}"
+            f"model: {changed} changes with the examples in each forward pass: it would release "
+            f"private data without noise. {WITHOUT}"
         )
+    return counting
+
+
+@contextmanager
+def unchanged(network: nn.Module) -> Iterator[None]:
+    """Put parameters, buffers and modes back as they were, in place.
+
+    `torch.func.functional_call` would do, but leaves other values in a module with two names.
+    """
+    modes = {module: module.training for module in network.modules()}
+    stores = [
+        store for module in network.modules() for store in (module._parameters, module._buffers)
+    ]
+    held = [
+        (store, name, value, None if value is None else value.detach().clone())
+        for store in stores
+        for name, value in store.items()
+    ]
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for store, name, value, copy in held:
+                store[name] = value  # type: ignore[assignment]
+                if value is not None and copy is not None and not torch.equal(value, copy):
+                    value.copy_(copy)
 
 
 class _Probe:
-    """A network at perturbed parameters, and two batches that differ in their second example.
+    """A network at perturbed parameters, and three made-up examples and a fourth one.
 
     The parameters are perturbed because a layer whose weights start at zero would hide whatever
     comes before it.
@@ -121,40 +167,91 @@ class _Probe:
 
     def __init__(self, network: nn.Module, inputs: Tensor) -> None:
         self.network = network
-        self.state = {
-            name: p.detach() + 0.05 * normal(p) if p.is_floating_point() else p.detach()
-            for name, p in network.named_parameters()
-        }
-        first, second, third = made_up(inputs, 3)
-        other = 3 * third if inputs.is_floating_point() else third
-        self.batch, self.changed = torch.stack([first, second]), torch.stack([first, other])
+        with torch.no_grad():
+            for parameter in network.parameters():
+                if parameter.is_floating_point():
+                    parameter.add_(0.05 * normal(parameter))
+        *self.rows, other = made_up(inputs, 4, ending=ending_of(network))
+        self.other = 3 * other if inputs.is_floating_point() else _flipped(self.rows[1])
+        self.inputs = torch.stack(self.rows)
+        self.changed = torch.stack([self.rows[0], self.other, self.rows[2]])
 
-    def run(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run the network on copies of its state; return its outputs and its buffers afterwards."""
-        buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
+    def run(self, inputs: Tensor, *, training: bool = True) -> Tensor:
+        """Run the network in training or evaluation mode."""
+        self.network.train(training)
         with Masks.first(len(inputs)).active():
-            outputs = functional_call(self.network, {**self.state, **buffers}, (inputs,))
-        return outputs, buffers
+            outputs: Tensor = self.network(inputs)
+        return outputs
+
+    def layers_that_draw(self) -> list[str]:
+        """Return the modules that move torch's global stream, the innermost first."""
+        drawn: list[str] = []
+        before: dict[str, Tensor] = {}
+        device = self.inputs.device
+        on_gpu = device.type == "cuda"
+
+        def position() -> Tensor:
+            return torch.cuda.get_rng_state(device) if on_gpu else torch.get_rng_state()
+
+        def enter(path: str) -> None:
+            before[path] = position()
+
+        def leave(path: str) -> None:
+            if not torch.equal(before[path], position()):
+                drawn.append(path)
+
+        fork = torch.random.fork_rng(devices=[device] if on_gpu else [])
+        with fork, self._noticing(enter, leave):
+            self.run(self.inputs)
+        return drawn
+
+    def module_run_again(self) -> str | None:
+        """Return the path of a module whose forward pass is repeated in the backward pass."""
+        again: list[str] = []
+        with torch.enable_grad():
+            outputs = self.run(self.inputs)
+            if outputs.requires_grad:
+                trained = [p for p in self.network.parameters() if p.requires_grad]
+                with self._noticing(again.append, lambda path: None):
+                    torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
+        return again[0] if again else None
+
+    @contextmanager
+    def _noticing(
+        self, enter: Callable[[str], None], leave: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Call two functions with its path whenever a module begins and ends a forward pass."""
+        handles = []
+        for path, module in self.network.named_modules():
+            handles += [
+                module.register_forward_pre_hook(lambda *_, path=path: enter(path)),
+                module.register_forward_hook(lambda *_, path=path: leave(path)),
+            ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def mixing_module(self) -> str | None:
-        """Return the path of the first module that turns equal first rows into different ones."""
-        with _mode(self.network, True), torch.no_grad():
-            before, after = (self._first_rows(batch) for batch in (self.batch, self.changed))
+        """Return the path of the first module that turns equal rows into different ones."""
+        with torch.no_grad():
+            before, after = (self._other_rows(batch) for batch in (self.inputs, self.changed))
         if [path for path, *_ in before] != [path for path, *_ in after]:
-            return ""  # the second example decides which modules the first one runs through
+            return ""  # the second example decides which modules the others run through
         for (path, input, output), (_, new_input, new_output) in zip(before, after, strict=True):
             if _close(input, new_input) and not _close(output, new_output):
                 return path
         return None
 
-    def _first_rows(self, batch: Tensor) -> list[tuple[str, Tensor, Tensor]]:
-        """Return each module's path and the first rows of its input and output, as they finish."""
+    def _other_rows(self, batch: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+        """Return each module's path and all but the second rows of its input and output."""
         rows: list[tuple[str, Tensor, Tensor]] = []
 
-        def recorder(path: str) -> object:
+        def recorder(path: str) -> Any:
             def hook(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
                 if inputs and all(_is_batch(value) for value in (inputs[0], output)):
-                    rows.append((path, inputs[0][0].clone(), output[0].clone()))  # type: ignore[index]
+                    rows.append((path, inputs[0][::2].clone(), output[::2].clone()))  # type: ignore[index]
 
             return hook
 
@@ -171,28 +268,40 @@ class _Probe:
 
     def gradients_mix(self) -> bool:
         """Return whether one example's output has a gradient with respect to another's input."""
-        with _mode(self.network, True), torch.enable_grad():
-            inputs = self.batch.clone().requires_grad_()
-            outputs, _ = self.run(inputs)
-            for i, j in ((0, 1), (1, 0)):
+        with torch.enable_grad():
+            inputs = self.inputs.clone().requires_grad_()
+            try:
+                outputs = self.run(inputs)
+            except RuntimeError:  # it takes no inputs that need a gradient
+                return False
+            if not outputs.requires_grad:
+                return False
+            for i in range(len(inputs)):
                 (gradient,) = torch.autograd.grad(
                     outputs[i].sum(), inputs, retain_graph=True, materialize_grads=True
                 )
-                if bool((gradient[j] != 0).any()):
+                gradient[i] = 0
+                if bool((gradient != 0).any()):  # nan is not 0 either
                     return True
         return False
 
-    def depends_on_batch_size(self) -> bool:
-        """Return whether an example's output alone differs from its output in a batch of two."""
-        with _mode(self.network, False), torch.no_grad():
-            alone, together = self.run(self.batch[:1])[0], self.run(self.batch)[0][:1]
-        return not _close(alone, together)
+    def depends_on_the_batch(self) -> bool:
+        """Return whether an output changes with the size of the batch, or with its order."""
+        order = [2, 0, 1]
+        with torch.no_grad():
+            together = self.run(self.inputs, training=False)
+            alone = [self.run(row.unsqueeze(0), training=False) for row in self.rows]
+            turned = self.run(self.inputs[order], training=False)
+        return not (_close(torch.cat(alone), together) and _close(turned, together[order]))
 
-    def remembering_buffer(self) -> str | None:
-        """Return the name of a buffer whose final value depends on the examples, if any."""
-        with _mode(self.network, True), torch.no_grad():
-            before, after = self.run(self.batch)[1], self.run(self.changed)[1]
-        return next((name for name in before if not torch.equal(before[name], after[name])), None)
+    def held_after_each(self) -> tuple[Held, Held]:
+        """Return what the network holds after each of two batches, seen from the same state."""
+        found = []
+        for batch in (self.inputs, self.changed):
+            with unchanged(self.network), torch.no_grad():
+                self.run(batch)
+                found.append(look(self.network))
+        return found[0], found[1]
 
 
 def normal(like: Tensor) -> Tensor:
@@ -201,43 +310,60 @@ def normal(like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=draws).to(like)
 
 
-def made_up(inputs: Tensor, count: int) -> Tensor:
+def made_up(inputs: Tensor, count: int, *, ending: int | None = None) -> Tensor:
     """Make up examples, for trying a network without using any private value.
 
     Args:
         inputs: shape (n, …); only its shape, dtype and device are used.
         count: how many to make.
+        ending: a token that every text has to end with.
 
     Returns:
-        Shape (count, …): normal numbers; for integers 0 and 1 alternately, since every vocabulary
-        has these two.
+        Shape (count, …): normal numbers. For integers 0 and 1, since every vocabulary has these
+        two: 1 first, so that no example is all padding, then either, and 0 for padding at the end,
+        which is of another length in each example.
     """
     empty = inputs.new_empty(count, *inputs.shape[1:])
     if inputs.is_floating_point():
         return normal(empty)
-    parity = torch.arange(count, device=inputs.device).to(inputs.dtype) % 2
-    return empty.copy_(parity.view(-1, *[1] * (inputs.ndim - 1)).expand_as(empty))
+    if inputs.ndim == 1:
+        return empty.copy_(torch.arange(count) % 2)
+    tokens = (normal(empty.float().cpu()) > 0).long().flatten(1)
+    length = tokens.shape[1]
+    real = length - torch.arange(count) % 4 * length // 4  # at least a quarter
+    tokens[torch.arange(length) >= real.unsqueeze(1)] = 0
+    tokens[:, 0] = 1
+    if ending is not None:
+        tokens[torch.arange(count), real - 1] = ending
+    return empty.copy_(tokens.view(empty.shape))
 
 
-@contextmanager
-def _mode(network: nn.Module, training: bool) -> Iterator[None]:
-    """Put every module into training or evaluation mode, and back afterwards."""
-    modes = {module: module.training for module in network.modules()}
-    try:
-        network.train(training)
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+def _flipped(tokens: Tensor) -> Tensor:
+    """Return made-up tokens with 1 for 0 and 0 for 1, so that padding becomes text."""
+    flipped = torch.where(tokens == 0, 1, torch.where(tokens == 1, 0, tokens))
+    if flipped.numel() > 1:
+        flipped.view(-1)[0] = 1
+    return flipped
+
+
+def ending_of(network: nn.Module) -> int | None:
+    """Return the token with which a network of transformers wants a text to end, if it has one."""
+    configurations = (getattr(module, "config", None) for module in network.modules())
+    tokens = (getattr(configuration, "eos_token_id", None) for configuration in configurations)
+    return next((token for token in tokens if isinstance(token, int)), None)
 
 
 def _is_batch(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == 2
+    return isinstance(value, torch.Tensor) and value.ndim > 0 and len(value) == 3
 
 
 def _close(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors are equal up to the rounding of different kernels."""
-    if not first.is_floating_point():
+    """Return whether two tensors are equal up to the rounding of different kernels.
+
+    Where one is not a number, the other must not be one either.
+    """
+    if not first.is_floating_point() or first.shape != second.shape:
         return torch.equal(first, second)
-    scale = float(first.abs().max()) if first.numel() else 0.0
+    finite = first[first.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
     return torch.allclose(first, second, rtol=0, atol=1e-5 * scale, equal_nan=True)

@@ -20,8 +20,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from clipnoise.errors import UserError
-from clipnoise.gradients.factored.attention import write_out_attention
+from clipnoise.gradients.apart import on_whole_batch
+from clipnoise.gradients.attention import write_out_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,13 +63,19 @@ class Masks:
         """Return the masks of the same examples in another order, given as indices."""
         return Masks(self.key, self.examples[order.to(self.examples.device)])
 
-    def active(self) -> ExampleDropout:
-        """Return a context in which one forward pass takes these masks."""
-        return ExampleDropout(self)
+    def active(self, hidden: Tensor | None = None) -> ExampleDropout:
+        """Return a context in which one forward pass takes these masks.
+
+        Args:
+            hidden: under vmap, any tensor with the hidden axis of the examples.
+        """
+        return ExampleDropout(self, hidden)
 
 
 class ExampleDropout(TorchFunctionMode):
     """While it is active, every dropout of a forward pass draws its masks example by example.
+
+    So do `rand`, `rand_like` and `bernoulli_`, from which stochastic depth is made.
 
     The hash is lowbias32 with shifts that copy the sign. One word of the example's key is added
     before it and another one is mixed in half-way. It is not a cryptographic function: masks are
@@ -78,14 +84,16 @@ class ExampleDropout(TorchFunctionMode):
     Source of the hash: Wellons 2018, "Prospecting for Hash Functions" (lowbias32).
     """
 
-    def __init__(self, masks: Masks) -> None:
+    def __init__(self, masks: Masks, hidden: Tensor | None = None) -> None:
         """Begin one forward pass.
 
         Args:
             masks: the key, and the examples of the batch.
+            hidden: under vmap, any tensor with the hidden axis of the examples; None where the
+                network sees the axis.
         """
         super().__init__()
-        self._masks = masks
+        self._masks, self.hidden = masks, hidden
         self._calls = 0
 
     def __torch_function__(
@@ -104,37 +112,87 @@ class ExampleDropout(TorchFunctionMode):
         """Set a share of the values to 0 and scale the others up, so that the mean stays.
 
         Args:
-            values: shape (b, …), examples on the first axis.
+            values: shape (b, …), examples on the first axis; one example may have any shape.
             rate: the share, in [0, 1]; rounded to a multiple of 2^-16.
         """
-        return values * self._factors(values, values.shape[1:], rate) if rate else values
+
+        def drop(rows: Tensor) -> Tensor:
+            return rows * self._factors(rows, rows.shape[1:], rate)
+
+        return self._by_example(drop, values) if rate else values
 
     def drop_channels(self, values: Tensor, rate: float) -> Tensor:
         """Do as `drop` does with whole channels, the second axis."""
-        if not rate:
-            return values
-        factors = self._factors(values, values.shape[1:2], rate)
-        return values * factors.reshape(*factors.shape, *[1] * (values.ndim - 2))
+
+        def drop(rows: Tensor) -> Tensor:
+            factors = self._factors(rows, rows.shape[1:2], rate)
+            return rows * factors.reshape(*factors.shape, *[1] * (rows.ndim - 2))
+
+        return self._by_example(drop, values) if rate else values
+
+    def keep(self, values: Tensor, rate: float) -> Tensor:
+        """Return 1 for a share of the values and 0 for the others, as Bernoulli draws."""
+        return self._by_example(
+            lambda rows: (self._factors(rows, rows.shape[1:], 1 - rate) > 0).to(rows.dtype), values
+        )
+
+    def uniform(self, values: Tensor) -> Tensor:
+        """Return uniform numbers in (0, 1), odd multiples of 2^-17, in the shape of a tensor."""
+
+        def draw(rows: Tensor) -> Tensor:
+            halves = self._halves(rows.shape[1:], rows.device)[: len(rows)].to(torch.float32)
+            return ((halves + (HALF_WORD + 1) / 2) / HALF_WORD).to(rows.dtype)
+
+        return self._by_example(draw, values)
+
+    def _by_example(self, run: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """Call a function that draws, on values with the examples on the first axis.
+
+        What an example computes by itself, without such an axis, is one value of that example. In
+        a batch that vmap does not hide, values without the axis are shared, and so are the draws.
+        """
+        count = 1 if self.hidden is not None else len(self._masks.examples)
+        if values.ndim and len(values) == count:
+            return self._on_whole_batch(run, values)
+        return self._on_whole_batch(run, values.unsqueeze(0)).squeeze(0)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> Tensor:
+        """Run scaled dot-product attention without dropout; vmap would go example by example."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+            return functional.scaled_dot_product_attention(q, k, v, mask, 0.0, **options)
+
+        if self.hidden is None or query.ndim < 3:  # of one sequence there are no rows to join
+            return attend(query, key, value, mask)
+        if mask is None:
+            return self._on_whole_batch(attend, query, key, value)
+        if mask.ndim < query.ndim or len(mask) < len(query):
+            mask = mask[(None,) * (query.ndim - mask.ndim)]
+            mask = mask.expand(query.shape[0], *mask.shape[1:])
+        return self._on_whole_batch(attend, query, key, value, mask)
+
+    def _on_whole_batch(self, run: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Call a function on tensors with the examples on the first axis."""
+        if self.hidden is None:
+            return run(*inputs)
+        output: Tensor = on_whole_batch(self.hidden, lambda _, rows: run(*rows), inputs)
+        return output
 
     def _factors(self, values: Tensor, shape: torch.Size, rate: float) -> Tensor:
-        """Return 0 for elements that are dropped and 1/(1 − rate) for others: (b, *shape).
-
-        Raises:
-            UserError: the first axis of the values is not that of the examples.
-        """
-        if len(values) != len(self._masks.examples):
-            raise UserError(
-                f"model: dropout on a tensor of shape {tuple(values.shape)} for a batch of "
-                f"{len(self._masks.examples)}: its first axis must be that of the examples, so "
-                "that each one has masks of its own."
-            )
+        """Return 0 for elements that are dropped and 1/(1 − rate) for others: (b, *shape)."""
         dropped = round(rate * HALF_WORD)
         if dropped == HALF_WORD:
             return values.new_zeros(len(values), *shape)
         # 1 from the smallest integer that is kept, and 0 below, by arithmetic on floats: a
         # comparison to booleans, which are then converted, takes three times as long.
         exact = torch.promote_types(values.dtype, torch.float32)  # holds every 16-bit integer
-        kept = self._halves(shape, values.device).to(exact).add_(HALF_WORD // 2 + 1 - dropped)
+        kept = (
+            self._halves(shape, values.device)[: len(values)]
+            .to(exact)
+            .add_(HALF_WORD // 2 + 1 - dropped)
+        )
         return kept.clamp(0, 1).mul_(HALF_WORD / (HALF_WORD - dropped)).to(values.dtype)
 
     def _halves(self, shape: torch.Size, device: torch.device) -> Tensor:
@@ -236,9 +294,8 @@ def _attention(
 ) -> Tensor:
     """Write out scaled dot-product attention: the fused kernel draws its own masks."""
     if dropout_p == 0:
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return masks.attend(query, key, value, attn_mask, **options)
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(repeats, -3) for x in (key, value))
@@ -253,6 +310,24 @@ def _attention(
     return masks.drop(scores.softmax(dim=-1), dropout_p) @ value
 
 
+def _bernoulli_in_place(
+    masks: ExampleDropout, tensor: Tensor, p: float = 0.5, *, generator: Any = None
+) -> Tensor:
+    if generator is not None or isinstance(p, torch.Tensor):
+        return tensor.bernoulli_(p, generator=generator)
+    return tensor.copy_(masks.keep(tensor, p))
+
+
+def _rand(masks: ExampleDropout, *sizes: Any, generator: Any = None, **options: Any) -> Tensor:
+    if generator is not None or options.get("out") is not None:
+        return torch.rand(*sizes, generator=generator, **options)
+    return masks.uniform(torch.empty(*sizes, **options))
+
+
+def _rand_like(masks: ExampleDropout, input: Tensor, **options: Any) -> Tensor:
+    return masks.uniform(torch.empty_like(input, **options))
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     functional.dropout: partial(_dropout, ExampleDropout.drop),
     functional.dropout1d: partial(_dropout, ExampleDropout.drop_channels),
@@ -261,4 +336,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     functional.scaled_dot_product_attention: _attention,
     functional.multi_head_attention_forward: _multi_head_attention,
     torch.lstm: _lstm,
+    torch.Tensor.bernoulli_: _bernoulli_in_place,
+    torch.rand: _rand,
+    torch.rand_like: _rand_like,
 }

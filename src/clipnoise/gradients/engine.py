@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -16,8 +17,9 @@ from torch.func import functional_call, grad, vmap
 from clipnoise.core.clipping import ClippedSum, zeros
 from clipnoise.core.state import split
 from clipnoise.errors import UserError
+from clipnoise.gradients.apart import adds_up, keeps_apart
 from clipnoise.gradients.clipping import clipped_sum
-from clipnoise.gradients.dropout import Masks
+from clipnoise.gradients.dropout import ExampleDropout, Masks
 from clipnoise.seeds import derive
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from clipnoise.fields import Precision
 
     Losses = Callable[[Tensor, Tensor], Tensor]
+    Around = Callable[[ExampleDropout], AbstractContextManager[Any]]
 
 
 class FlatModel:
@@ -43,6 +46,8 @@ class FlatModel:
         shapes: their shapes.
         parameters: the parameters themselves.
         layers: the places in `names` of the parameters of each module that has some of its own.
+        uses: every name under which a module holds a trained parameter, with that of the parameter
+            in `names`. A module that the network holds twice counts once.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -64,6 +69,13 @@ class FlatModel:
             )
         self.network = network
         self.names = tuple(trained)
+        name_of = {id(p): name for name, p in trained.items()}
+        self.uses = {
+            f"{path}.{name}" if path else name: name_of[id(parameter)]
+            for path, module in network.named_modules()
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            if id(parameter) in name_of
+        }
         self.parameters = tuple(trained.values())
         self.shapes = tuple(p.shape for p in self.parameters)
         self._sizes = [shape.numel() for shape in self.shapes]
@@ -94,12 +106,24 @@ class FlatModel:
         return split(vector, self.shapes, self._sizes)
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return views of a vector by parameter name, as `torch.func.functional_call` takes them.
+        """Return views of a vector by parameter name.
 
         Args:
             vector: shape (d,).
         """
         return dict(zip(self.names, self.split(vector), strict=True))
+
+    def call(self, views: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        """Run the network with other parameters, which `torch.func` can differentiate.
+
+        Args:
+            views: the parameters by name, as `views` returns them.
+            inputs: what the network takes.
+        """
+        # With two names of one module, functional_call would not put its parameters back.
+        places = {place: views[name] for place, name in self.uses.items()}
+        outputs: Tensor = functional_call(self.network, places, inputs, tie_weights=False)
+        return outputs
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return tensors in the shapes of the parameters as one vector, the inverse of `split`."""
@@ -118,6 +142,8 @@ class GradientEngine(ABC):
 
     Attributes:
         name: the engine's name in result files.
+        together: whether the network runs on a whole batch, because its layers are known to keep
+            the examples apart. Any other one runs under vmap, which hides their axis.
         piece: how many per-example gradients are held at once; None for the whole physical batch.
         flat: the network, its trained parameters as one vector.
         losses: (outputs, targets) → the loss of each example, shape (b,).
@@ -133,6 +159,8 @@ class GradientEngine(ABC):
         """Wrap a network that is on its device and in the mode in which it is trained."""
         self.flat = FlatModel(network)
         self.losses = losses
+        self.together = keeps_apart(network)
+        self._adds_up = adds_up(losses)
 
     @property
     def network(self) -> nn.Module:
@@ -203,8 +231,44 @@ class GradientEngine(ABC):
     ) -> Tensor:
         """Return the loss of each example, by a forward pass alone, shape (b, 1)."""
         self.flat.load(theta)
-        with torch.no_grad(), masks.active():
-            return self.losses(self.outputs(self.network, inputs), targets).unsqueeze(1)
+        with torch.no_grad():
+            return self.losses_of_each(inputs, targets, masks).unsqueeze(1)
+
+    def losses_of_each(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        masks: Masks,
+        around: Around = lambda dropout: dropout,
+    ) -> Tensor:
+        """Run a forward pass in which no example can reach another.
+
+        Args:
+            inputs: shape (b, …), b ≥ 1.
+            targets: shape (b, …).
+            masks: of the examples.
+            around: returns the context in which the network runs, given the dropout of the pass.
+
+        Returns:
+            The loss of each example, shape (b,).
+        """
+
+        def alone(input: Tensor, target: Tensor, index: Tensor) -> Tensor:
+            with around(masks.active(hidden=index)):
+                outputs = self.outputs(self.network, input.unsqueeze(0))
+            return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
+
+        def loss_alone(output: Tensor, target: Tensor) -> Tensor:
+            return self.losses(output.unsqueeze(0), target.unsqueeze(0)).squeeze(0)
+
+        if not self.together:
+            index = masks.examples.to(inputs.device)
+            return vmap(alone, randomness="error")(inputs, targets, index)
+        with around(masks.active()):
+            outputs = self.outputs(self.network, inputs)
+        if self._adds_up:
+            return self.losses(outputs, targets)
+        return vmap(loss_alone, randomness="error")(outputs, targets)
 
     def _linear_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
         """Return Σ v_i without clipping: linear in the gradients, so plain autograd suffices."""
@@ -265,7 +329,7 @@ class VmapEngine(GradientEngine):
 
         def loss(views: dict[str, Tensor], input: Tensor, target: Tensor, index: Tensor) -> Tensor:
             with Masks(key, index.unsqueeze(0)).active():
-                outputs = self.outputs(functional_call, self.network, views, (input.unsqueeze(0),))
+                outputs = self.outputs(self.flat.call, views, input.unsqueeze(0))
             return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
 
         # Nothing may be drawn from torch's global stream, where one example would shift the others.
@@ -273,6 +337,41 @@ class VmapEngine(GradientEngine):
         views = self.flat.views(theta.detach())
         gradients = gradient_of_each(views, inputs, targets, masks.examples.to(inputs.device))
         return self.flat.join_rows([gradients[name] for name in self.flat.names])
+
+
+class OneByOne(GradientEngine):
+    """Per-example gradients by their definition: one forward and one backward pass for each.
+
+    No two examples are ever in the network at once. It takes whatever autograd does, slowly.
+    """
+
+    name: ClassVar[str] = "one by one"
+    piece = 32
+
+    def per_example_gradients(
+        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+    ) -> Tensor:
+        masks = masks or Masks.first(len(inputs))
+        return torch.stack(
+            [
+                self.summed_gradient(inputs[one], targets[one], theta, masks.reordered(one))
+                for one in torch.arange(len(inputs)).unsqueeze(1)
+            ]
+        )
+
+    def losses_of_each(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        masks: Masks,
+        around: Around = lambda dropout: dropout,
+    ) -> Tensor:
+        each = []
+        for one in torch.arange(len(inputs)).unsqueeze(1):
+            with around(masks.reordered(one).active()):
+                outputs = self.outputs(self.network, inputs[one])
+            each.append(self.losses(outputs, targets[one]))
+        return torch.cat(each)
 
 
 def pieces(count: int, size: int) -> Iterator[slice]:

@@ -48,6 +48,7 @@ class GCN(Model):
         decoder = nn.Linear(self.width, signature.outputs)
         return network_of(
             _decoded_mean,
+            by_rows=True,  # it adds up over the neighbours of a node, an axis of one example
             encoder=_layers((features, *(self.width,) * self.encoder_layers)),
             core=_layers((self.width, self.width)),
             decoder=nn.Sequential(*_layers((self.width, *inside)), decoder),

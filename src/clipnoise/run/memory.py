@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from clipnoise.errors import reason
+from clipnoise.errors import out_of_memory, reason
 
 T = TypeVar("T")
 
@@ -68,22 +68,6 @@ class PhysicalBatch:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-
-
-NO_MEMORY = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate memory",
-    "bad_alloc",
-    "alloc_failed",  # of cuBLAS and cuDNN
-    "could not create a primitive",  # oneDNN gives no other reason
-)
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Return whether an error means that memory ran out, on a GPU or on a CPU."""
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or any(phrase in words for phrase in NO_MEMORY)
 
 
 MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2  # of mallopt, from malloc.h

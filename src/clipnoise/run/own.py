@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from clipnoise.data.base import PARTS, Dataset, DenseExamples, Examples, Splits
 from clipnoise.data.signature import Kind, Signature, Task
 from clipnoise.errors import UserError, explained
-from clipnoise.gradients.checks import made_up
+from clipnoise.gradients.checks import check_kinds, ending_of, made_up, unchanged
 from clipnoise.models.base import Model
 from clipnoise.seeds import words
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 EXACT = {torch.float32, torch.float64}
 ARRAYS = (torch.Tensor, np.ndarray)
+FIRST = 8  # items that are looked at before training
 PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
 
 
@@ -63,11 +64,31 @@ class DatasetExamples(Examples):
             for index in chosen.tolist():
                 _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
                 items.append(self.dataset[index])
-        inputs, targets = default_collate(items)
+        inputs, targets = _joined(items)
         return inputs.to(self.device), targets.to(self.device)
 
     def to(self, device: str) -> Examples:
         return DatasetExamples(self.dataset, device)
+
+
+def _joined(items: list[Any]) -> tuple[Tensor, Tensor]:
+    """Return items as a batch.
+
+    Raises:
+        UserError: they differ in their shapes.
+    """
+    try:
+        inputs, targets = default_collate(items)
+    except RuntimeError:
+        shapes = {torch.as_tensor(item[0]).shape for item in items}
+        if len(shapes) == 1:
+            raise
+        some = ", ".join(str(tuple(shape)) for shape in sorted(shapes)[:3])
+        raise UserError(
+            f"data: inputs differ in their shapes ({some}), so they make no batch. Pad them in the "
+            "dataset, to a length that does not depend on the private examples."
+        ) from None
+    return inputs, targets
 
 
 @contextmanager
@@ -103,7 +124,7 @@ def examples_of(data: object, name: str) -> Examples:
             f"{name}: give the DataLoader's dataset instead. Batches are drawn here, as the "
             "accountant assumes; a DataLoader draws others."
         )
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset:  # a subclass may do anything with the tensors
         data = data.tensors
     if isinstance(data, tuple | list) and all(isinstance(one, ARRAYS) for one in data):
         if len({len(one) for one in data}) != 1 or len(data) != 2:
@@ -119,6 +140,7 @@ def examples_of(data: object, name: str) -> Examples:
     if isinstance(examples, DatasetExamples):
         with _global_streams():
             _check_item(examples.dataset[0], name)
+            _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
     return examples
 
 
@@ -132,14 +154,12 @@ def _check_item(item: object, name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
 class OwnTask(Task):
     """A loss of one's own, which is trained and nothing else."""
 
-    own: Losses
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.own(outputs, targets)
+    def __init__(self, losses: Losses) -> None:
+        """Take the loss as it is: some are known to keep the examples of a batch apart."""
+        self.losses = losses  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -214,14 +234,15 @@ def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> OwnSign
         UserError: the network or the loss fails, does not return tensors as it must, or mixes
             examples; the message says which.
     """
+    check_kinds(network)
     first, target = examples.take(slice(1))
     device = next((p.device for p in network.parameters()), first.device)
-    inputs = made_up(first, 3).to(device)
+    inputs = made_up(first, 3, ending=ending_of(network)).to(device)
     targets = target.new_zeros(3, *target.shape[1:]).to(device)
     targets[1:] = 1  # so that a weight that follows from the classes of a batch is noticed
-    network.eval()
-    with explained(f"model: fails on inputs of shape {tuple(inputs.shape)}"), torch.no_grad():
-        outputs = network(inputs)
+    failing = f"model: fails on inputs of shape {tuple(inputs.shape)}"
+    with explained(failing), unchanged(network), torch.no_grad():
+        outputs = network.eval()(inputs)
     if not isinstance(outputs, torch.Tensor):
         raise UserError(f"model: must return one tensor, got {type(outputs).__name__}.")
     low = {p.dtype for p in network.parameters() if p.requires_grad} - EXACT

@@ -20,6 +20,7 @@ from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
+from clipnoise.gradients.kept import Kept
 from clipnoise.gradients.users import UserEngine
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.privacy.noise import NoiseSource
@@ -146,6 +147,7 @@ class Run:
     Attributes:
         theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
             (`engine.flat.theta`) is overwritten at each pass and each evaluation.
+        kept: what the network holds besides its trained parameters, which must not change.
         known: what the update knows at every step: σ, B, T and side information.
         origin: where side information and weights come from, as data of the result.
         past: the last iterates, newest first.
@@ -162,6 +164,7 @@ class Run:
     splits: Splits
     units: Units
     engine: GradientEngine
+    kept: Kept
     engine_name: str
     task: Task
     theta: Tensor
@@ -205,10 +208,18 @@ class Run:
         splits = on_device(load_data(spec, cache), device)
         task = spec.dataset.signature.task
         network = build_network(spec, weights).to(device)
-        check_model(network, splits.train.take(slice(2))[0])
+        counters = check_model(network, splits.train.take(slice(1))[0])
         if isinstance(spec.method, WithClipRule):
             spec.method.clip_rule.check(spec.method.clip_norm_at(1) or 1.0)
-        choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
+        training = spec.training
+        batch = math.ceil(training.views * training.expected_batch_size)
+        choice = choose_engine(
+            network.train(),
+            task.losses,
+            splits.train,
+            training.precision,
+            batch=min(batch, training.physical_batch_size),
+        )
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
         side, origin = side_information(spec, cache, choice.engine.flat, public)
@@ -228,6 +239,7 @@ class Run:
             splits=splits,
             units=private_units(spec, splits, choice.engine, side),
             engine=choice.engine,
+            kept=Kept(network, task.losses, counters),
             engine_name=f"{choice.name}: {choice.reason}",
             task=task,
             theta=theta,
@@ -276,11 +288,16 @@ class Run:
 
         Raises:
             DivergenceError: a parameter is not finite.
+            UserError: the network keeps something besides its trained parameters.
         """
         while self.state.step < self.spec.steps:
             batch = self.sampler.sample()
             with clock.training(self.units.examples_in(batch)):
                 self.step(batch)
+            # Layers that are known keep nothing; at the end, every value is compared.
+            last = self.state.step == self.spec.steps
+            if last or not self.engine.together:
+                self.kept.require_unchanged(exactly=last)
             if not is_finite(self.theta):
                 raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
             yield self.state.step

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, pad
 
+from clipnoise.gradients.apart import UnsupportedError
 from clipnoise.gradients.factored.linear import linear_in_products
-from clipnoise.gradients.factored.recording import Recording, UnsupportedError
+from clipnoise.gradients.factored.recording import Recording
 from clipnoise.gradients.factored.uses import (
     ELEMENT,
     OVERHEAD,
@@ -85,6 +86,7 @@ def record_conv2d(
     groups: int = 1,
 ) -> Tensor:
     """Run a two-dimensional convolution and record its factors."""
+    _require_batch(input, weight)
     kernel, dilations = (weight.shape[2], weight.shape[3]), _pair(dilation)
     around = _padding(padding, kernel, dilations)
     g = Geometry(kernel, _pair(stride), around, dilations, groups)
@@ -104,6 +106,7 @@ def record_conv1d(
     groups: int = 1,
 ) -> Tensor:
     """Run a one-dimensional convolution and record its factors, as for images one pixel high."""
+    _require_batch(input, weight)
     kernel, dilations = (1, weight.shape[2]), (1, _pair(dilation)[1])
     around = (0, _padding(padding, kernel, dilations)[1])
     g = Geometry(kernel, (1, _pair(stride)[1]), around, dilations, groups)
@@ -120,13 +123,18 @@ def _record(
     geometry: Geometry,
 ) -> Tensor:
     weight, bias = parameters
-    recording.examples_of(input, rows=1)
+    recording.examples_of(input, single=True)
     tap = recording.tap(output)
     if recording.trains(weight):
         inputs = recording.hold(input)
         recording.use(weight, tap, lambda grad: Patches(inputs, grad, weight.shape, geometry))
     recording.use(bias, tap, lambda grad: ExplicitGradients(grad.flatten(2).sum(dim=2)))
     return output
+
+
+def _require_batch(input: Tensor, weight: Tensor) -> None:
+    if input.ndim != weight.ndim:  # PyTorch would take the axis of the examples for the channels
+        raise UnsupportedError("a convolution of one example without an axis for the batch")
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from clipnoise.gradients.apart import UnsupportedError
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.recording import Recording, UnsupportedError
+from clipnoise.gradients.factored.recording import Recording
 from clipnoise.gradients.factored.uses import (
     Constant,
     InProducts,
@@ -30,14 +31,13 @@ def record_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Run an embedding and record its factors; ids shared by all examples are repeated for each."""
+    """Run an embedding and record its factors."""
     if max_norm is not None or scale_grad_by_freq:
         raise UnsupportedError("an embedding with max_norm or scale_grad_by_freq")
-    if not recording.of_batch(input):
-        if input.ndim > 1 and len(input) != 1:
-            raise UnsupportedError("an embedding whose ids have no leading axis of examples")
-        input = input.expand(recording.count, *input.shape[input.ndim > 1 :])
+    recording.examples_of(input)
     output = embedding(input, recording.plain(weight, input))
+    if not recording.trains(weight):
+        return output
     tap = recording.tap(output)
     inputs = recording.hold(input)
 

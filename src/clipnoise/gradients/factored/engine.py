@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clipnoise.core.clipping import Clipping, zeros
-from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.clipping import clip_factors, is_finite, with_count
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of, parts
-from clipnoise.gradients.factored import elementwise
 from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
 from clipnoise.gradients.factored.embedding import record_embedding
@@ -25,7 +23,7 @@ from clipnoise.gradients.factored.normalisation import (
     record_layer_norm,
     record_rms_norm,
 )
-from clipnoise.gradients.factored.recording import Layout, Recording, Rule, layout_of
+from clipnoise.gradients.factored.recording import Recording, Rule
 from clipnoise.gradients.factored.recurrent import record_lstm
 from clipnoise.gradients.factored.uses import (
     Constant,
@@ -44,8 +42,7 @@ LOOSE = 5e-4  # how much further than to C a vector may be clipped before its no
 
 def rules() -> dict[Any, Rule]:
     """Return every rule, keyed by the torch function that it replaces."""
-    return {
-        **elementwise.rules(),
+    layers: dict[Any, Rule] = {
         functional.linear: record_linear,
         functional.conv1d: record_conv1d,
         functional.conv2d: record_conv2d,
@@ -53,9 +50,30 @@ def rules() -> dict[Any, Rule]:
         functional.layer_norm: record_layer_norm,
         functional.rms_norm: record_rms_norm,
         functional.group_norm: record_group_norm,
+    }
+    return {
+        **{function: _rule_of_layer(function, rule) for function, rule in layers.items()},
         functional.multi_head_attention_forward: record_attention,
         torch.lstm: record_lstm,
     }
+
+
+def _rule_of_layer(function: Callable[..., Any], rule: Rule) -> Rule:
+    """Return a rule that sees the whole batch as one that is called wherever the network is."""
+
+    def of_layer(recording: Recording, *arguments: Any, **options: Any) -> Any:
+        if not arguments:
+            arguments = (options.pop("input"),)
+        if recording.hides and any(map(_is_computed, [*arguments[1:], *options.values()])):
+            return recording.by_copies(function, arguments, options)
+        return recording.layer(rule, *arguments, **options)
+
+    return of_layer
+
+
+def _is_computed(value: object) -> bool:
+    """Return whether a weight is no parameter, and so may differ between examples."""
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
 
 
 class FactoredEngine(GradientEngine):
@@ -73,7 +91,6 @@ class FactoredEngine(GradientEngine):
     def __init__(self, network: nn.Module, losses: Losses) -> None:
         super().__init__(network, losses)
         self._rules = rules()
-        self._layouts: dict[tuple[int, ...], Layout] = {}
 
     def per_example_gradients(
         self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
@@ -163,38 +180,10 @@ class FactoredEngine(GradientEngine):
     ) -> list[list[Use]]:
         """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)
-        recording = self._recording(masks, self._layout(inputs))
-
-        def recorded(inputs: Tensor) -> Tensor:
-            with recording:
-                outputs: Tensor = self.network(inputs)
-            return outputs
-
+        recording = Recording(self.flat.parameters, self._rules, len(inputs))
         with torch.enable_grad():
-            losses = self.losses(self.outputs(recorded, inputs), targets)
+            losses = self.losses_of_each(inputs, targets, masks, recording.over)
         return recording.uses(losses, weight)
-
-    def _layout(self, inputs: Tensor) -> Layout:
-        """Find how rows divide among examples, once for each shape of an example.
-
-        A layer can have as many leading rows as the batch has examples by coincidence, so two
-        made-up batches of different sizes are compared.
-        """
-        shape = tuple(inputs.shape[1:])
-        if shape not in self._layouts:
-            two, three = (self._leading(made_up(inputs, count)) for count in (2, 3))
-            self._layouts[shape] = layout_of(two, three)
-        return self._layouts[shape]
-
-    def _leading(self, inputs: Tensor) -> list[int]:
-        recording = self._recording(Masks.first(len(inputs)), None)
-        with torch.no_grad(), recording:
-            self.network(inputs)
-        return recording.leading
-
-    def _recording(self, masks: Masks, layout: Layout | None) -> Recording:
-        parameters, count = self.flat.parameters, masks.examples.shape[0]
-        return Recording(parameters, self._rules, masks.active(), count, layout)
 
 
 def _norms(

@@ -48,7 +48,7 @@ def record_group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Run a GroupNorm and record its factors."""
-    recording.examples_of(input, rows=1)
+    recording.examples_of(input, single=True)
     return _record(
         recording,
         input,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
-from clipnoise.gradients.factored.uses import Use
+from clipnoise.gradients.apart import UnsupportedError, on_whole_batch
+from clipnoise.gradients.factored.uses import ExplicitGradients, Use
+
+if TYPE_CHECKING:
+    from clipnoise.gradients.dropout import ExampleDropout
 
 Rule = Callable[..., Any]
-Layout = Sequence[int]
-
-
-class UnsupportedError(Exception):
-    """A network uses a trained parameter in a way that no rule covers; the message names it."""
+COPIED = 2**16  # numbers of a parameter of which each example may have a copy
 
 
 class Recording(TorchFunctionMode):
@@ -27,40 +28,45 @@ class Recording(TorchFunctionMode):
     gradients of parameters, and stops at the lowest trained layer. Above it, rules run layers on
     detached parameters.
 
+    The network runs on a whole batch, or under vmap, which hides the axis of the examples from it.
+    Rules always see the whole batch, with the rows of one example next to each other on the first
+    axis: `layer` takes what vmap hides to a rule, and hides what the rule returns. A parameter
+    that is used by another function, which is possible under vmap alone, is copied for each
+    example; the gradients of the copies are the per-example gradients.
+
     It stands in for the dropout of the pass as well: with that as a second mode around it, each
     access to a tensor in a rule would go through a handler. A rule that drops values by functions
     of PyTorch does so within `dropout`.
-
-    Without a layout, the pass only notes how many leading rows each use has; see `layout_of`.
     """
 
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        rules: Mapping[Any, Rule],
-        dropout: TorchFunctionMode,
-        count: int,
-        layout: Layout | None,
+        self, parameters: Sequence[nn.Parameter], rules: Mapping[Any, Rule], count: int
     ) -> None:
         """Prepare for one pass.
 
         Args:
             parameters: the trained parameters.
             rules: keyed by torch function; called with the recording and the function's arguments.
-            dropout: handles all other functions.
             count: b, examples in the batch.
-            layout: for each use, leading rows per example; 0 if they do not belong to examples.
         """
         super().__init__()
-        self._parameters, self._rules, self.dropout = parameters, rules, dropout
-        self._drop: Callable[..., Any] = dropout.__torch_function__
+        self._parameters, self._rules = parameters, rules
         self._index = {id(parameter): i for i, parameter in enumerate(parameters)}
-        self.count, self.layout = count, layout
+        self.count, self.rows = count, 1
         self._dtype = parameters[0].dtype
-        self.leading: list[int] = []
         self._held: list[tuple[Tensor, int]] = []
         self._builds: list[tuple[int, int, Callable[[Tensor], Use]]] = []
         self._taps: list[GradientEdge] = []
+
+    def over(self, dropout: ExampleDropout) -> Recording:
+        """Return the recording as the context of its forward pass.
+
+        Args:
+            dropout: of the pass; it handles all functions that use no trained parameter.
+        """
+        self.dropout = dropout
+        self._drop: Callable[..., Any] = dropout.__torch_function__
+        return self
 
     def __torch_function__(
         self,
@@ -69,16 +75,26 @@ class Recording(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if not self._touches(args) and not (kwargs and self._touches(kwargs.values())):
-            return self._drop(func, types, args, kwargs)
         rule = self._rules.get(func)
-        if rule is not None:
+        used = self._touches(args) or (kwargs is not None and self._touches(kwargs.values()))
+        # Frozen layers cost less on the whole batch than under vmap.
+        if rule is not None and (used or self.hides):
             return rule(self, *args, **(kwargs or {}))
-        result = self._drop(func, types, args, kwargs)
-        results = result if isinstance(result, tuple) else (result,)
-        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in results):
-            raise UnsupportedError(f"a trained parameter in {getattr(func, '__name__', func)}")
-        return result
+        if not used:
+            return self._drop(func, types, args, kwargs)
+        name = getattr(func, "__name__", str(func))
+        if name == "__get__":  # what only describes a parameter is the same for all examples
+            described = func(*args)
+            if not isinstance(described, torch.Tensor):
+                return described
+        if not self.hides:
+            raise UnsupportedError(f"a trained parameter in {name}")
+        return self.by_copies(func, args, kwargs or {})
+
+    @property
+    def hides(self) -> bool:
+        """Whether the network runs under vmap, which hides the axis of the examples from it."""
+        return self.dropout.hidden is not None
 
     def _touches(self, values: Iterable[object]) -> bool:
         for value in values:
@@ -87,6 +103,58 @@ class Recording(TorchFunctionMode):
             if isinstance(value, tuple | list) and any(id(v) in self._index for v in value):
                 return True
         return False
+
+    def layer(self, rule: Rule, *arguments: Any, inputs: int = 1, **options: Any) -> Any:
+        """Run the rule of a layer on the whole batch.
+
+        Args:
+            rule: takes this recording and the arguments.
+            arguments: the inputs first: tensors with the rows of an example on the first axis. All
+                tensors among the others are parameters.
+            inputs: how many there are.
+            options: further arguments.
+        """
+        if not self.hides:
+            return rule(self, *arguments, **options)
+
+        def run(rows: int, given: Sequence[Tensor]) -> Any:
+            self.rows = rows
+            return rule(self, *given, *arguments[inputs:], **options)
+
+        try:
+            return on_whole_batch(self.dropout.hidden, run, arguments[:inputs])
+        finally:
+            self.rows = 1
+
+    def by_copies(
+        self, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """Call a function under vmap with a copy of each trained parameter for each example.
+
+        The gradients of the copies are the per-example gradients.
+
+        Raises:
+            UnsupportedError: a parameter is large.
+        """
+        name = getattr(function, "__name__", str(function))
+
+        def copy(value: Tensor) -> Tensor:
+            if not self.trains(value):
+                return value
+            if value.numel() > COPIED:
+                size = f"of {value.numel():,} numbers"
+                raise UnsupportedError(f"a trained parameter {size} in {name}")
+
+            def run(*_: object) -> Tensor:
+                copies = value.expand(self.count, *value.shape)
+                self.use(value, self.tap(copies), ExplicitGradients)
+                return copies
+
+            copies: Tensor = on_whole_batch(self.dropout.hidden, run)
+            return copies
+
+        given, named = tree_map_only(nn.Parameter, copy, (tuple(arguments), dict(options)))
+        return self._drop(function, (), given, named)
 
     def trains(self, parameter: Tensor | None) -> bool:
         """Return whether a tensor is a trained parameter."""
@@ -114,33 +182,18 @@ class Recording(TorchFunctionMode):
         lowest = above is not None and not above.requires_grad
         return parameter if lowest else parameter.detach()
 
-    def of_batch(self, tensor: Tensor) -> bool:
-        """Return whether the leading rows of a use belong to the examples, in order.
-
-        Raises:
-            UnsupportedError: they do not divide among the examples as the layout says.
-        """
-        leading = tensor.shape[0] if tensor.ndim else 0
-        self.leading.append(leading)
-        if self.layout is None:
-            return True
-        if len(self.leading) > len(self.layout):
-            raise UnsupportedError("layers that run or not depending on the batch")
-        rows = self.layout[len(self.leading) - 1]
-        if rows and leading != rows * self.count:
-            raise UnsupportedError("rows that do not divide among the examples of a batch")
-        return rows > 0
-
-    def examples_of(self, tensor: Tensor, rows: int | None = None) -> None:
+    def examples_of(self, tensor: Tensor, *, single: bool = False) -> None:
         """Require that the leading rows of a layer's input belong to the examples, in order.
 
         Args:
             tensor: the input.
-            rows: how many rows each example must have; None for any number.
+            single: whether each example must have one row.
+
+        Raises:
+            UnsupportedError: they do not.
         """
-        if not self.of_batch(tensor):
-            raise UnsupportedError("a layer whose input has no leading axis of examples")
-        if rows is not None and self.layout and len(tensor) != rows * self.count:
+        leading = tensor.shape[0] if tensor.ndim else 0
+        if leading != self.rows * self.count or (single and self.rows != 1):
             raise UnsupportedError("a layer whose leading axis is not that of the examples")
 
     def tap(self, output: Tensor) -> int | None:
@@ -152,7 +205,7 @@ class Recording(TorchFunctionMode):
         Returns:
             The number of the tap; None where nothing is recorded.
         """
-        if self.layout is None or not output.requires_grad:
+        if not output.requires_grad:
             return None
         self._taps.append(get_gradient_edge(output))
         return len(self._taps) - 1
@@ -205,24 +258,3 @@ class Recording(TorchFunctionMode):
                 uses[index].append(build(gradient))
         self._builds.clear()
         return uses
-
-
-def layout_of(two: Sequence[int], three: Sequence[int]) -> Layout:
-    """Find how the rows of each use divide among examples, from batches of two and three.
-
-    Args:
-        two: leading rows of each use in a batch of two.
-        three: the same in a batch of three.
-
-    Returns:
-        For each use, leading rows per example; 0 if they do not grow with the batch.
-
-    Raises:
-        UnsupportedError: which layers run depends on the batch, or rows do not grow in proportion.
-    """
-    if len(two) != len(three):
-        raise UnsupportedError("layers that run or not depending on the batch")
-    for few, many in zip(two, three, strict=True):
-        if few != many and (few % 2 or 3 * few != 2 * many):
-            raise UnsupportedError("rows that do not divide among the examples of a batch")
-    return [0 if few == many else few // 2 for few, many in zip(two, three, strict=True)]

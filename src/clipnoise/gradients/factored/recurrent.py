@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, linear
 
+from clipnoise.gradients.apart import UnsupportedError
 from clipnoise.gradients.factored.linear import Outer
-from clipnoise.gradients.factored.recording import Recording, UnsupportedError
+from clipnoise.gradients.factored.recording import Recording
 from clipnoise.gradients.factored.uses import ExplicitGradients
 
 
@@ -53,7 +54,7 @@ def record_lstm(
     if len(parameters) != each * directions * num_layers:
         raise UnsupportedError("an LSTM with projections")
     rows = input if batch_first else input.transpose(0, 1)
-    ends: list[tuple[Tensor, Tensor]] = []
+    ends: list[Sequence[Tensor]] = []
     for layer in range(num_layers):
         if layer and train and drop:
             with recording.dropout:
@@ -62,9 +63,10 @@ def record_lstm(
         for direction in range(directions):
             number = layer * directions + direction
             weights = parameters[number * each : (number + 1) * each]
-            before = state[0][number], state[1][number]
             flip = [1] if direction else []
-            states, end = _layer(recording, rows.flip(flip), before, weights)
+            states, *end = recording.layer(
+                _layer, rows.flip(flip), state[0][number], state[1][number], weights, inputs=3
+            )
             outputs.append(states.flip(flip))
             ends.append(end)
         rows = torch.cat(outputs, dim=2) if directions > 1 else outputs[0]
@@ -74,17 +76,14 @@ def record_lstm(
 
 
 def _layer(
-    recording: Recording,
-    rows: Tensor,
-    before: tuple[Tensor, Tensor],
-    parameters: Sequence[Tensor],
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    recording: Recording, rows: Tensor, h: Tensor, c: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Run one layer in one direction: rows (b, T, p) → states (b, T, width), and the last h and c.
 
     The input's contribution to the gates is computed first: all gradients follow from the gates'.
     """
     inward, across, *biases = parameters
-    recording.examples_of(rows, rows=1)
+    recording.examples_of(rows, single=True)
     constants = [recording.plain(bias, rows) for bias in biases]
     both = constants[0] + constants[1] if constants else None
     gates = linear(rows, recording.plain(inward, rows), both)
@@ -92,15 +91,15 @@ def _layer(
         gates.requires_grad_()
     tap = recording.tap(gates)
     with torch.autocast(gates.device.type, enabled=False):
-        start = (part.to(across.dtype) for part in (gates, *before))
+        start = (part.to(across.dtype) for part in (gates, h, c))
         states, last = Steps.apply(*start, recording.plain(across))
     inputs = recording.hold(rows)
-    past = torch.cat([before[0].unsqueeze(1), states[:, :-1]], dim=1).detach()
+    past = torch.cat([h.unsqueeze(1), states[:, :-1]], dim=1).detach()
     recording.use(inward, tap, lambda grad: Outer(grad, inputs))
     recording.use(across, tap, lambda grad: Outer(grad, past))
     for bias in biases:
         recording.use(bias, tap, lambda grad: ExplicitGradients(grad.sum(dim=1)))
-    return states, (states[:, -1], last)
+    return states, states[:, -1], last
 
 
 class Steps(torch.autograd.Function):

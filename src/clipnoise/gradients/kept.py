@@ -1,0 +1,150 @@
+"""What a network holds besides its trained parameters: none of it may change in a private run.
+
+Noise protects what is released through the trained parameters. Whatever else a forward pass leaves
+behind (a running mean, a row of an embedding that it renormalises, a list of what it saw) would
+carry private examples past the noise: into the published network, and into later steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from clipnoise.errors import UserError
+
+NUMBERS = (int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, deque, set, frozenset)
+OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+OF_MODULES = {"training", "_modules", "_parameters", "_buffers"}  # looked at in another way, or not
+
+Held = dict[str, object]
+
+
+class Kept:
+    """What a network held when a run began, to be compared with what it holds later.
+
+    It follows modules, their attributes, containers, and the attributes of other objects; not what
+    functions close over, and nothing global.
+    """
+
+    def __init__(
+        self, network: nn.Module, losses: object = None, counters: frozenset[str] = frozenset()
+    ) -> None:
+        """Look at a network and its loss.
+
+        Args:
+            network: whose trained parameters are those that require a gradient.
+            losses: the loss, which may hold something as well.
+            counters: attributes that count forward passes: integers that may change.
+        """
+        self._network, self._losses, self._counters = network, losses, counters
+        self._quickly, self._exactly = self._held(exactly=False), self._held(exactly=True)
+
+    def require_unchanged(self, *, exactly: bool) -> None:
+        """Refuse a network that has changed.
+
+        Args:
+            exactly: whether every value is compared; otherwise objects and how often they were
+                written to, which takes microseconds, but misses writes that PyTorch does not see.
+
+        Raises:
+            UserError: names what has changed.
+        """
+        before = self._exactly if exactly else self._quickly
+        changed = difference(before, self._held(exactly=exactly), self._counters)
+        if changed is not None:
+            raise UserError(
+                f"model: {changed} changed while the network was trained, and it is no trained "
+                "parameter: it would release private data without noise. Nothing of this run may "
+                f"be published. {WITHOUT}"
+            )
+
+    def _held(self, *, exactly: bool) -> Held:
+        seen = _trained(self._network)
+        found = dict(_walk(self._network, "", seen, exactly))
+        return found | dict(_walk(self._losses, "loss", seen, exactly))
+
+
+WITHOUT = "Let the forward pass write to nothing that outlives it."
+
+
+def look(network: nn.Module) -> Held:
+    """Return what a network holds besides its trained parameters, by path, to be compared."""
+    return dict(_walk(network, "", _trained(network), exactly=True))
+
+
+def difference(before: Held, after: Held, counters: frozenset[str] = frozenset()) -> str | None:
+    """Return the path of something that differs, or None."""
+    for path in sorted(before.keys() | after.keys()):
+        if path not in counters and before.get(path, path) != after.get(path, path):
+            return path
+    return None
+
+
+def counters(before: Held, after: Held) -> frozenset[str]:
+    """Return the paths of integers that differ."""
+    return frozenset(
+        path
+        for path, value in before.items()
+        if isinstance(value, int) and isinstance(after.get(path), int) and value != after[path]
+    )
+
+
+def _trained(network: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in network.parameters() if parameter.requires_grad}
+
+
+def _walk(value: Any, path: str, seen: set[int], exactly: bool) -> Iterator[tuple[str, object]]:
+    """Yield what is reached from a value, each object once."""
+    if isinstance(value, NUMBERS):
+        yield path, repr(value) if isinstance(value, float) else value
+        return
+    if isinstance(value, OPAQUE) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield path, _digest(value) if exactly else (id(value), _writes(value))
+    elif isinstance(value, np.ndarray):
+        yield path, value.tobytes() if exactly else id(value)
+    elif isinstance(value, CONTAINERS):
+        yield f"the length of {path}", len(value)
+        for place, one in enumerate(value):
+            yield from _walk(one, f"{path}[{place}]", seen, exactly)
+    elif isinstance(value, dict):
+        yield f"the length of {path}", len(value)
+        for key, one in value.items():
+            yield from _walk(one, f"{path}[{key!r}]", seen, exactly)
+    elif hasattr(value, "__dict__"):
+        for name, one in _attributes(value):
+            yield from _walk(one, f"{path}.{name}" if path else name, seen, exactly)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, nn.Module):
+        for store in (value._parameters, value._buffers, value._modules):
+            yield from store.items()
+    for name, one in vars(value).items():
+        hooks = isinstance(value, nn.Module) and (name in OF_MODULES or name.endswith("_hooks"))
+        if not hooks:
+            yield name, one
+
+
+def _digest(tensor: torch.Tensor) -> object:
+    """Return what tells the values of a tensor apart; a tensor without values is itself."""
+    try:
+        values = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        return tuple(tensor.shape), hashlib.blake2b(values.numpy(), digest_size=16).hexdigest()
+    except (RuntimeError, TypeError):  # left over from a transform of torch.func, or lazy
+        return id(tensor)
+
+
+def _writes(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to in place; an inference tensor does not count."""
+    return 0 if tensor.is_inference() else tensor._version
