@@ -165,7 +165,7 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     cache: Path,
 ) -> None:
     run = {
-        **to_mapping(spec(physical_batch_size=1300)),
+        **to_mapping(spec(physical_batch_size=1300, expected_batch_size=32)),
         "model": {"id": "cnn-small", "width": 128},
         "method": {"id": "dp-sgd", "learning_rate": 0.1, "clip_norm": 1},
         "privacy": {"noise_multiplier": 1},
@@ -173,7 +173,7 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
 
     whole = Run.prepare(from_mapping(run), cache, "cpu", noise_multiplier=1.0)
     whole.step(torch.arange(len(whole.splits.train)))
-    words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "20"]
+    words = [sys.executable, "-c", LIMITED, json.dumps(run), str(cache), "90"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     smaller, norm = json.loads(done.stdout)
