@@ -88,13 +88,16 @@ def difference(before: Held, after: Held, counters: frozenset[str] = frozenset()
     return None
 
 
-def counters(before: Held, after: Held) -> frozenset[str]:
-    """Return the paths of integers that differ."""
-    return frozenset(
-        path
-        for path, value in before.items()
-        if isinstance(value, int) and isinstance(after.get(path), int) and value != after[path]
-    )
+def counters(before: Held, after_one: Held, after_two: Held) -> frozenset[str]:
+    """Return the paths of integers that grow by the same number in each of two forward passes."""
+
+    def counts(path: str) -> bool:
+        first, second, third = (held.get(path) for held in (before, after_one, after_two))
+        if not (isinstance(first, int) and isinstance(second, int) and isinstance(third, int)):
+            return False
+        return second - first == third - second
+
+    return frozenset(path for path in before if counts(path))
 
 
 def _trained(network: nn.Module) -> set[int]:
