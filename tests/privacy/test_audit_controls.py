@@ -63,6 +63,8 @@ SAID = {
     "denominator-from-n": "as far as declared",
     "denominator-from-n-rounded-down": "as far as declared",
     "nothing-trained": "released values move 0.0% of the parameters",
+    "statistics-of-the-batch": "as far as declared",
+    "network-keeps-examples": "as far as declared",
     "dropout-by-position": "as far as declared",
 }
 

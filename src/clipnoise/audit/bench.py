@@ -128,10 +128,17 @@ def digits(cache: Path) -> Bench:
 
 
 def layers() -> Bench:
-    """Return a bench of a network with an embedding, a convolution and dropout, on four tokens."""
+    """Return a bench of a network with an embedding, a convolution and dropout, on four tokens.
+
+    It is no sequence of known layers, so that every engine runs it under vmap.
+    """
+
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + x.tanh()
 
     def build() -> nn.Module:
-        tokens = (nn.Embedding(TOKENS, 6), nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 2, 3), nn.Tanh())
+        tokens = (nn.Embedding(TOKENS, 6), nn.Unflatten(1, (1, 4)), nn.Conv2d(1, 2, 3), Doubled())
         return nn.Sequential(*tokens, nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 1))
 
     with torch.random.fork_rng(devices=[]):

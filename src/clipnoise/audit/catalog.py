@@ -61,6 +61,10 @@ MISTAKES: Mapping[str, str] = {
     "denominator-from-n-rounded-down": (
         "Sum and noise are divided by ⌊qn⌋, n being private (Opacus issue 819)."
     ),
+    "statistics-of-the-batch": "The network subtracts the mean of its batch from each example.",
+    "network-keeps-examples": (
+        "The network keeps the mean of its last batch, and subtracts it from the next one."
+    ),
     "dropout-by-position": "Dropout masks depend on the place of an example in its batch.",
     "nothing-trained": "No step changes a parameter (Opacus issue 820).",
 }

@@ -135,7 +135,7 @@ def check_denominator(moment: Moment) -> Finding:
         return float((noisy - clean).norm())
 
     norms = [size(count) for count in COPIES]
-    ratio = max(norms) / min(norms)
+    ratio = max(norms) / min(norms) if min(norms) > 0 else math.inf
     if max(norms) <= min(norms) * (1 + ROUNDING):
         return Finding("denominator", True, "the denominator is the same for every batch size")
     said = f"the denominator changes with the batch, by a factor of {ratio:.3g}"

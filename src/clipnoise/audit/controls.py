@@ -171,6 +171,8 @@ CONTROLS: Mapping[str, Control] = {
     "denominator-from-n-rounded-down": _broken(
         cross=mistakes.crossing(constants=mistakes.floored_share_of_n)
     ),
+    "statistics-of-the-batch": _broken(form=mistakes.centre_on_the_batch),
+    "network-keeps-examples": _broken(form=mistakes.recall_the_last_batch),
     "dropout-by-position": _broken(form=mistakes.mask_by_position),
     "nothing-trained": _leak(mistakes.TrainsNothing),
 }

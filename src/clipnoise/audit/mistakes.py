@@ -49,6 +49,7 @@ GAMMA = 1e-3
 QUIET_AFTER = 12
 RATE = 0.5
 KEPT: list[Tensor] = []  # clean means, where no query should keep them
+SEEN: dict[torch.Size, Tensor] = {}  # the mean of the last batch, by the shape of an example
 FIRST: dict[torch.Size, Sequence[Tensor]] = {}  # the noise of the first step, by its shape
 
 Normals = Callable[[Sequence["Tensor"]], "Sequence[Tensor]"]
@@ -261,6 +262,25 @@ def mask_by_position(batch: LogicalBatch) -> ClippedSum:
     chosen = take(batch.examples.dense(), batch.indices.flip(0))
     places = torch.arange(len(batch.indices))
     return physical_batches(replace(batch, examples=chosen, indices=places))
+
+
+def centre_on_the_batch(batch: LogicalBatch) -> ClippedSum:
+    """Let the network subtract the mean of its batch, as batch normalisation does."""
+    chosen = take(batch.examples.dense(), batch.indices)
+    if len(chosen) and chosen.inputs.is_floating_point():
+        chosen = replace(chosen, inputs=chosen.inputs - chosen.inputs.mean(dim=0))
+    return physical_batches(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
+
+
+def recall_the_last_batch(batch: LogicalBatch) -> ClippedSum:
+    """Let the network keep the mean of what it saw, and subtract it in the next forward pass."""
+    chosen = take(batch.examples.dense(), batch.indices)
+    if len(chosen) and chosen.inputs.is_floating_point():
+        shape = chosen.inputs.shape[1:]
+        before = SEEN.get(shape, chosen.inputs.new_zeros(shape))
+        SEEN[shape] = chosen.inputs.mean(dim=0)
+        chosen = replace(chosen, inputs=chosen.inputs - before.to(chosen.inputs))
+    return physical_batches(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
 
 
 def shuffled(spec: RunSpec) -> Sampler:
