@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,10 @@ class Case:
                 module.inplace = False
         return network
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each example's loss."""
-        return self.signature.task.losses(outputs, targets)
+    @property
+    def losses(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss of each example."""
+        return self.signature.task.losses
 
     def batch(self, count: int, device: str) -> tuple[Tensor, Tensor]:
         """Return a random batch of inputs and targets."""

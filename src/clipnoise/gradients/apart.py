@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as modules
 from torch.utils._pytree import tree_map_only
 
 from clipnoise.data.signature import TASKS
@@ -51,7 +52,8 @@ def keeps_apart(network: nn.Module) -> bool:
     The layers count by their exact types: a subclass may do anything, and so may a hook. A network
     that says so of its own forward pass must consist of such layers.
     """
-    if "forward" in vars(network) or any(getattr(network, hooks) for hooks in HOOKS):
+    everywhere = modules._has_any_global_hook()  # type: ignore[no-untyped-call]
+    if "forward" in vars(network) or everywhere or any(getattr(network, h) for h in HOOKS):
         return False
     if vars(type(network)).get("by_rows", False):
         return all(map(keeps_apart, network.children()))

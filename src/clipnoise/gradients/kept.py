@@ -19,10 +19,9 @@ from torch import nn
 
 from clipnoise.errors import UserError
 
-NUMBERS = (int, float, complex, str, bytes, type(None))
-CONTAINERS = (list, tuple, deque, set, frozenset)
+PLAIN = (int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, dict, deque, set, frozenset)
 OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
-OF_MODULES = {"training", "_modules", "_parameters", "_buffers"}  # looked at in another way, or not
 
 Held = dict[str, object]
 
@@ -106,7 +105,7 @@ def _trained(network: nn.Module) -> set[int]:
 
 def _walk(value: Any, path: str, seen: set[int], exactly: bool) -> Iterator[tuple[str, object]]:
     """Yield what is reached from a value, each object once."""
-    if isinstance(value, NUMBERS):
+    if isinstance(value, PLAIN):
         yield path, repr(value) if isinstance(value, float) else value
         return
     if isinstance(value, OPAQUE) or id(value) in seen:
@@ -117,26 +116,28 @@ def _walk(value: Any, path: str, seen: set[int], exactly: bool) -> Iterator[tupl
     elif isinstance(value, np.ndarray):
         yield path, value.tobytes() if exactly else id(value)
     elif isinstance(value, CONTAINERS):
+        parts = value.values() if isinstance(value, dict) else value
+        if all(isinstance(part, PLAIN) for part in parts):
+            yield path, repr(value)
+            return
         yield f"the length of {path}", len(value)
-        for place, one in enumerate(value):
-            yield from _walk(one, f"{path}[{place}]", seen, exactly)
-    elif isinstance(value, dict):
-        yield f"the length of {path}", len(value)
-        for key, one in value.items():
-            yield from _walk(one, f"{path}[{key!r}]", seen, exactly)
+        for place, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _walk(part, f"{path}[{place!r}]", seen, exactly)
     elif hasattr(value, "__dict__"):
-        for name, one in _attributes(value):
-            yield from _walk(one, f"{path}.{name}" if path else name, seen, exactly)
+        for name, part in _attributes(value):
+            yield from _walk(part, f"{path}.{name}" if path else name, seen, exactly)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, nn.Module):
-        for store in (value._parameters, value._buffers, value._modules):
-            yield from store.items()
-    for name, one in vars(value).items():
-        hooks = isinstance(value, nn.Module) and (name in OF_MODULES or name.endswith("_hooks"))
-        if not hooks:
-            yield name, one
+    """Yield the attributes of an object; of a module, those that are not PyTorch's own."""
+    held = vars(value)
+    if not isinstance(value, nn.Module):
+        yield from held.items()
+        return
+    for store in (value._parameters, value._buffers, value._modules):
+        yield from store.items()
+    usual = vars(nn.Module())
+    yield from ((name, part) for name, part in held.items() if name not in usual)
 
 
 def _digest(tensor: torch.Tensor) -> object:
