@@ -189,6 +189,7 @@ INSTANCES: dict[type[nn.Module], tuple[Callable[[], nn.Module], tuple[int, ...]]
     nn.Softmax: (lambda: nn.Softmax(dim=1), (6,)),
     nn.LogSoftmax: (lambda: nn.LogSoftmax(dim=1), (6,)),
     nn.Sequential: (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU()), (6,)),
+    nn.Dropout2d: (nn.Dropout2d, (4, 6, 2)),
     nn.Dropout3d: (nn.Dropout3d, (4, 6, 2, 2)),
     nn.Threshold: (lambda: nn.Threshold(0.1, 0.2), (6,)),
     **{kind: (lambda kind=kind: kind(2), (2, 6)) for kind in (nn.AvgPool1d, nn.MaxPool1d)},
