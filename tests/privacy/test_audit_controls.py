@@ -58,6 +58,7 @@ SAID = {
     "noise-left-out": "times the declared variance",
     "noise-reused": "covariance",
     "noise-one-sided": "a mean of",
+    "noise-cut-off": "beyond 5.77 standard deviations",
     "correlated-noise-unscaled": "times as far as they may",
     "one-participation-for-all": "times as far as they may",
     "denominator-from-n": "as far as declared",

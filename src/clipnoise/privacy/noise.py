@@ -235,9 +235,9 @@ class NoiseSource(Draws):
     vectors that the strategy keeps are in memory, not z or C⁻¹. Several draws per step are
     independent streams.
 
-    z is drawn in one call, in the dtype and on the device of the parameters. The usual caveat
-    applies: floating-point normals are close to, but not exactly, the real-valued ones that
-    accountants assume (on a CPU, float32 normals never exceed about 6).
+    z is drawn in one call, in the dtype and on the device of the parameters. Its tail is that of a
+    normal distribution as far as `REACH`. The usual caveat applies: floating-point normals are
+    close to, but not exactly, the real-valued ones that accountants assume.
 
     Source: On Design Principles for Private Adaptive Optimizers, Algorithm 1; McKenna 2024,
     "Scaling up the Banded Matrix Factorization Mechanism", section 3.
