@@ -11,7 +11,7 @@ from annotated_types import Ge
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
-from clipnoise.plugins import OwnKind, WithOwnKinds
+from clipnoise.plugins import SEALED, OwnKind, WithOwnKinds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +81,7 @@ class OwnClipRule(OwnKind, ClipRule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("factor",)
-    sealed: ClassVar[tuple[str, ...]] = ("factors", "check")
+    sealed: ClassVar[tuple[str, ...]] = (*SEALED, "_asked", "check", "factors")
     what: ClassVar[str] = "clip rule"
 
     gamma: None = None

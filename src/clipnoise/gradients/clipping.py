@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.plugins import as_sealed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -66,7 +68,8 @@ def clip_factors(norms: Tensor, clipping: Clipping) -> Tensor:
     Returns:
         Factors of shape (L, b); nan for a norm that is nan.
     """
-    factors = clipping.rule.factors(norms, clipping.bound / math.sqrt(len(norms)))
+    bound = clipping.bound / math.sqrt(len(norms))
+    factors: Tensor = as_sealed(clipping.rule, "factors")(norms, bound)
     if len(norms) > 1:
         factors = factors.masked_fill(norms.isinf().any(dim=0), 0.0)
     return factors

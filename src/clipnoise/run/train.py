@@ -22,6 +22,7 @@ from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
 from clipnoise.gradients.users import UserEngine
 from clipnoise.models.pretrained import tensors_digest
+from clipnoise.plugins import as_sealed
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
@@ -207,7 +208,7 @@ class Run:
         network = build_network(spec, weights).to(device)
         check_model(network, splits.train.take(slice(2))[0])
         if isinstance(spec.method, WithClipRule):
-            spec.method.clip_rule.check(spec.method.clip_norm_at(1) or 1.0)
+            as_sealed(spec.method.clip_rule, "check")(spec.method.clip_norm_at(1) or 1.0)
         choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
