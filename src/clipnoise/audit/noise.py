@@ -56,8 +56,8 @@ def check_noise(subject: Subject, cache: Path, seed: int = 0) -> dict[str, Any]:
     """
     runs = [_measure(subject, cache, seed, point) for point in GRID]
     worst = max(runs, key=lambda run: cast("float", run["off"]))
-    if worst["holds"] and (reach := _reach(subject, cache, seed)) < REACH:
-        worst |= {"holds": False, "off": REACH / max(reach, 1.0)}
+    if worst["holds"] and not (reach := _reach(subject, cache, seed)) >= REACH:
+        worst |= {"holds": False, "off": REACH / max(1.0, reach)}
         worst["said"] = f"no noise is beyond {reach:.3g} standard deviations"
     return {**worst, "numbers": sum(run["numbers"] for run in runs)}
 
@@ -110,6 +110,7 @@ def _measure(
         off[f"too small a scale: participations move Cx {times:.3g} times as far as they may"] = (
             times / (1 + ROUNDING)
         )
+    off = {name: math.inf if math.isnan(value) else value for name, value in off.items()}
     what = max(off, key=lambda name: off[name])
     holds = off[what] <= 1
     said = "the noise is as declared" if holds else f"at B = {size}, the noise has {what}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from clipnoise.core.clipping import HARD, Clipping, ClipRule
+from clipnoise.core.clipping import HARD, ClipNorm, Clipping, ClipRule
 from clipnoise.fields import STRICT, Positive
 from clipnoise.plugins import require_sealed
 
@@ -252,7 +252,7 @@ class WithClipRule(Method):
 class ClippingMethod(WithClipRule, SingleRateMethod):
     """Base of the methods that clip, at one clip norm C."""
 
-    clip_norm: Positive
+    clip_norm: ClipNorm
 
     def clip_norm_at(self, step: int) -> float | None:
         return self.clip_norm
