@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.core.method import WithClipRule
+from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
+from clipnoise.errors import explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
@@ -209,6 +211,9 @@ class Run:
         check_model(network, splits.train.take(slice(2))[0])
         if isinstance(spec.method, WithClipRule):
             as_sealed(spec.method.clip_rule, "check")(spec.method.clip_norm_at(1) or 1.0)
+        if (clip_norm := spec.method.clip_norm_at(1)) is not None:
+            with explained("method.query"):
+                declared(spec.method.query, clip_norm, spec.training.expected_batch_size)
         choice = choose_engine(network.train(), task.losses, splits.train, spec.training.precision)
         theta = choice.engine.flat.theta.clone()
         public = public_data(spec, splits.public, choice.engine)
