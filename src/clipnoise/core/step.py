@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -79,7 +78,7 @@ def _checked_values(
 
     Args:
         query: whose values they are.
-        values: what it returned.
+        values: what it returned. What is not finite becomes 0 in place if the query is private.
         mean: what it was given, shape (d,).
         count: how many components it declares.
     """
@@ -103,14 +102,9 @@ def _checked_values(
             )
         if value.requires_grad:
             raise ValueError(f"{name}.values: must return tensors without a gradient")
-    return [_finite(value) for value in values] if query.private else values
-
-
-def _finite(value: Tensor) -> Tensor:
-    """Return a vector with 0 for whatever is not finite: the bits of a nan would say too much."""
-    if math.isfinite(value.sum().item()):
-        return value
-    return value.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        if query.private:  # the bits of a nan would say too much
+            value.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return values
 
 
 def step(

@@ -146,11 +146,10 @@ def _again(drawn: Array, uniform: Callable[[int], Tensor]) -> Array:
     Returns:
         float64 of shape (k,).
     """
-    from scipy.special import ndtri
-
     coarse, fine = uniform(2 * len(drawn)).cpu().numpy().reshape(2, -1)
     chance = (1 - coarse) - 2.0**-DIGITS * fine  # in (0, 1], and at least 2^-106
-    return np.copysign(ndtri(OUTSIDE * chance), drawn)
+    lengths: Array = torch.special.ndtri(torch.from_numpy(OUTSIDE * chance)).numpy()
+    return np.copysign(lengths, drawn, out=lengths)
 
 
 def _box_muller(stream: CipherContext, pairs: int) -> Tensor:
