@@ -95,6 +95,7 @@ VALUES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "a subclass": (lambda mean: mean.as_subclass(Own), "must return dense torch.Tensors"),
     "a parameter": (lambda mean: nn.Parameter(mean), "must return dense torch.Tensors"),
     "no tensor": (lambda mean: mean.tolist(), "must return dense torch.Tensors"),
+    "one number many times": (lambda mean: mean[:1].expand(D), "must return dense torch.Tensors"),
     "sparse": (lambda mean: mean.to_sparse(), "must return dense torch.Tensors"),
     "float64": (lambda mean: mean.double(), "must return torch.float32 on cpu, got torch.float64"),
     "bfloat16": (lambda mean: mean.bfloat16(), "must return torch.float32 on cpu"),

@@ -88,7 +88,8 @@ def _checked_values(
     for value in values:
         # A subclass brings an addition of its own, and numbers of another dtype are not hidden by
         # noise of this one.
-        if type(value) is not torch.Tensor or value.layout is not torch.strided:
+        plain = type(value) is torch.Tensor and value.layout is torch.strided
+        if not plain or not value.is_contiguous():
             raise ValueError(f"{name}.values: must return dense torch.Tensors, got {type(value)}")
         if (value.dtype, value.device) != (mean.dtype, mean.device):
             raise ValueError(
