@@ -17,7 +17,9 @@ class LazyModule(ModuleType):
     """Stands for a module until one of its attributes is used, which imports it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(self.__name__), name)
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)  # from now on no slower than in the module itself
+        return value
 
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import FunctionType, MappingProxyType, ModuleType
@@ -279,6 +280,37 @@ def lookup(
     return known[name]
 
 
+def require_sealed(kind: type) -> None:
+    """Refuse a class that redefines what privacy rests on: itself, or by a class that it mixes in.
+
+    Each class of the package that users derive from names such attributes in `sealed`.
+
+    Raises:
+        TypeError: it names the class and the attribute.
+    """
+    if type(kind) not in (type, ABCMeta):
+        raise TypeError(f"{kind.__name__}: its metaclass {type(kind).__name__} is not allowed")
+    for name in ("__getattribute__", "__getattr__"):
+        if _found(kind, name) is not _found(object, name):
+            raise TypeError(f"{kind.__name__}.{name}: only the suite decides what attributes are")
+    for base in reversed(kind.__mro__):
+        names = vars(base).get("sealed", ())
+        for name in names if isinstance(names, tuple) else ():
+            if _found(kind, name) is not _found(base, name):
+                raise TypeError(f"{kind.__name__}.{name}: only the suite decides this")
+
+
+def _found(kind: type, name: str) -> Any:
+    """Return an attribute as it is found in a class and its bases, without calling anything."""
+    return inspect.getattr_static(kind, name, None)
+
+
+def as_sealed(one: WithOwnKinds, name: str) -> Callable[..., Any]:
+    """Return a method of an option as the package defines it, whatever a user's object says."""
+    kind: type = type(one).own if issubclass(type(one), OwnKind) else type(one)
+    return partial(getattr(kind, name), one)
+
+
 SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")  # of every own kind
 
 
@@ -289,19 +321,12 @@ class OwnKind:
     """
 
     id: ClassVar[str]
-    sealed: ClassVar[tuple[str, ...]] = ()  # what no such class may define: privacy rests on it
     what: ClassVar[str]  # what error messages call such a class
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class that defines what privacy rests on.
-
-        Raises:
-            TypeError: the class defines one of `sealed`.
-        """
-        contract: Any = next(kind for kind in reversed(cls.__mro__) if hasattr(kind, "what"))
-        if cls is not contract:
-            for name in sorted({*SEALED, *contract.sealed} & set(vars(cls))):
-                raise TypeError(f"{cls.__name__}.{name}: only the suite decides this")
+        """Refuse a class that redefines what privacy rests on."""
+        super().__init_subclass__()
+        require_sealed(cls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.id)

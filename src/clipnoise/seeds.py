@@ -8,6 +8,7 @@ from typing import Literal
 from clipnoise.lazy import np, torch
 
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64's counter
+WORDS = 624  # of the state of a Mersenne Twister
 
 Purpose = Literal[
     "split",
@@ -51,13 +52,20 @@ def generator(purpose: Purpose, seed: int, device: str = "cpu") -> torch.Generat
     started = torch.Generator(device)
     if started.device.type != "cpu":
         return started.manual_seed(derive(purpose, seed))
-    # `manual_seed` would keep 32 bits on the CPU: fill all 624 words of the state instead. They
-    # follow 24 bytes that hold the seed and the position, in 8 bytes each.
+    # `manual_seed` would keep 32 bits on the CPU: fill all 624 words of the state instead.
     entropy = int.from_bytes(_digest(purpose, seed), "big")
-    words = np.random.SeedSequence(entropy).generate_state(624).astype("<u8")
+    words = np.random.SeedSequence(entropy).generate_state(WORDS)
     words[0] |= 1 << 31  # any state but the one of only zeros is valid
-    state = bytearray(started.manual_seed(0).get_state().numpy().tobytes())
-    state[24 : 24 + words.nbytes] = words.tobytes()
+    return twister(words)
+
+
+def twister(words: np.ndarray) -> torch.Generator:
+    """Return a Mersenne Twister on the CPU with a given state, of `WORDS` 32-bit words."""
+    started = torch.Generator().manual_seed(0)
+    filled = words.astype("<u8").tobytes()
+    # They follow 24 bytes that hold the seed and the position, in 8 bytes each.
+    state = bytearray(started.get_state().numpy().tobytes())
+    state[24 : 24 + len(filled)] = filled
     return started.set_state(torch.frombuffer(state, dtype=torch.uint8))
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
+from clipnoise.audit import mistakes
+from clipnoise.audit.bench import least_squares
 from clipnoise.audit.catalog import MISTAKES
-from clipnoise.audit.contract import check_contract
+from clipnoise.audit.contract import EXPECTED_BATCH_SIZE, check_contract, check_denominator
 from clipnoise.audit.controls import CONTROLS, optimistic_epsilon
 from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.moments import life
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_updates
-from clipnoise.audit.subject import subject
+from clipnoise.audit.subject import Subject, subject
 from clipnoise.data.digits import Digits
-from clipnoise.methods.base import methods
+from clipnoise.methods.base import ClippedMean, methods
 from clipnoise.privacy.accountants.fixed_size import shuffled_epsilon_at_least
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon
@@ -58,6 +63,7 @@ SAID = {
     "noise-left-out": "times the declared variance",
     "noise-reused": "covariance",
     "noise-one-sided": "a mean of",
+    "noise-cut-off": "beyond 5.77 standard deviations",
     "correlated-noise-unscaled": "times as far as they may",
     "one-participation-for-all": "times as far as they may",
     "denominator-from-n": "as far as declared",
@@ -108,6 +114,25 @@ def test_the_contract_check_exposes(
 @pytest.mark.parametrize("seed", range(3))
 def test_sound_noise_is_not_refuted(seed: int, cache: Path) -> None:
     assert check_noise(subject("ime-adam"), cache, seed)["holds"]
+
+
+@pytest.mark.usefixtures("short")
+def test_noise_that_is_not_a_number_is_not_as_declared(cache: Path) -> None:
+    broken = mistakes.crossing(normals=lambda noise: [normal * math.nan for normal in noise])
+    found = check_noise(subject("dp-sgd", cross=broken), cache)
+    assert (found["holds"], found["off"]) == (False, math.inf)
+
+
+def test_a_denominator_that_gives_no_number_is_not_constant() -> None:
+    """Of two copies of an example the mean is a number, of four it is none."""
+
+    class Overflowing(ClippedMean):
+        def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
+            return (mean / (mean.norm() * EXPECTED_BATCH_SIZE < 2.5 * clip_norm),)
+
+    leak = Subject(mistakes.LeakySGD(query=Overflowing()))
+    (moment,) = life(leak, least_squares(6), expected_batch_size=EXPECTED_BATCH_SIZE, attacked=(1,))
+    assert not check_denominator(moment).holds
 
 
 @pytest.mark.parametrize("name", [name for name, other in OTHERS if other == "re-accounting"])

@@ -11,6 +11,7 @@ from every_method import METHODS, build, required
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED
+from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.samplers import Sampler, start_sampler
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
@@ -144,6 +145,7 @@ def test_a_guarantee_says_what_it_covers_what_it_does_not_and_what_is_public() -
     assert NEIGHBOURS["add-remove"] in statement.covers
     assert "parameters after every step" in statement.covers
     assert "n, the number of private examples, is public" in statement.covers
+    assert f"Noise reaches {REACH:g} standard deviations" in statement.covers
     assert statement.does_not_cover == NOT_COVERED["full"]
     for what in ("training examples", "validation", "speed", "digests", "stopped the run"):
         assert what in statement.does_not_cover

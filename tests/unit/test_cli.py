@@ -186,7 +186,7 @@ def test_replay_goes_from_file_to_file(tmp_path: Path) -> None:
         ("dp-sgd", "{", "'--hyperparameters': not valid JSON"),
         ("dp-sgd", "[1]", "'--hyperparameters': expected a JSON object"),
         ("dp-sgd", json.dumps({**SGD, "clip_nrom": 1}), "Did you mean 'clip_norm'?"),
-        ("dp-sgd", json.dumps({**SGD, "clip_norm": -1}), "greater than 0"),
+        ("dp-sgd", json.dumps({**SGD, "clip_norm": -1}), "greater than or equal to"),
     ],
 )
 def test_replay_names_the_mistake(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_metrics_appear_while_the_run_lasts(results: Path) -> None:
             live.log(row)
         record(results, run)
     assert counts(sync(results)) == {"unchanged": 1}
+
+
+def test_a_strict_run_shows_no_time_of_an_evaluation(results: Path) -> None:
+    """How far they are apart would be the speed, which metrics.csv withholds."""
+    run = spec()
+    assert run.privacy is not None
+    strict = replace(run, privacy=replace(run.privacy, release="strict", secure_noise=True))
+    with LiveRun(results, strict, mode="live", patience=60.0) as live:
+        for row in rows(strict):
+            live.log(row)
+            time.sleep(0.01)
+        record(results, strict)
+    (found,) = shown(results)
+    client, _ = open_store(results, {})
+    history = client.get_metric_history(found.info.run_id, "test_loss")
+    assert len(history) == len(rows(strict))
+    assert {metric.timestamp for metric in history} == {found.info.start_time}
 
 
 def test_an_interrupted_job_is_shown_as_killed(results: Path) -> None:

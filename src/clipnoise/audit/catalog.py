@@ -51,6 +51,7 @@ MISTAKES: Mapping[str, str] = {
     "noise-left-out": "No noise is added after step 12.",
     "noise-reused": "The noise of the first step is added at every step.",
     "noise-one-sided": "The noise is never negative.",
+    "noise-cut-off": "No noise is beyond 5.77 standard deviations.",
     "correlated-noise-unscaled": (
         "Noise is z_t − 0.99z_{t−1} at σ: that the columns of C are longer than 1 is left out."
     ),

@@ -135,8 +135,10 @@ def check_denominator(moment: Moment) -> Finding:
         return float((noisy - clean).norm())
 
     norms = [size(count) for count in COPIES]
-    ratio = max(norms) / min(norms) if min(norms) > 0 else math.inf
-    if max(norms) <= min(norms) * (1 + ROUNDING):
+    least, most = min(norms), max(norms)
+    sound = least > 0 and all(map(math.isfinite, norms))
+    ratio = most / least if sound else math.inf
+    if ratio <= 1 + ROUNDING:
         return Finding("denominator", True, "the denominator is the same for every batch size")
     said = f"the denominator changes with the batch, by a factor of {ratio:.3g}"
     return Finding("denominator", False, said)

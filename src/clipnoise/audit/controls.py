@@ -161,6 +161,7 @@ CONTROLS: Mapping[str, Control] = {
     "noise-left-out": _broken(cross=mistakes.crossing(constants=mistakes.quiet)),
     "noise-reused": _broken(cross=mistakes.crossing(normals=mistakes.reused)),
     "noise-one-sided": _broken(cross=mistakes.crossing(normals=mistakes.one_sided)),
+    "noise-cut-off": _broken(noise=mistakes.CutOff()),
     "correlated-noise-unscaled": _correlated(
         mistakes.Unscaled(kind="lambda-cgd", cancelled=0.99), empirical=True
     ),

@@ -25,7 +25,7 @@ from clipnoise.core.step import Crossing, privatize
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.privacy.samplers import ShuffledSampler
 from clipnoise.seeds import generator
@@ -351,6 +351,19 @@ class Unscaled(NoiseCorrelation):
         from clipnoise.privacy.noise_strategies import cancelling
 
         return cancelling(steps, self.cancelled or 0.0)
+
+
+class CutOff(NoiseCorrelation):
+    """Draw noise as torch does in float32 on a CPU, where it ends at 5.77 standard deviations."""
+
+    def source(
+        self, steps: int, groups: int, generator: torch.Generator | None, like: Tensor
+    ) -> NoiseSource:
+        class AsDrawn(NoiseSource):
+            def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+                return torch.randn(shape, generator=self.generator, dtype=torch.float32).to(like)
+
+        return AsDrawn(generator, like)
 
 
 class ScaledForOne(NoiseCorrelation):

@@ -88,17 +88,25 @@ def change_between(
     components: Sequence[Component],
     sensitivity_factor: float,
 ) -> Changes:
-    """Return how far two releases without noise are apart, relative to what a query declares."""
-    moved = [
-        float((a - b).double().norm()) / (sensitivity_factor * component.sensitivity)
-        for a, b, component in zip(here, there, components, strict=True)
-    ]
-    squares = (
-        (x / component.noise_factor) ** 2 if component.noise_factor else math.inf
-        for x, component in zip(moved, components, strict=True)
-        if x > 0
-    )
-    return Changes(moved, math.sqrt(sum(squares)))
+    """Return how far two releases without noise are apart, relative to what a query declares.
+
+    A change that is not a number is an infinite one, and so is any change where what is declared is
+    no positive and finite number.
+    """
+    moved, noisy = [], []
+    for a, b, component in zip(here, there, components, strict=True):
+        changed = float((a - b).double().norm())
+        moved.append(_over(changed, sensitivity_factor * component.sensitivity))
+        noisy.append(_over(moved[-1], component.noise_factor))
+    return Changes(moved, math.hypot(*noisy))
+
+
+def _over(changed: float, declared: float) -> float:
+    """Return a change relative to what is declared."""
+    if changed == 0:
+        return 0.0
+    sound = math.isfinite(changed) and 0 < declared < math.inf
+    return changed / declared if sound else math.inf
 
 
 def _neighbours(

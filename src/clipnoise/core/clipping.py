@@ -11,13 +11,15 @@ from annotated_types import Ge
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT
-from clipnoise.plugins import OwnKind, WithOwnKinds
+from clipnoise.plugins import SEALED, OwnKind, WithOwnKinds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Norms in float32 lose entries below 1e-19: γ is well above the norm of any number of these.
+# Norms in float32 lose entries below 1e-19, whose squares are 0: C and γ are well above the norm of
+# any number of these.
 SHORTEST = 1e-12
+ClipNorm = Annotated[float, Ge(SHORTEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,7 @@ class OwnClipRule(OwnKind, ClipRule):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("factor",)
-    sealed: ClassVar[tuple[str, ...]] = ("factors", "check")
+    sealed: ClassVar[tuple[str, ...]] = (*SEALED, "_asked", "check", "factors")
     what: ClassVar[str] = "clip rule"
 
     gamma: None = None
@@ -192,6 +194,18 @@ class Clipping:
     rule: ClipRule = HARD
     of: Taken = "gradients"
     counts: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a clip norm at which the norm of a vector could be lost, wherever it comes from.
+
+        Raises:
+            UserError: it is too small, or not a finite number.
+        """
+        if self.clip_norm is not None and not SHORTEST <= self.clip_norm < math.inf:
+            raise UserError(
+                f"clip_norm: must be finite and at least {SHORTEST:g}, because squares of smaller "
+                f"numbers are 0 in float32; got {self.clip_norm:g}."
+            )
 
     @property
     def bound(self) -> float:

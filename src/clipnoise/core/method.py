@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from clipnoise.core.clipping import HARD, Clipping, ClipRule
+from clipnoise.core.clipping import HARD, ClipNorm, Clipping, ClipRule
 from clipnoise.fields import STRICT, Positive
+from clipnoise.plugins import require_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +86,7 @@ class Method(Immutable):
 
     __pydantic_config__: ClassVar = STRICT
     needs: ClassVar[tuple[str, ...]] = ("query", "update")
+    sealed: ClassVar[tuple[str, ...]] = ("private",)
     id: ClassVar[str]
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
@@ -107,13 +109,9 @@ class Method(Immutable):
         return self.sees == "released values" and self.query.private
 
     def __init_subclass__(cls) -> None:
-        """Refuse a method that declares itself private: its query decides.
-
-        Raises:
-            TypeError: the class defines `private`.
-        """
-        if "private" in vars(cls):
-            raise TypeError(f"{cls.__name__}.private: only the query of a method decides this")
+        """Refuse a method that declares itself private: its query decides."""
+        super().__init_subclass__()
+        require_sealed(cls)
 
     @classmethod
     def source(cls) -> str:
@@ -254,7 +252,7 @@ class WithClipRule(Method):
 class ClippingMethod(WithClipRule, SingleRateMethod):
     """Base of the methods that clip, at one clip norm C."""
 
-    clip_norm: Positive
+    clip_norm: ClipNorm
 
     def clip_norm_at(self, step: int) -> float | None:
         return self.clip_norm
@@ -290,6 +288,7 @@ class OracleMethod(ClippingMethod):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("query", "oracle_update")
+    sealed: ClassVar[tuple[str, ...]] = ("sees",)
     sees: ClassVar[Literal["clean values"]] = "clean values"
 
     def __init_subclass__(cls) -> None:

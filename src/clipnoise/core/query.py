@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, final
 
 from clipnoise.core.clipping import Taken
+from clipnoise.plugins import require_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +32,8 @@ else:
             """Refuse: calling a tensor released does not make it private."""
             raise TypeError("only privatize makes released values")
 
+
+ROUNDING = 1e-9
 
 Adjacency = Literal["add-remove", "add-remove-user", "add-remove-node", "replace", "zero-out"]
 
@@ -59,10 +63,37 @@ def composition_cost(components: tuple[Component, ...]) -> float:
         components: what the query declares.
 
     Returns:
-        The sum; infinite when a component is released without noise.
+        The sum; infinite when a component is released without noise, or with a factor that is no
+        positive and finite number.
     """
     factors = [component.noise_factor for component in components]
-    return sum(1 / factor**2 if factor else math.inf for factor in factors)
+    return sum(1 / factor**2 if 0 < factor < math.inf else math.inf for factor in factors)
+
+
+def declared(query: Query, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
+    """Return what a query declares, checked, in plain numbers.
+
+    Args:
+        query: what is released.
+        clip_norm, expected_batch_size: as for `Query.components`.
+
+    Raises:
+        ValueError: a sensitivity or a noise factor is not positive and finite (a query that is not
+            private may also add no noise), or the noise does not cover the components.
+    """
+    name = type(query).__name__
+    components = tuple(
+        Component(float(component.sensitivity), float(component.noise_factor))
+        for component in query.components(clip_norm, expected_batch_size)
+    )
+    for component in components:
+        quiet = component.noise_factor == 0 and not query.private
+        for key, value in vars(component).items():
+            if not (quiet or 0 < value < math.inf):
+                raise ValueError(f"{name}: {key} must be positive and finite, got {value:g}")
+    if query.private and composition_cost(components) > 1 + ROUNDING:
+        raise ValueError(f"{name} is declared private, but adds too little noise")
+    return components
 
 
 @dataclass(frozen=True)
@@ -77,6 +108,7 @@ class Query:
         counts: whether the mean it is given ends with Σ (1[‖v_i‖ ≤ C] − ½)/B, one number more.
     """
 
+    sealed: ClassVar[tuple[str, ...]] = ("privatize", "release")
     formulas: ClassVar[tuple[str, ...]]
     of: ClassVar[Taken] = "gradients"
     private: ClassVar[bool] = True
@@ -84,14 +116,16 @@ class Query:
     counts: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        """Refuse a query that would cross the boundary by itself.
+        """Refuse a query that would cross the boundary by itself: it declares, and no more.
 
         Raises:
-            TypeError: the class defines `release` or `privatize`.
+            TypeError: the class defines `release` or `privatize`, or decides anew with each call
+                whether it is private.
         """
-        for name in ("release", "privatize"):
-            if name in vars(cls):
-                raise TypeError(f"{cls.__name__}.{name}: a query declares, privatize releases")
+        super().__init_subclass__()
+        require_sealed(cls)
+        if not isinstance(getattr_static(cls, "private"), bool):
+            raise TypeError(f"{cls.__name__}.private: must be True or False")
 
     if TYPE_CHECKING:
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
 from clipnoise.core.method import Clean, Method, OracleMethod
-from clipnoise.core.query import Query, Released, composition_cost
+from clipnoise.core.query import Query, Released, declared
 from clipnoise.errors import UserError
+from clipnoise.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.core.state import Public, State, StepConstants
 
-
-ROUNDING = 1e-9
 
 # The signature of `privatize`; an audit may pass something else in its place.
 Crossing = Callable[
@@ -46,18 +45,19 @@ def privatize(
             relative to what the components assume: every component moves in proportion to it.
 
     Returns:
-        The released values, one per component.
+        The released values, one per component. Where a private value is not finite, noise alone is
+        released: a run whose query divides by zero goes on, and says nothing about why.
 
     Raises:
-        ValueError: the query is declared private, but its noise does not cover its components; or
-            it counts and the clipping does not, or the other way round.
+        ValueError: what the query declares is no sensitivity or no noise factor, or the noise does
+            not cover it; it counts and the clipping does not, or the other way round; or a value
+            is no plain vector.
     """
-    components = query.components(clipping.bound, constants.expected_batch_size)
-    if query.private and composition_cost(components) > 1 + ROUNDING:
-        raise ValueError(f"{type(query).__name__} is declared private, but adds too little noise")
+    components = declared(query, clipping.bound, constants.expected_batch_size)
     if query.counts != clipping.counts:
         raise ValueError(f"{type(query).__name__} and the clipping differ in whether they count")
-    values = _clean_values(total, query, clipping, constants)
+    mean = _clean_mean(total, constants)
+    values = _checked_values(query, query.values(mean, clipping.bound), mean, len(components))
     normals, released = iter(noise), []
     for value, component in zip(values, components, strict=True):
         if component.noise_factor > 0:
@@ -69,6 +69,43 @@ def privatize(
             value = value.add(normal, alpha=deviation)
         released.append(value)
     return cast("tuple[Released, ...]", tuple(released))
+
+
+def _checked_values(
+    query: Query, values: Sequence[Tensor], mean: Tensor, count: int
+) -> Sequence[Tensor]:
+    """Return the values of a query if noise can be added to them, and nothing else can happen.
+
+    Args:
+        query: whose values they are.
+        values: what it returned. What is not finite becomes 0 in place if the query is private.
+        mean: what it was given, shape (d,).
+        count: how many components it declares.
+    """
+    name = type(query).__name__
+    if type(values) not in (tuple, list) or len(values) != count:
+        raise ValueError(f"{name}.values: must return a tuple of {count}, one per component")
+    for value in values:
+        # A subclass brings an addition of its own, and numbers of another dtype are not hidden by
+        # noise of this one.
+        plain = type(value) is torch.Tensor and value.layout is torch.strided
+        if not plain or not value.is_contiguous():
+            raise ValueError(f"{name}.values: must return dense torch.Tensors, got {type(value)}")
+        if (value.dtype, value.device) != (mean.dtype, mean.device):
+            raise ValueError(
+                f"{name}.values: must return {mean.dtype} on {mean.device}, got {value.dtype} on "
+                f"{value.device}"
+            )
+        if value.dim() != 1 or not 0 < len(value) <= len(mean):
+            raise ValueError(
+                f"{name}.values: must return vectors of up to {len(mean)} numbers, got shape "
+                f"{tuple(value.shape)}"
+            )
+        if value.requires_grad:
+            raise ValueError(f"{name}.values: must return tensors without a gradient")
+        if query.private:  # the bits of a nan would say too much
+            value.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return values
 
 
 def step(

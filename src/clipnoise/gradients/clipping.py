@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from clipnoise.plugins import as_sealed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -66,10 +68,22 @@ def clip_factors(norms: Tensor, clipping: Clipping) -> Tensor:
     Returns:
         Factors of shape (L, b); nan for a norm that is nan.
     """
-    factors = clipping.rule.factors(norms, clipping.bound / math.sqrt(len(norms)))
+    bound = clipping.bound / math.sqrt(len(norms))
+    at_most = norms if clipping.scale is None else norms + _unseen(clipping.scale)
+    factors: Tensor = as_sealed(clipping.rule, "factors")(at_most, bound)
     if len(norms) > 1:
         factors = factors.masked_fill(norms.isinf().any(dim=0), 0.0)
     return factors
+
+
+def _unseen(scale: Tensor) -> Tensor:
+    """Return how much of a scaled vector's norm can be missing, because the squares are 0.
+
+    The entries of a gradient that are lost are below the root of the smallest normal number. There
+    are fewer than 10^10, so they have less than 10^5 times its length, before they are scaled.
+    """
+    low, high = torch.aminmax(scale)
+    return torch.maximum(high, -low) * (1e5 * math.sqrt(torch.finfo(scale.dtype).tiny))
 
 
 def form_vectors(gradients: Sequence[Tensor], clipping: Clipping) -> Tensor:

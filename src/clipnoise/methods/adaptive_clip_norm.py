@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from clipnoise.methods.base import (
     SGD,
+    SHORTEST,
     Adam,
     ClippedMeanAndCount,
     Clipping,
@@ -47,7 +48,7 @@ class QuantileClipping(PrivateMethod):
     def clipping(self, iterates: Sequence[Tensor], state: State, public: Public) -> Clipping:
         moved = float(state.buffers.get("log C", 0.0))
         found = super().clipping(iterates, state, public)
-        return replace(found, clip_norm=self.clip_norm * math.exp(moved))
+        return replace(found, clip_norm=max(SHORTEST, self.clip_norm * math.exp(moved)))
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         g, count = released

@@ -15,6 +15,7 @@ from clipnoise.methods.base import (
     SGD,
     Adam,
     Clean,
+    ClipNorm,
     ClippedMean,
     Count,
     Decay,
@@ -277,7 +278,7 @@ class DP2RMSProp(WithClipRule):
 
     phase_lengths: tuple[Count, Count]
     learning_rates: tuple[Positive, Positive]
-    clip_norms: tuple[Positive, Positive]
+    clip_norms: tuple[ClipNorm, ClipNorm]
     beta: Decay = 0.9
     gamma: Positive = 1e-3
 

@@ -7,6 +7,7 @@ from typing import Literal, get_type_hints
 
 from clipnoise.core.query import Adjacency
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.samplers import SamplerName
 
@@ -31,11 +32,12 @@ NOT_COVERED: dict[Release, str] = {
 
 
 def covered_by_epsilon(adjacency: Adjacency, unit: str) -> str:
-    """Return the sentence that says what a guarantee covers, and what is public."""
+    """Return what a guarantee covers, what is public and how far noise reaches, in sentences."""
     return (
         f"Covered: the model's parameters after every step, where {NEIGHBOURS[adjacency]}. n, the "
         f"number of private {unit}s, is public, and so are q, T and δ that follow from it, and "
-        "which rows of the data are private."
+        f"which rows of the data are private. Noise reaches {REACH:g} standard deviations, so that "
+        "its tail is not cut off where it matters for δ."
     )
 
 

@@ -16,7 +16,7 @@ from annotated_types import Le
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Decay
 from clipnoise.lazy import Tensor, np, torch
-from clipnoise.plugins import OwnKind, WithOwnKinds
+from clipnoise.plugins import SEALED, OwnKind, WithOwnKinds, as_sealed
 from clipnoise.privacy.draws import Draws
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ class NoiseCorrelation(WithOwnKinds):
             groups: how many steps lie between participations of an example. The strategy is scaled
                 so that each of them costs one release at σ: see `fitted`.
         """
-        if self.bands_over(steps) == 1:
+        if as_sealed(self, "bands_over")(steps) == 1:
             return None
         from clipnoise.privacy.noise_strategies import fitted
 
         groups = min(groups, steps)
-        return fitted(self._unscaled(steps, groups), groups)
+        return fitted(as_sealed(self, "_unscaled")(steps, groups), groups)
 
     def _unscaled(self, steps: int, groups: int) -> Strategy:
         """Return the strategy matrix at any scale."""
@@ -122,7 +122,7 @@ class NoiseCorrelation(WithOwnKinds):
             steps, groups: as for `strategy`.
             generator, like: as for `NoiseSource`.
         """
-        return NoiseSource(generator, like, self.strategy(steps, groups))
+        return NoiseSource(generator, like, as_sealed(self, "strategy")(steps, groups))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,13 @@ class OwnNoise(OwnKind, NoiseCorrelation):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("entries",)
-    sealed: ClassVar[tuple[str, ...]] = ("_unscaled", "bands_over", "source", "strategy")
+    sealed: ClassVar[tuple[str, ...]] = (
+        *SEALED,
+        "_unscaled",
+        "bands_over",
+        "source",
+        "strategy",
+    )
     what: ClassVar[str] = "kind of noise"
     inverse: ClassVar[bool] = False
 
@@ -235,9 +241,9 @@ class NoiseSource(Draws):
     vectors that the strategy keeps are in memory, not z or C⁻¹. Several draws per step are
     independent streams.
 
-    z is drawn in one call, in the dtype and on the device of the parameters. The usual caveat
-    applies: floating-point normals are close to, but not exactly, the real-valued ones that
-    accountants assume (on a CPU, float32 normals never exceed about 6).
+    z is drawn in one call, in the dtype and on the device of the parameters. Its tail is that of a
+    normal distribution as far as `REACH`. The usual caveat applies: floating-point normals are
+    close to, but not exactly, the real-valued ones that accountants assume.
 
     Source: On Design Principles for Private Adaptive Optimizers, Algorithm 1; McKenna 2024,
     "Scaling up the Banded Matrix Factorization Mechanism", section 3.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from clipnoise.core.clipping import zeros
 from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.users import UserEngine
+from clipnoise.plugins import as_sealed
 from clipnoise.privacy.microbatches import MicroBatchAssignment
 from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
 from clipnoise.privacy.samplers import Sampler, start_sampler
@@ -47,7 +49,8 @@ def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
     noise = NoiseCorrelation() if spec.privacy is None else spec.privacy.noise
     stream = None if spec.secure_noise else generator("noise", spec.seed, device)
     like = zeros(spec.method.query.of, theta)
-    return noise.source(spec.steps, spec.participation.groups, stream, like)
+    start: Callable[..., NoiseSource] = as_sealed(noise, "source")
+    return start(spec.steps, spec.participation.groups, stream, like)
 
 
 def sampler(spec: RunSpec) -> Sampler:

@@ -25,6 +25,7 @@ from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision,
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
+from clipnoise.plugins import OwnKind, as_sealed, require_sealed
 from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
@@ -178,6 +179,7 @@ class RunSpec:
     tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
+        self._check_sealed()
         if self.method.query.draws and self.privacy is None:
             raise UserError(
                 f"privacy: {self.method.id} adds noise; give an epsilon or a noise_multiplier."
@@ -221,6 +223,17 @@ class RunSpec:
             nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
             _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_sealed(self) -> None:
+        """Check the user's classes again: a mix-in can keep them from being checked at first."""
+        for part in (*self.choices, self.method.query):
+            try:
+                require_sealed(type(part))
+            except TypeError as error:
+                raise UserError(f"{error}.") from None
+            kind = type(part)
+            if issubclass(kind, ClipRule) and not (kind is ClipRule or issubclass(kind, OwnKind)):
+                raise UserError(f"method.clip_rule: {kind.__name__} must be an OwnClipRule.")
 
     def _check_strict(self) -> None:
         if self.tuning is not None:
@@ -366,7 +379,7 @@ class RunSpec:
             examples=self.examples,
             expected_batch_size=self.training.expected_batch_size,
             steps=self.steps,
-            bands=1 if privacy is None else privacy.noise.bands_over(self.steps),
+            bands=1 if privacy is None else as_sealed(privacy.noise, "bands_over")(self.steps),
             accountant="rdp" if privacy is None else privacy.accountant,
             largest_batch=None if privacy is None else privacy.largest_batch,
             degree=self.dataset.degree_bound(),

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from clipnoise.core.method import WithClipRule
+from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
+from clipnoise.errors import explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
@@ -23,6 +25,7 @@ from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_ba
 from clipnoise.gradients.kept import Kept
 from clipnoise.gradients.users import UserEngine
 from clipnoise.models.pretrained import tensors_digest
+from clipnoise.plugins import as_sealed
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore
@@ -210,7 +213,10 @@ class Run:
         network = build_network(spec, weights).to(device)
         counters = check_model(network, splits.train.take(slice(1))[0])
         if isinstance(spec.method, WithClipRule):
-            spec.method.clip_rule.check(spec.method.clip_norm_at(1) or 1.0)
+            as_sealed(spec.method.clip_rule, "check")(spec.method.clip_norm_at(1) or 1.0)
+        if (clip_norm := spec.method.clip_norm_at(1)) is not None:
+            with explained("method.query"):
+                declared(spec.method.query, clip_norm, spec.training.expected_batch_size)
         training = spec.training
         batch = math.ceil(training.views * training.expected_batch_size)
         choice = choose_engine(

@@ -60,6 +60,7 @@ class LiveRun:
         self._uri = tracking_uri(results)
         self._membership = Membership()
         self._experiment_id: str | None = None
+        self._started = _now()
         self._queue: queue.SimpleQueue[list[Point] | End] = queue.SimpleQueue()
         self._imported = threading.Event()
         self._failure: str | None = None
@@ -89,9 +90,12 @@ class LiveRun:
         return self
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Hand over one evaluation, by column of metrics.csv; returns at once."""
+        """Hand over one evaluation, by column of metrics.csv; returns at once.
+
+        A strict release tells no speed, so there every evaluation has the time of the start.
+        """
         if self._thread is not None:
-            self._queue.put(points(row, _now()))
+            self._queue.put(points(row, self._started if self._spec.strict else _now()))
 
     def __exit__(
         self,
@@ -145,7 +149,7 @@ class LiveRun:
     def _follow(self, writer: RunWriter) -> End:
         """Write the run's state at its start and after evaluations; return how it ended."""
         spec = self._spec
-        view = planned_view(to_mapping(spec), spec.hash, self._membership, _now())
+        view = planned_view(to_mapping(spec), spec.hash, self._membership, self._started)
         end: End | None = None
         while end is None:
             writer.write(view)
