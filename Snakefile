@@ -7,7 +7,11 @@ from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.studies.cluster import check_paths, choose_status_command
+from clipnoise.studies.cluster import (
+    check_paths,
+    choose_status_command,
+    submit_patiently,
+)
 from clipnoise.studies.plan import RUN, Plan
 from clipnoise.studies.status import outlooks
 
@@ -84,6 +88,7 @@ onstart:
     changed = or_exit(lambda: choose_status_command(workflow.executor_settings))
     if changed:
         logger.warning(changed)
+    submit_patiently(workflow.scheduler._executor, logger.warning)
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )
