@@ -34,6 +34,7 @@ plan = or_exit(
 )
 if workflow.is_main_process:
     or_exit(plan.require_writable)
+    plan.track_again()
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
 JOB = plan.config.resources
@@ -106,6 +107,22 @@ onstart:
             "These targets do not record their runs in MLflow. `snakemake` without a target records"
             " the configured studies, `clipnoise mlflow-sync --study FILE` any study."
         )
+
+
+def say_what_mlflow_lacks():
+    for study, fault in plan.untracked().items():
+        logger.warning(
+            f"MLflow does not show {study}: {fault}. The next call tries again, as does"
+            " `clipnoise mlflow-sync`; the result files are complete without it."
+        )
+
+
+onsuccess:
+    say_what_mlflow_lacks()
+
+
+onerror:
+    say_what_mlflow_lacks()
 
 
 wildcard_constraints:

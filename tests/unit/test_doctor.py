@@ -68,10 +68,19 @@ def test_a_prepared_dataset_is_reported(tmp_path: Path) -> None:
     )
 
 
-def test_the_runs_of_a_local_store_are_counted(tmp_path: Path) -> None:
+def test_the_runs_of_a_local_store_are_counted_and_its_version_compared(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("create table alembic_version (version_num text)")
+        database.execute("insert into alembic_version values ('ffffffffffff')")
         database.execute("create table runs (id integer)")
         database.executemany("insert into runs values (?)", [(1,), (2,)])
+        database.commit()
+    other = doctor.store(tmp_path)
+    assert not other.present
+    assert "2 runs, is of another version of MLflow: ffffffffffff" in other.detail
+    assert "Move it away" in other.advice
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("update alembic_version set version_num = ?", [doctor._schema_version()])
         database.commit()
     finding = doctor.store(tmp_path)
     assert finding.present

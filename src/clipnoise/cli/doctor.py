@@ -314,9 +314,30 @@ def _database(file: Path) -> Check:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             (runs,) = database.execute("select count(*) from runs").fetchone()
-    except sqlite3.Error as error:
+            (version,) = database.execute("select version_num from alembic_version").fetchone()
+    except (sqlite3.Error, TypeError) as error:
         return Check("mlflow store", False, f"{file}: {error}", f"Move it away. {advice}")
+    if version != _schema_version():
+        return Check(
+            "mlflow store",
+            False,
+            f"{file}, {runs} runs, is of another version of MLflow: {version}",
+            f"Move it away: the next call makes it again. Or `mlflow db upgrade sqlite:///{file}`.",
+        )
     return Check("mlflow store", True, f"{file}, {runs} runs")
+
+
+def _schema_version() -> str | None:
+    """Return the version of the databases that the installed MLflow makes, without importing it."""
+    from importlib.util import find_spec
+
+    from alembic.script import ScriptDirectory
+
+    found = find_spec("mlflow")
+    assert found is not None
+    assert found.origin is not None
+    migrations = Path(found.origin).parent / "store" / "db_migrations"
+    return ScriptDirectory(str(migrations)).get_current_head()
 
 
 def _program(name: str, command: list[str], advice: str) -> Check:

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,7 @@ from clipnoise.studies.file import OVERVIEW, RESULTS
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
+from clipnoise.tracking import tracking_fault
 
 T = TypeVar("T")
 
@@ -328,6 +330,24 @@ class Plan:
     def report(self, study: str) -> str:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
         return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
+
+    def untracked(self) -> dict[str, str]:
+        """Return the studies of config.yaml that MLflow does not show though it should, and why."""
+        if self.config.tracking == "off":
+            return {}
+        results = Path(self.config.results)
+        faults = {name: tracking_fault(self._outcome(name), results) for name in self.configured}
+        return {name: fault for name, fault in faults.items() if fault is not None}
+
+    def track_again(self) -> None:
+        """Set aside what says that MLflow was told, where it was not: Snakemake tells it again."""
+        for name in self.untracked():
+            path = self._outcome(name)
+            with suppress(OSError):  # a folder of another user, who only looks
+                path.replace(path.with_name(f"un{path.name}"))
+
+    def _outcome(self, study: str) -> Path:
+        return Path(self.collected, study, "tracked.json")
 
     @property
     def published(self) -> Path:

@@ -136,6 +136,26 @@ def read_stamp(results: Path) -> Stamp | None:
         return None
 
 
+def tracking_fault(outcome: Path, results: Path) -> str | None:
+    """Return why the store does not show a study that was tracked; None where it does.
+
+    Args:
+        outcome: the file in which `clipnoise mlflow-sync` noted what it did for the study.
+        results: the results folder.
+    """
+    try:
+        said = json.loads(outcome.read_text(encoding="utf-8"))
+        error, store = said["error"], said.get("store")
+    except FileNotFoundError:
+        return None  # it has not been tracked yet
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return f"{outcome} is damaged"
+    address = tracking_uri(results)
+    if error is None and store == redacted(address) and missing_database(address):
+        return f"{database_file(address)} is not there any more"
+    return None if error is None else str(error)
+
+
 def stamp_path(results: Path) -> Path:
     """Return the path of the stamp."""
     return results / "mlflow.json"
@@ -250,10 +270,15 @@ def _create(client: Any, name: str, results: Path) -> Any:
     return client.get_experiment_by_name(name)
 
 
+def our_experiments(client: Any) -> list[Any]:
+    """Return all experiments of this suite in the store."""
+    found = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
+    return list(found)
+
+
 def known_experiments(client: Any) -> list[str]:
     """Return the ids of all experiments of this suite in the store."""
-    experiments = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
-    return [item.experiment_id for item in experiments]
+    return [item.experiment_id for item in our_experiments(client)]
 
 
 def tracking_uri(results: Path) -> str:
