@@ -154,4 +154,5 @@ rule all:
     default_target: True
     input:
         plan.reports(),
+        plan.trained(),
         expand(f"{COLLECTED}/{{study}}/tracked.json", study=plan.configured),

@@ -47,7 +47,7 @@ def _address(command: str, owner: int) -> bytes:
     The name is abstract: it disappears with the process. Training has a warm process of its own, so
     that the memory that a run reports holds nothing but what training needs.
     """
-    with open(f"/proc/{owner}/stat") as file:
+    with open(f"/proc/{owner}/stat", encoding="utf-8", errors="replace") as file:
         started = file.read().rpartition(")")[2].split()[19]
     package = os.path.dirname(os.path.dirname(__file__))
     code = sorted(
@@ -125,7 +125,7 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
     """Ask for a child, pass signals on to it, and end as it ends."""
     early: list[int] = []  # signals before the child is known
     before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in SIGNALS}
-    answers = connection.makefile()
+    answers = connection.makefile(encoding="ascii")
     try:
         _send_request(connection, words)
         child = answers.readline()

@@ -160,7 +160,9 @@ def examine_cluster(wanted: Resources, profile: Path) -> Iterator[Check]:
         yield Check("profile", False, f"{profile}: no such file", advice)
         return
     jobs = min(JOBS, cluster.most_jobs or JOBS)
-    write_atomically(profile, adjusted(profile.read_text(), chosen.name, cluster.account, jobs))
+    write_atomically(
+        profile, adjusted(profile.read_text(encoding="utf-8"), chosen.name, cluster.account, jobs)
+    )
     account = f", account {cluster.account}" if cluster.account else ""
     yield Check("profile", True, f"{profile}: partition {chosen.name}{account}, {jobs} jobs")
 
@@ -343,7 +345,9 @@ def _schema_version() -> str | None:
 def _program(name: str, command: list[str], advice: str) -> Check:
     """Check for a program by asking for its version."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return Check(name, False, f"{command[0]} not found", advice)
     return Check(name, True, done.stdout.strip().splitlines()[0] if done.stdout.strip() else "")

@@ -22,7 +22,6 @@ from clipnoise.tracking import StoreError, init_store, read_stamp, sync
 from clipnoise.tracking.store import OFF
 from clipnoise.tracking.view import View, means_of
 
-
 SECONDS_BETWEEN_LINES = 20.0  # of progress in a log
 
 
@@ -132,7 +131,10 @@ def _tables(
         )
         yield study.experiment, made
     for path in [] if studies else results.rglob("*tracked.json"):
-        said, table = json.loads(path.read_text()).get("means_of"), path.with_name("runs.csv")
+        said, table = (
+            json.loads(path.read_text(encoding="utf-8")).get("means_of"),
+            path.with_name("runs.csv"),
+        )
         if said and table.is_file():
             yield said["experiment"], partial(read, table, said)
 
@@ -169,7 +171,7 @@ def _sync(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar with the time left while the block runs; in a log, a line now and then."""
+    """Show a bar and the time left while the block runs; in a log, a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft

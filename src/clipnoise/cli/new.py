@@ -46,7 +46,11 @@ def new(
     for template, path in copies.items():
         if not template.is_file():
             raise UserError(f"{template}: no such file; run this where clipnoise is checked out.")
-        text = template.read_text().replace("new-plugin", name).replace("NewPlugin", title)
+        text = (
+            template.read_text(encoding="utf-8")
+            .replace("new-plugin", name)
+            .replace("NewPlugin", title)
+        )
         if not path.exists():
             write_atomically(path, text)
             print(path)

@@ -33,7 +33,7 @@ from clipnoise.studies.study import Study, load_study, published_tables
 from clipnoise.studies.tuning import choose
 
 STATES = get_args(State)
-LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
+LISTED = ("running", "failed", "damaged", "silent", "stopped", "outdated", "diverged")
 # "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
 # above it weak or no formal protection.
 PROTECTS = 10.0

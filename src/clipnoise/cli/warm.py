@@ -88,7 +88,7 @@ class Request(NamedTuple):
 
         code = run(self.words)
         if code == 0:
-            with os.fdopen(self.imported, "w") as file:
+            with os.fdopen(self.imported, "w", encoding="utf-8") as file:
                 new = [name for name in sys.modules if name not in before]
                 file.writelines(f"{name}\n" for name in new if not is_own(name))
         return code
@@ -200,7 +200,7 @@ class WarmProcess:
             self._events.unregister(request.connection)
         with request.connection, suppress(OSError):
             request.connection.sendall(b"%d\n" % code)
-        with os.fdopen(request.imported) as file:
+        with os.fdopen(request.imported, encoding="utf-8") as file:
             file.seek(0)
             _import(file.read().split())
 

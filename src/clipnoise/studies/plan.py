@@ -292,6 +292,14 @@ class Plan:
         """Return the files that show that the runs of a study are done."""
         return self.done_files(run.spec for run in self.study(study).runs)
 
+    def trained(self) -> list[str]:
+        """Return the files that show that every run of config.yaml's studies is done.
+
+        Snakemake does not miss a file between others that are there, unless it is asked for it.
+        """
+        studies = map(self.study, self.configured)
+        return self.done_files(spec for study in studies for spec in study.specs.values())
+
     def methods(self, study: str) -> list[str]:
         """Return the methods of a study by id."""
         return sorted({run.spec.method.id for run in self.study(study).runs})
@@ -319,9 +327,14 @@ class Plan:
         return [f"{folder}/{number}.svg" for number, item in items if item.drawn]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
-        """Return what a figure shows, for the index of Snakemake's HTML report."""
+        """Return what a figure shows, for the index of Snakemake's HTML report.
+
+        The report writes labels into a script as they are, where `<` could end it, and braces are
+        wildcards in them: both are replaced by what looks like them.
+        """
         item = self.study(study).report[number]
-        return {"figure": item.title or item.kind, "panel": item.panel}
+        title = (item.title or item.kind).translate(str.maketrans("<{}", "‹❴❵"))
+        return {"figure": title, "panel": item.panel}
 
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""

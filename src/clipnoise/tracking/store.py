@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clipnoise.errors import reason
-from clipnoise.files import UNFINISHED, locked, write_json
+from clipnoise.files import UNFINISHED, locked, read_json, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
 LOCKS = ".mlflow-locks"
@@ -126,7 +125,7 @@ def missing_database(uri: str) -> bool:
 def read_stamp(results: Path) -> Stamp | None:
     """Read the stamp; None where no job has written one, or it is damaged."""
     try:
-        values = json.loads(stamp_path(results).read_text())
+        values = read_json(stamp_path(results))
         runs = {
             run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
             for run_hash, fields in values.pop("runs").items()
@@ -144,11 +143,11 @@ def tracking_fault(outcome: Path, results: Path) -> str | None:
         results: the results folder.
     """
     try:
-        said = json.loads(outcome.read_text(encoding="utf-8"))
+        said = read_json(outcome)
         error, store = said["error"], said.get("store")
     except FileNotFoundError:
         return None  # it has not been tracked yet
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return f"{outcome} is damaged"
     address = tracking_uri(results)
     if error is None and store == redacted(address) and missing_database(address):
