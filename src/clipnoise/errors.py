@@ -11,6 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ENDED_BY_CODE = "code that was called has ended the program, as sys.exit() does: nothing is done."
 # What text of a study or a message may not hold: control characters, with which it could act on a
 # terminal or break a table, and those that turn the direction of writing, with which it could look
 # like other text.
@@ -30,8 +31,8 @@ def or_exit(step: Callable[[], T]) -> T:
     """Return what a step before the first job returns; a mistake ends the process in one line.
 
     Raises:
-        SystemExit: with status 2 for a user's mistake and 130 for Ctrl-C, after a message on
-            standard error.
+        SystemExit: with status 2 for a user's mistake, 130 for Ctrl-C, and 1 where the user's code
+            ends the program, after a message on standard error.
     """
     try:
         return step()
@@ -41,6 +42,9 @@ def or_exit(step: Callable[[], T]) -> T:
     except UserError as error:
         print(printable(f"clipnoise: {error}"), file=sys.stderr)
         raise SystemExit(2) from None
+    except SystemExit:
+        print(f"clipnoise: {ENDED_BY_CODE}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def reason(error: BaseException, otherwise: str = "") -> str:

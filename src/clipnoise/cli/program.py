@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -116,9 +117,12 @@ def run(words: list[str]) -> int:
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
-    from clipnoise.errors import UserError, printable
+    from clipnoise.errors import ENDED_BY_CODE, UserError, printable
     from clipnoise.plugins import use_places_of
 
+    for stream in (sys.stdout, sys.stderr):  # of a locale without ε, say
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
         use_places_of(Path("config.yaml"))
@@ -134,6 +138,9 @@ def run(words: list[str]) -> int:
         if not isinstance(error, MemoryError) and error.errno not in FULL:
             raise
         print(f"{' '.join(called)}: {_no_room(error)}", file=sys.stderr)
+        return 1
+    except SystemExit:  # no command ends like this: with status 0 it would count as done
+        print(f"{' '.join(called)}: {ENDED_BY_CODE}", file=sys.stderr)
         return 1
     except click.Abort:
         return 130  # interrupted, as a shell reports it

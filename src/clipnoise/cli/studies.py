@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -55,10 +57,11 @@ def status(
     that happens when results are collected.
     """
 
-    plan, root = _planned(config, study)
-    results = results or root / plan.config.results
-    studies = [study_status(plan.study(name), results) for name in plan.configured]
-    steps = failed_steps(results, root / plan.config.cache)
+    with redirect_stdout(sys.stderr):  # whatever the user's own code prints
+        plan, root = _planned(config, study)
+        results = results or root / plan.config.results
+        studies = [study_status(plan.study(name), results) for name in plan.configured]
+        steps = failed_steps(results, root / plan.config.cache)
     if json:
         mappings = [_study_mapping(each) for each in studies]
         failed = {f"{rule} {key}": reason for (rule, key), reason in steps.items()}

@@ -31,7 +31,7 @@ from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import OVERVIEW, RESULTS
+from clipnoise.studies.file import LONGEST_NAME, OVERVIEW, RESULTS, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
@@ -458,8 +458,15 @@ def _check_names(studies: Iterable[Study]) -> None:
                 f"studies: {study.path}: a study's name may hold letters, digits, - and _, and may "
                 f"not be {' or '.join(RESERVED)}."
             )
+        if len(study.path.stem) > LONGEST_NAME:
+            raise UserError(
+                f"studies: {study.path}: its name has {len(study.path.stem)} characters, at most "
+                f"{LONGEST_NAME} are allowed."
+            )
         if paths.setdefault(study.name, study.path) != study.path:
             raise UserError(
                 f"studies: {paths[study.name]} and {study.path} have the same name, {study.name}: "
                 "their results would be in one place."
             )
+    if alike := alike_but_different(paths):
+        raise UserError(f"studies: {alike[0]} and {alike[1]} look the same.")
