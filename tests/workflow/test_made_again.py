@@ -1,4 +1,4 @@
-"""What MLflow does not show, Snakemake says at its end, and the next call tells MLflow again."""
+"""What was removed, and what MLflow was not told, the next call of Snakemake makes again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from workflows import planned, snakemake
+
+from clipnoise.studies.status import outlook
+from clipnoise.studies.study import load_study
 
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
@@ -47,6 +50,19 @@ def outcome(folder: Path) -> dict[str, object]:
         (folder / "results/studies/mine/tracked.json").read_text()
     )
     return found
+
+
+def test_a_result_that_was_removed_is_trained_again_as_check_says(done: Path) -> None:
+    (summary,) = (done / "results/runs").rglob("summary.json")
+    before = summary.read_text()
+    summary.unlink()
+    study = load_study(done / "mine.yaml")
+    assert outlook(study, done / "results").startswith("1 of 1 runs to train")
+    assert planned(snakemake(done, "-n"))["train"] == 1
+    snakemake(done)
+    assert json.loads(summary.read_text())["final"] == json.loads(before)["final"]
+    assert outlook(study, done / "results") == "all 1 runs are done"
+    assert planned(snakemake(done, "-n")) == {}
 
 
 def test_a_database_that_was_moved_away_is_made_again(done: Path) -> None:
