@@ -1,7 +1,10 @@
+import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
+import psutil
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 
@@ -72,6 +75,14 @@ localrules:
     track,
 
 
+def hang_up(number, frame):
+    """Stop as on Ctrl-C, where a terminal has gone: jobs save themselves, and no lock is left."""
+    for job in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            job.terminate()
+    raise KeyboardInterrupt
+
+
 # The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at
 # once, so it is made before the first of them, unless no job will open it. This is no rule, because
 # a rule would run again after each change of a study; with an ancient() input instead, Snakemake
@@ -83,6 +94,8 @@ localrules:
 # forever.
 onstart:
     workflow.scheduler._lock = RLock()
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, hang_up)
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -120,9 +119,6 @@ def run(words: list[str]) -> int:
     from clipnoise.errors import ENDED_BY_CODE, UserError, printable
     from clipnoise.plugins import use_places_of
 
-    for stream in (sys.stdout, sys.stderr):  # of a locale without ε, say
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
         use_places_of(Path("config.yaml"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
 
 FILE = "checkpoint.safetensors"
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the last: a terminal was closed
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +45,17 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGUSR1 during the `with` block, instead of ending the process."""
+    """Note signals to stop during the `with` block, instead of ending the process.
+
+    What is ignored, as nohup has it, stays ignored.
+    """
     request = StopRequest()
 
     def note(number: int, _: object) -> None:
         request.signal = signal.Signals(number).name
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield request
     finally:
