@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import platform
 import re
 import shutil
 import socket
 import sqlite3
+import stat
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +20,7 @@ from urllib.parse import urlsplit
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import read_yaml, write_atomically
+from clipnoise.files import read_yaml, require_writable, write_atomically
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -109,6 +111,7 @@ def examine(
     size = f"{ram.available / 1e9:.1f} of {ram.total / 1e9:.1f} GB available"
     yield Check("memory", True, size)
     yield disk(results)
+    yield from start(Path(), results, cache)
     yield _program("git", ["git", "--version"], "Install git so that runs record their commit.")
     if specs is None:
         yield _program(
@@ -206,6 +209,50 @@ def disk(results: Path) -> Check:
         f"{free:.0f} GB free in {folder}",
         "Free some space, or set `results` and `cache` in config.yaml to a larger disk.",
     )
+
+
+def start(root: Path, results: Path, cache: Path) -> Iterator[Check]:
+    """Check what a start of Snakemake would stumble over.
+
+    Args:
+        root: where Snakemake is started.
+        results: folder of result files.
+        cache: folder of prepared datasets.
+    """
+    with suppress(KeyError, RuntimeError):  # a user without a home
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        yield _writable("home", own, "Snakemake keeps a cache there: set XDG_CACHE_HOME.")
+    advice = "Start Snakemake in a folder that you can write, with --directory."
+    yield _writable("checkout", root, advice)
+    for name, folder in (("results", results), ("cache", cache)):
+        yield _writable(
+            name, folder, f"Set `{name}` in config.yaml to a folder that you can write."
+        )
+    encoding = locale.getencoding()
+    advice = "Text such as ε is printed as \\u03b5. Set LC_ALL=C.UTF-8, for example."
+    yield Check("locale", encoding.lower() in ("utf-8", "utf8"), encoding, advice)
+    mask = os.umask(0o022)
+    os.umask(mask)
+    if results.is_dir() and results.stat().st_mode & stat.S_IWGRP and mask & stat.S_IWGRP:
+        said = f"{mask:03o}, but {results} is writable for its group"
+        advice = "Others of the group cannot continue what you start. Set umask 002 before."
+        yield Check("umask", False, said, advice)
+    if any((root / ".snakemake" / "locks").glob("*")):
+        advice = "If it was killed: snakemake --unlock"
+        yield Check("lock", False, "Snakemake is running here, or was killed", advice)
+    if (results / "runs").is_dir() and not (root / ".snakemake" / "metadata").is_dir():
+        said = "no .snakemake/metadata beside the results"
+        advice = "Snakemake cannot see that code or settings have changed: docs/operations.md."
+        yield Check("records", False, said, advice)
+
+
+def _writable(name: str, folder: Path, advice: str) -> Check:
+    """Check whether files can be made in a folder, which may not be there yet."""
+    try:
+        require_writable(folder)
+    except UserError as error:
+        return Check(name, False, str(error), advice)
+    return Check(name, True, f"{folder.absolute()} can be written")
 
 
 def browser() -> Check:
