@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -221,7 +222,12 @@ def test_a_store_whose_making_was_killed_is_made_by_the_next_call(
 ) -> None:
     words = [sys.executable, "-c", KILLED, str(tmp_path), str(statements)]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
-    stamp = init_store(tmp_path, {STUDY: ""})
+    mask = os.umask(0o002)
+    try:
+        stamp = init_store(tmp_path, {STUDY: ""})
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "mlflow.db").stat().st_mode) == 0o664
     assert (stamp.available, stamp.reason) == (True, None)
     assert not list(tmp_path.glob(".*.part*"))
     record(tmp_path, spec())

@@ -220,6 +220,8 @@ def _make_database(uri: str) -> None:
             return
         for left in file.parent.glob(f"{unfinished.name}*"):  # the journal, too
             left.unlink()
+        # SQLite itself would let only its owner write it, whatever the umask.
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL, 0o666))
         MlflowClient(tracking_uri=f"sqlite:///{unfinished}").search_experiments(max_results=1)
         unfinished.rename(file)
 
