@@ -95,28 +95,33 @@ def write_json(path: Path, values: Any) -> None:
     write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")
 
 
-def read_text(path: Path) -> str:
+def read_bytes(path: Path) -> bytes:
     """Read a file that the suite has written, or that something else has put in its place.
 
     Raises:
         FileNotFoundError: there is none.
         OSError: it cannot be read, or is no regular file, such as a pipe that never ends.
-        ValueError: it is not UTF-8, or larger than MOST_BYTES.
+        ValueError: it is larger than MOST_BYTES.
     """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
     if found.st_size > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES // 2**20} MiB")
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Read a file of text as `read_bytes` does; one that is not UTF-8 raises ValueError."""
+    return read_bytes(path).decode()
 
 
 def read_json(path: Path) -> Any:
     """Read a file of JSON.
 
     Raises:
-        FileNotFoundError, OSError, ValueError: as for `read_text`; or it is not JSON, or nested too
-            deeply.
+        FileNotFoundError, OSError, ValueError: as for `read_text`; or it is not JSON, or is nested
+            too deeply.
     """
     try:
         return json.loads(read_text(path))

@@ -138,6 +138,19 @@ def test_a_summary_that_lacks_something_is_a_damaged_result_in_the_table(
     assert len(curves.splitlines()) == 1
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["summary.json", "metrics.csv", "spec.yaml"])
+def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(name: str, trained: Path) -> None:
+    (trained / name).unlink()
+    os.mkfifo(trained / name)
+    (row, _) = csv.DictReader(
+        io.StringIO(collect(load_study(Path("mine.yaml")), Path("results"))[0])
+    )
+    assert row["status"] == "corrupt"
+    with pytest.raises((UserError, OSError), match="no regular file"):
+        finished_view(trained, Membership())
+
+
 def test_a_study_without_results_is_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import write_atomically, write_json
+from clipnoise.files import read_json, write_atomically, write_json
 from clipnoise.studies.study import Study, descriptions, find_study, load_study, memberships
 from clipnoise.tracking import StoreError, init_store, read_stamp, sync
 from clipnoise.tracking.store import OFF
@@ -131,12 +130,11 @@ def _tables(
         )
         yield study.experiment, made
     for path in [] if studies else results.rglob("*tracked.json"):
-        said, table = (
-            json.loads(path.read_text(encoding="utf-8")).get("means_of"),
-            path.with_name("runs.csv"),
-        )
-        if said and table.is_file():
-            yield said["experiment"], partial(read, table, said)
+        table = path.with_name("runs.csv")
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
+            said = read_json(path)["means_of"]
+            if table.is_file():
+                yield said["experiment"], partial(read, table, said)
 
 
 def _sync(

@@ -324,11 +324,14 @@ def select(
             raise UserError(set_aside(below / name, str(error))) from None
         if files is None:
             raise UserError(f"{below / name}: the run has not finished.")
-        absent = set(parameters) - set(files.summary["spec"]["method"]) - set(TRAINING)
+        absent = set(parameters) - set(files.summary["spec"].get("method", ())) - set(TRAINING)
         if absent:
             raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
         summaries.append(files.summary)
-    choice = choose(summaries, parameters, metric)
+    try:
+        choice = choose(summaries, parameters, metric)
+    except (KeyError, TypeError, ValueError) as error:  # their digests are right
+        raise UserError(f"{below}: a result file is damaged ({error!r}). Delete it.") from None
     write_json(out, to_plain(choice))
     chosen = {name: value for name, value in choice.choice.items() if value is not None}
     values = ", ".join(f"{name} {value}" for name, value in chosen.items())

@@ -200,6 +200,8 @@ def read(path: Path, identity: Mapping[str, str]) -> Saved:
         FileNotFoundError: there is none.
         UserError: it is damaged, or something else made it; the message says what differs.
     """
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise UserError(f"{path} is not used: it is no regular file.")
     content = path.read_bytes()
     try:
         made_by, saved = _unpack(content)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
+from clipnoise.files import read_bytes
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.results import RunFiles, read_run, verify_epsilon
 from clipnoise.run.spec import from_mapping
@@ -208,7 +209,7 @@ def _digest(folder: Path) -> str:
     content = hashlib.sha256(LAYOUT.encode())
     for name in ("spec.yaml", "metrics.csv", "summary.json"):
         path = folder / name
-        content.update(path.read_bytes() if path.exists() else b"")
+        content.update(read_bytes(path) if path.exists() else b"")
         content.update(b"\0")
     return content.hexdigest()[:16]
 
