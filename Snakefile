@@ -1,13 +1,20 @@
+import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
+import psutil
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.studies.cluster import check_paths, choose_status_command
+from clipnoise.studies.cluster import (
+    check_paths,
+    choose_status_command,
+    submit_patiently,
+)
 from clipnoise.studies.plan import RUN, Plan
 from clipnoise.studies.status import outlooks
 
@@ -30,6 +37,7 @@ plan = or_exit(
 )
 if workflow.is_main_process:
     or_exit(plan.require_writable)
+    plan.track_again()
 RESULTS, REPORTS, CACHE = plan.config.results, plan.config.reports, plan.config.cache
 COLLECTED = plan.collected
 JOB = plan.config.resources
@@ -67,6 +75,14 @@ localrules:
     track,
 
 
+def hang_up(number, frame):
+    """Stop as on Ctrl-C, where a terminal has gone: jobs save themselves, and no lock is left."""
+    for job in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            job.terminate()
+    raise KeyboardInterrupt
+
+
 # The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at
 # once, so it is made before the first of them, unless no job will open it. This is no rule, because
 # a rule would run again after each change of a study; with an ancient() input instead, Snakemake
@@ -78,12 +94,15 @@ localrules:
 # forever.
 onstart:
     workflow.scheduler._lock = RLock()
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, hang_up)
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))
     changed = or_exit(lambda: choose_status_command(workflow.executor_settings))
     if changed:
         logger.warning(changed)
+    submit_patiently(workflow.scheduler._executor, logger.warning)
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )
@@ -101,6 +120,22 @@ onstart:
             "These targets do not record their runs in MLflow. `snakemake` without a target records"
             " the configured studies, `clipnoise mlflow-sync --study FILE` any study."
         )
+
+
+def say_what_mlflow_lacks():
+    for study, fault in plan.untracked().items():
+        logger.warning(
+            f"MLflow does not show {study}: {fault}. The next call tries again, as does"
+            " `clipnoise mlflow-sync`; the result files are complete without it."
+        )
+
+
+onsuccess:
+    say_what_mlflow_lacks()
+
+
+onerror:
+    say_what_mlflow_lacks()
 
 
 wildcard_constraints:
@@ -132,4 +167,5 @@ rule all:
     default_target: True
     input:
         plan.reports(),
+        plan.trained(),
         expand(f"{COLLECTED}/{{study}}/tracked.json", study=plan.configured),

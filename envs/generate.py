@@ -38,7 +38,8 @@ CONTAINER = """\
 #   docker build --file envs/Containerfile --tag clipnoise .
 #   docker run --rm --volume "$PWD/results:/clipnoise/results" clipnoise snakemake --cores all
 #
-# Podman takes the same words. For Apptainer, convert the image:
+# It runs as user 1000, who must be allowed to write into ./results. Podman takes the same words.
+# For Apptainer, convert the image:
 #
 #   docker save clipnoise --output clipnoise.tar
 #   apptainer build clipnoise.sif docker-archive:clipnoise.tar
@@ -54,9 +55,12 @@ RUN python -m pip install --no-cache-dir --require-hashes --requirement /tmp/env
         --compile-bytecode --build-constraints /tmp/envs/requirements.lock \\
         /tmp/envs/requirements.lock
 
+RUN useradd --uid 1000 --create-home clipnoise
 WORKDIR /clipnoise
-COPY . .
-RUN uv pip install --no-cache --python /opt/clipnoise/bin/python --no-deps --editable .
+COPY --chown=1000 . .
+RUN chown 1000 /clipnoise \\
+    && uv pip install --no-cache --python /opt/clipnoise/bin/python --no-deps --editable .
+USER 1000
 CMD ["clipnoise"]
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,17 +11,28 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+ENDED_BY_CODE = "code that was called has ended the program, as sys.exit() does: nothing is done."
+# What text of a study or a message may not hold: control characters, with which it could act on a
+# terminal or break a table, and those that turn the direction of writing, with which it could look
+# like other text.
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 class UserError(Exception):
     """A mistake that the user can fix. The CLI prints only its message and exits with code 2."""
+
+
+def printable(text: str) -> str:
+    """Return text for a terminal: what it may not hold is written as Python writes it."""
+    return UNPRINTABLE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def or_exit(step: Callable[[], T]) -> T:
     """Return what a step before the first job returns; a mistake ends the process in one line.
 
     Raises:
-        SystemExit: with status 2 for a user's mistake and 130 for Ctrl-C, after a message on
-            standard error.
+        SystemExit: with status 2 for a user's mistake, 130 for Ctrl-C, and 1 where the user's code
+            ends the program, after a message on standard error.
     """
     try:
         return step()
@@ -28,8 +40,11 @@ def or_exit(step: Callable[[], T]) -> T:
         print("clipnoise: stopped before the first job.", file=sys.stderr)
         raise SystemExit(130) from None
     except UserError as error:
-        print(f"clipnoise: {error}", file=sys.stderr)
+        print(printable(f"clipnoise: {error}"), file=sys.stderr)
         raise SystemExit(2) from None
+    except SystemExit:
+        print(f"clipnoise: {ENDED_BY_CODE}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def reason(error: BaseException, otherwise: str = "") -> str:
@@ -46,7 +61,7 @@ def explained(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{where}: {reason(error)}") from error
 
 

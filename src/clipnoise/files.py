@@ -7,6 +7,8 @@ import io
 import json
 import math
 import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +18,14 @@ from typing import Any
 
 import yaml
 
-from clipnoise.errors import UserError
+from clipnoise.errors import UNPRINTABLE, UserError, reason, shorten
 
 UNFINISHED = ".part"
 WIDTH = 160  # characters of a line of JSON
 MOST_VALUES = 100_000  # in a file that people write
+DEEPEST = 100  # lists and mappings within each other, likewise
+LARGEST_INTEGER = 2**63
+MOST_BYTES = 64 * 2**20  # of a file of JSON
 
 
 class UnwritableError(UserError, OSError):
@@ -30,18 +35,18 @@ class UnwritableError(UserError, OSError):
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file such that a reader sees the old or the new content, never a part of it.
 
-    The folder is created if missing; text is written as UTF-8.
+    The folder is created if missing; text is written as UTF-8. Who may read and write the file
+    follows from the process's umask.
 
     Raises:
         UnwritableError: the folder cannot be written.
         OSError: the disk is full; nothing is left behind.
     """
     data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
-        )
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise UnwritableError(f"{path}: cannot be written ({error.strerror}).") from None
     try:
@@ -49,10 +54,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp lets only its owner read it
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -89,6 +93,40 @@ def writing(folder: Path) -> Iterator[None]:
 def write_json(path: Path, values: Any) -> None:
     """Write plain data as indented JSON, atomically; NaN and infinity become null."""
     write_atomically(path, json.dumps(finite(values), indent=1, allow_nan=False) + "\n")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file that the suite has written, or that something else has put in its place.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read, or is no regular file, such as a pipe that never ends.
+        ValueError: it is larger than MOST_BYTES.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no regular file")
+    if found.st_size > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES // 2**20} MiB")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """Read a file of text as `read_bytes` does; one that is not UTF-8 raises ValueError."""
+    return read_bytes(path).decode()
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: as for `read_text`; or it is not JSON, or is nested
+            too deeply.
+    """
+    try:
+        return json.loads(read_text(path))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def json_text(value: Any, indent: int = 0) -> str:
@@ -201,29 +239,66 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: the text is wrong, with the line that PyYAML's own reader shows; or a
             mapping has a key twice, of which PyYAML would take the last without a word; or aliases
-            make a short text stand for more than MOST_VALUES.
+            make a short text stand for more than MOST_VALUES; or it is nested too deeply, holds a
+            control character, a date that does not exist, or an integer of more than 64 bits.
     """
     try:
-        try:
-            return _load(getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text))
-        except yaml.MarkedYAMLError:
-            return _load(yaml.SafeLoader(text))
-    except RecursionError:
-        raise yaml.YAMLError("it is nested too deeply") from None
+        return _load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError:
+        return _load(text, yaml.SafeLoader)
 
 
-def _load(loader: Any) -> Any:
-    """Return what a loader reads, unless a key is given twice or aliases write out to too much."""
+def _load(text: str, kind: Any) -> Any:
+    """Return what a loader of some kind reads, unless there is something wrong with it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=kind):  # libyaml itself would run out of stack
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError("it is nested too deeply")
+    loader = kind(text)
     node = loader.get_single_node()
     if node is None:
         return None
     if _values(node, {}) > MOST_VALUES:
         raise yaml.YAMLError(f"it stands for more than {MOST_VALUES:,} values")
+    _check_scalars(loader, node, set())
     repeated = next(_repeated_keys(node, (), set()), None)  # before aliases are merged
     content = loader.construct_document(node)
     if repeated is not None:
         raise yaml.YAMLError(repeated)
     return content
+
+
+def _check_scalars(loader: Any, node: Any, known: set[int]) -> None:
+    """Refuse a value that nothing could use, with its line."""
+    if id(node) in known:  # an alias
+        return
+    known.add(id(node))
+    if isinstance(node, yaml.CollectionNode):
+        parts = (
+            chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        )
+        for part in parts:
+            _check_scalars(loader, part, known)
+        return
+    wrong = UNPRINTABLE.search(node.value)
+    problem = f"the character {wrong[0]!r} is not allowed" if wrong else None
+    if problem is None and node.tag.endswith((":int", ":timestamp")):
+        problem = _wrong_number(loader, node)
+    if problem is not None:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def _wrong_number(loader: Any, node: Any) -> str | None:
+    """Say what is wrong with an integer or a date; None if nothing is."""
+    too_long = f"{shorten(node.value)} has more than 64 bits"
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, OverflowError) as error:  # Python reads no integers of thousands of digits
+        integer = node.tag.endswith(":int")
+        return too_long if integer else f"{shorten(node.value)}: {reason(error)}"
+    return too_long if isinstance(value, int) and abs(value) >= LARGEST_INTEGER else None
 
 
 def _values(node: Any, known: dict[int, float]) -> float:
@@ -271,7 +346,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not YAML, or is not a mapping.
     """
     try:
-        values = load_yaml(path.read_text())
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except OSError as error:

@@ -17,10 +17,11 @@ import pkgutil
 import re
 import sys
 import textwrap
+import threading
 import traceback
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from dataclasses import fields
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -40,6 +41,8 @@ OWN = "clipnoise.own"  # what the user's first folder is imported as
 GROUP = "clipnoise.plugins"  # the entry points of installed packages with plug-ins
 VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's places, one a line
 NO_PLUGINS = ("test_*.py", "conftest.py")
+SLOW_SECONDS = 5.0  # of the import of a user's file, after which a line says what is waited for
+LONGEST_ID = 80  # characters: ids name folders
 ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -191,20 +194,37 @@ def _package(name: str) -> Path | None:
 
 
 def _imported(name: str, path: Path | None = None) -> ModuleType:
-    """Import a module; where it is the user's, name its file and the line that fails."""
-    try:
+    """Import a module; where it is the user's, name its file and the line that fails.
+
+    What the user's code prints goes to standard error, because commands print results.
+    """
+    if path is None:
         return importlib.import_module(name)
+    try:
+        with redirect_stdout(sys.stderr), _said_if_slow(path):
+            return importlib.import_module(name)
     except UserError:
         raise
-    except Exception as error:
-        if path is None:
-            raise
+    except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
         what = error.msg if isinstance(error, SyntaxError) else error
         place = f"{path}:{line}" if line else path
         raise UserError(f"{place}: {type(error).__name__}: {what}.") from error
+
+
+@contextmanager
+def _said_if_slow(path: Path) -> Iterator[None]:
+    """Say what is waited for if the block takes long."""
+    text = f"clipnoise: {path} is being imported, for more than {SLOW_SECONDS:g} s."
+    timer = threading.Timer(SLOW_SECONDS, print, [text], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _place(kind: type) -> str:
@@ -224,6 +244,8 @@ def _problems(kind: type) -> Iterator[str]:
     identifier = members.get("id")
     if not isinstance(identifier, str) or not ID.fullmatch(identifier):
         yield f"it needs an id of lower-case letters, digits and -, such as {_as_id(kind)!r}"
+    elif len(identifier) > LONGEST_ID:
+        yield f"its id has {len(identifier)} characters, at most {LONGEST_ID} are allowed"
     if "__dataclass_params__" not in members:
         yield "it needs @dataclass(frozen=True, kw_only=True) above it"
     inherited = {field.name for base in bases if "__dataclass_fields__" in vars(base)

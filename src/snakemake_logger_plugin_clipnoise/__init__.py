@@ -294,7 +294,8 @@ def panel(progress: Progress, now: float) -> Group:
     """Return the display: running jobs, jobs left of each rule, and the time left."""
     running = Table.grid(padding=(0, 2))
     for job in list(progress.running.values()):
-        running.add_row("▸", job.rule, job.label, clock(now - job.started))
+        # As text: what looks like rich's markup is part of a label.
+        running.add_row("▸", job.rule, Text(job.label), clock(now - job.started))
     left = [
         f"{rule} {count}"
         for rule, planned in progress.planned.items()

@@ -141,6 +141,26 @@ def start_node(name: str) -> None:
         raise ClusterError(f"{error}\n{_said()}") from None
 
 
+def lose_controller() -> None:
+    """End the controller at once; jobs and nodes go on without it."""
+    folder = _folder()
+    assert folder is not None
+    controller = psutil.Process(int((folder / "slurmctld.pid").read_text()))
+    controller.kill()
+    wait(lambda: not _alive(controller), "the controller ends")
+
+
+def start_controller() -> None:
+    """Start the controller again, which goes on from the state that it has saved.
+
+    Raises:
+        ClusterError: it does not come up.
+    """
+    _daemon("slurmctld")
+    for name in NODES:
+        wait(lambda name=name: node_state(name) in ("idle", "mixed"), f"{name} takes jobs")
+
+
 def lose_node(name: str) -> None:
     """End a node's daemon and everything that runs there at once, as when its power goes.
 

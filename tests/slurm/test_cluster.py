@@ -191,7 +191,10 @@ def start(command: list[str], folder: Path, **options: Any) -> subprocess.Popen[
 
 
 def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Cancel a job, preempt another and lose the node of a third, each in the midst of a run."""
+    """Cancel a job, preempt another and lose the node of a third, each in the midst of a run.
+
+    Before that, the controller is away until Snakemake has noticed.
+    """
     held: dict[str, psutil.Process] = {}
 
     def hold() -> bool:
@@ -200,6 +203,10 @@ def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
         return len(held) == 3
 
     cluster.wait(hold, "three jobs train", seconds=200)
+    cluster.lose_controller()
+    noticed = "Snakemake asks while the controller is away"
+    cluster.wait(lambda: "does not answer; it" in (folder / "snakemake.txt").read_text(), noticed)
+    cluster.start_controller()
     shown = {job.id: job.shown for job in jobs()}
     gpus = {job: (shown[job]["NodeList"], shown[job]["GRES"]) for job in held}
     alone, full = sorted(cluster.NODES, key=[node for node, _ in gpus.values()].count)
@@ -326,6 +333,13 @@ def test_what_slurm_writes_when_it_ends_a_job_at_a_limit_is_recognised(
 def test_where_there_is_no_accounting_squeue_is_asked_and_the_user_told(story: Story) -> None:
     said = (story.folder / "snakemake.txt").read_text()
     assert said.count("sacct does not answer, so squeue is asked how jobs end") == 1
+
+
+def test_a_controller_that_was_away_is_asked_again_in_the_same_way(story: Story) -> None:
+    said = (story.folder / "snakemake.txt").read_text()
+    assert said.count("Slurm: squeue does not answer") == 1
+    assert said.count("Slurm: squeue answers again") == 1
+    assert "Falling back" not in said
 
 
 def memory(job: Job) -> int:

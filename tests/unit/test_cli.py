@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,3 +217,29 @@ def test_replay_names_missing_arrays_and_files(
         words = [str(tmp_path / name), str(tmp_path / "out.npz")]
         assert main(["replay", "dp-sgd", *words, "--hyperparameters", json.dumps(SGD)]) == 2
         assert message in capsys.readouterr().err
+
+
+GREEK = """
+title: ε of 中
+panels:
+  main:
+    datasets: [digits]
+    models: [logistic]
+    methods: [{id: sgd, learning_rate: 1}]
+    seeds: [1, 2]
+    training: {expected_batch_size: 50, steps: 2}
+report: []
+"""
+
+
+@pytest.mark.parametrize("settings", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}])
+def test_a_locale_without_greek_is_no_fault(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("studies: [mine.yaml]\n", encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(GREEK, encoding="utf-8")
+    words = [sys.executable, "-c", "from clipnoise.cli import main; raise SystemExit(main())"]
+    own = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **settings}
+    done = subprocess.run(
+        [*words, "check"], cwd=tmp_path, env={**os.environ, **own}, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"mine: \\u03b5 of \\u4e2d" in done.stdout

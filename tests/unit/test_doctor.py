@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -68,10 +69,19 @@ def test_a_prepared_dataset_is_reported(tmp_path: Path) -> None:
     )
 
 
-def test_the_runs_of_a_local_store_are_counted(tmp_path: Path) -> None:
+def test_the_runs_of_a_local_store_are_counted_and_its_version_compared(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("create table alembic_version (version_num text)")
+        database.execute("insert into alembic_version values ('ffffffffffff')")
         database.execute("create table runs (id integer)")
         database.executemany("insert into runs values (?)", [(1,), (2,)])
+        database.commit()
+    other = doctor.store(tmp_path)
+    assert not other.present
+    assert "2 runs, is of another version of MLflow: ffffffffffff" in other.detail
+    assert "Move it away" in other.advice
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("update alembic_version set version_num = ?", [doctor._schema_version()])
         database.commit()
     finding = doctor.store(tmp_path)
     assert finding.present
@@ -100,3 +110,40 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     finding = doctor.disk(tmp_path / "not" / "there" / "yet")
     assert not finding.present
     assert str(tmp_path) in finding.detail
+
+
+def lacking(root: Path) -> dict[str, doctor.Check]:
+    """Return what the doctor finds amiss for a start in a folder, by name."""
+    checks = doctor.start(root, root / "results", root / "data")
+    return {check.name: check for check in checks if not check.present}
+
+
+def test_what_a_start_would_stumble_over_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("locale.getencoding", lambda: "UTF-8")
+    before = os.umask(0o022)
+    try:
+        assert lacking(tmp_path) == {}
+        (tmp_path / ".snakemake" / "locks").mkdir(parents=True)
+        (tmp_path / ".snakemake" / "locks" / "0.output.lock").touch()
+        (tmp_path / "results" / "runs").mkdir(parents=True)
+        (tmp_path / "results").chmod(0o2775)
+        monkeypatch.setenv("HOME", "/dev/null")
+        monkeypatch.setattr("locale.getencoding", lambda: "ISO-8859-1")
+        found = lacking(tmp_path)
+    finally:
+        os.umask(before)
+    assert set(found) == {"home", "locale", "umask", "lock", "records"}
+    assert all(check.advice for check in found.values())
+    assert "/dev/null/.cache: cannot be written" in found["home"].detail
+    assert "XDG_CACHE_HOME" in found["home"].advice
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "home" not in lacking(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_found(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    assert "cannot be written" in lacking(tmp_path)["results"].detail

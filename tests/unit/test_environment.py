@@ -175,3 +175,17 @@ def test_ci_runs_what_a_newcomer_types_and_requires_every_optional_tool(tmp_path
     targets = ("environment", "audit-dependencies", "lint", "test")
     assert calls == [f"{target} 1 1 1" for target in targets]
     assert done.returncode == 1  # after a failed lint the tests still run, but the whole fails
+
+
+def test_every_proprietary_package_of_the_lock_is_named() -> None:
+    lock = (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    locked = set(re.findall(r"^(nvidia-[a-z0-9-]+)==", lock, re.MULTILINE))
+    assert locked == set(re.findall(r"`(nvidia-[a-z0-9-]+)`", page))
+
+
+def test_nothing_in_the_container_runs_as_root() -> None:
+    recipe = (ROOT / "envs" / "Containerfile").read_text(encoding="utf-8").splitlines()
+    assert recipe.index("USER 1000") > max(
+        number for number, line in enumerate(recipe) if line.startswith(("RUN", "COPY", "WORKDIR"))
+    )

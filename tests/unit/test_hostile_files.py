@@ -145,7 +145,7 @@ COMMANDS = {
         1000,
         ("data", "describe", "mine.csv", "--target", "y", "--split", "0.2", "--cache", "made"),
     ),
-    "new files": (50, ("new", "study", "made", "--templates", str(ROOT / "workflow" / "new"))),
+    "new files": (50, ("new", "study", "made")),
 }
 
 

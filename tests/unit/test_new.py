@@ -13,7 +13,6 @@ import pytest
 from clipnoise.cli import main
 
 ROOT = Path(__file__).parents[2]
-NEW = ROOT / "workflow" / "new"
 NAMES = {
     "study": "my-study",
     "method": "my-momentum",
@@ -40,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLIPNOISE_PLUGINS", str(folder))
         for kind, name in NAMES.items():
-            assert main(["new", kind, name, "--templates", str(NEW)]) == 0
+            assert main(["new", kind, name]) == 0
     return folder
 
 
@@ -81,19 +80,19 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     before = (folder / "my_net.py").read_text()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("CLIPNOISE_PLUGINS", str(folder))
-        assert main(["new", "method", "my-net", "--templates", str(NEW)]) == 2
+        assert main(["new", "method", "my-net"]) == 2
     assert "my_net.py: is there already" in capsys.readouterr().err
     assert (folder / "my_net.py").read_text() == before
 
 
 def test_without_a_folder_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", "model", "my-net", "--templates", str(NEW)]) == 2
+    assert main(["new", "model", "my-net"]) == 2
     assert "plugins names no folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["My-net", "../net", "my--net", "my_net"])
+@pytest.mark.parametrize("name", ["My-net", "../net", "my--net", "my_net", "m" * 300])
 def test_a_name_that_no_path_can_hold_is_refused(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["new", "model", name, "--templates", str(NEW)]) == 2
+    assert main(["new", "model", name]) == 2
     assert "lower-case letters, digits and single -" in capsys.readouterr().err

@@ -379,3 +379,54 @@ def test_the_program_reads_the_folder_from_the_configuration(config: str, tmp_pa
     words = [sys.executable, "-c", code]
     shown = subprocess.check_output(words, cwd=tmp_path, env=environment, text=True)
     assert ("mine " in shown) == ("elsewhere" in config)
+
+
+@pytest.mark.parametrize("code", ["sys.exit()", "sys.exit(0)", "exit(3)", "raise SystemExit"])
+def test_a_file_that_ends_the_program_is_named_and_nothing_counts_as_done(
+    code: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.py").write_text(f"import sys\n\n{code}\n")
+    assert main(["methods"]) == 2
+    said = capsys.readouterr()
+    assert f"clipnoise methods: {folder / 'mine.py'}:3: SystemExit" in said.err
+    assert said.out == ""
+
+
+def test_a_class_that_ends_the_program_while_it_is_asked_makes_no_success(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending = "def __post_init__(self) -> None:\n    raise SystemExit(0)"
+    (folder / "mine.py").write_text(method("Mine", *GOOD, ending))
+    panel = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1], "epsilons": [1]}
+    panel |= {"methods": [{"id": "mine", "learning_rate": 1, "clip_norm": 1}]}
+    panel |= {"training": {"expected_batch_size": 50, "steps": 2}}
+    study = {"title": "Mine", "panels": {"main": panel}, "report": []}
+    monkeypatch.chdir(folder)
+    (folder / "study.yaml").write_text(json.dumps(study))
+    (folder / "config.yaml").write_text("studies: [study.yaml]\nplugins: .\n")
+    assert main(["check"]) == 1
+    assert "has ended the program" in capsys.readouterr().err
+
+
+def test_what_a_file_prints_goes_to_standard_error(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.py").write_text(f"{method('Mine', *GOOD)}\nprint('hello')\n")
+    assert "mine" in methods()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "hello\n")
+
+
+def test_a_slow_file_is_named_while_it_is_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clipnoise.plugins.SLOW_SECONDS", 0.01)
+    (folder / "mine.py").write_text(f"import time\n{method('Mine', *GOOD)}\ntime.sleep(0.5)\n")
+    assert "mine" in methods()
+    assert f"{folder / 'mine.py'} is being imported, for more than" in capsys.readouterr().err
+
+
+def test_an_id_that_is_too_long_for_a_folder_is_refused(folder: Path) -> None:
+    (folder / "mine.py").write_text(method("Mine", f"id = '{'m' * 300}'", "query = ClippedMean()"))
+    with pytest.raises(UserError, match="its id has 300 characters, at most 80 are allowed"):
+        methods()

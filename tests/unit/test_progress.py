@@ -127,6 +127,17 @@ def test_the_panel_names_what_runs_and_what_is_left(progress: Progress) -> None:
     assert "left: train 6, report 1" in shown
 
 
+@pytest.mark.parametrize("label", ["[red]a[/red]", "[/]", "[link=https://example.org]b[/link]"])
+def test_a_label_is_shown_as_it_is(label: str) -> None:
+    progress = Progress()
+    progress.plan({"train": 1})
+    progress.start(1, "train", label, 0.0)
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(panel(progress, 1.0))
+    assert f"train  {label}  1 s" in capture.get()
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0 s"), (59.6, "1:00"), (65, "1:05"), (7384, "2:03:04")]
 )

@@ -22,7 +22,13 @@ from clipnoise.run.outcome import Metrics
 from clipnoise.run.results import run_folder
 from clipnoise.run.scheduler import describe_start
 from clipnoise.run.spec import RunSpec, to_mapping
-from clipnoise.studies.status import SILENT_SECONDS, StudyStatus, failed_steps, study_status
+from clipnoise.studies.status import (
+    SILENT_SECONDS,
+    StudyStatus,
+    failed_steps,
+    outlook,
+    study_status,
+)
 from clipnoise.studies.study import Study, load_study
 
 STUDY: dict[str, Any] = {
@@ -32,7 +38,7 @@ STUDY: dict[str, Any] = {
         "main": {
             "datasets": ["digits"],
             "models": ["logistic"],
-            "seeds": list(range(8)),
+            "seeds": list(range(9)),
             "methods": [{"id": "sgd", "learning_rate": 0.5}],
         }
     },
@@ -101,6 +107,8 @@ def states(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stu
     log(results, specs[4], begun + line("checkpoint after step 15"), age=SILENT_SECONDS + 60)
     log(results, specs[5], begun + line(stop_message(tmp_path, monkeypatch)))
     log(results, specs[6], begun + trace)
+    outdated = end(results, specs[7], "completed", 90.0)
+    write_json(outdated, {**json.loads(outdated.read_text()), "fingerprint": "0" * 12})
     return study_status(study, results)
 
 
@@ -116,6 +124,7 @@ def test_every_run_is_in_one_state_with_its_reason(states: StudyStatus) -> None:
         ("silent", "step 15/40"),
         ("stopped", "stopped by SIGTERM, checkpoint after step 20"),
         ("failed", "OSError: [Errno 28] No space left"),
+        ("outdated", "its code has changed since"),
         ("not started", ""),
     ]
 
@@ -124,8 +133,8 @@ def test_the_time_left_follows_from_runs_of_the_same_kind(states: StudyStatus) -
     running = states.runs[3]
     assert running.seconds == pytest.approx(120)  # 30 s for a quarter of the steps
     assert running.left == pytest.approx(90, abs=5)
-    typical = (100 + 50 + 120) / 3
-    assert states.work_left == pytest.approx(5 * typical + 90, abs=5)
+    typical = (100 + 50 + 120 + 90) / 4
+    assert states.work_left == pytest.approx(6 * typical + 90, abs=5)
     assert states.time_left == states.work_left  # one runs
 
 
@@ -183,8 +192,8 @@ def test_the_command_shows_a_line_per_study_and_the_reasons(
     head, row, *rest = capsys.readouterr().out.splitlines()
     names = ("study", "runs", *STATES, "time left")
     assert re.split(r"  +", head) == list(names)
-    assert row.split()[:10] == ["mine", "8", *["1"] * 8]
-    assert row.endswith("9 min with 1 at a time")
+    assert row.split()[:11] == ["mine", "9", *["1"] * 9]
+    assert row.endswith("10 min with 1 at a time")
     said = "\n".join(rest)
     assert "  digits, logistic, sgd, non-private, seed " in said
     assert "step 10/40" in said
@@ -204,6 +213,52 @@ def test_as_json_every_run_is_there_and_a_folder_that_cannot_be_written_will_do(
     assert [run["hash"] for run in study["each"]] == [run.spec.hash for run in states.runs]
     (tmp_path / "results").chmod(0o755)
     assert sorted((tmp_path / "results").rglob("*")) == before
+
+
+def test_what_snakemake_will_train_again_is_not_called_done(
+    states: StudyStatus, study: Study, tmp_path: Path
+) -> None:
+    said = outlook(study, tmp_path / "results")
+    assert said.startswith("7 of 9 runs to train (1 of them again, because their code has changed)")
+
+
+def hostile(folder: Path, values: dict[str, Any], kind: str) -> None:
+    """Put something in the place of a run's summary that no run has written."""
+    path = folder / "summary.json"
+    path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "deep":
+            path.write_text("[" * 100_000)
+        case "list":
+            path.write_text("[]")
+        case _:
+            write_json(path, {**values, kind: [{}]})
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "kind", ["pipe", "endless", "deep", "list", "status", "seconds", "spec", "privacy", "hash"]
+)
+def test_a_hostile_summary_is_damaged_and_the_other_runs_are_shown(
+    kind: str, states: StudyStatus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_folder(tmp_path / "results", states.runs[0].spec)
+    hostile(path, json.loads((path / "summary.json").read_text()), kind)
+    assert main(["status", "--config", str(tmp_path / "config.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert f"{path / 'summary.json'}: damaged result file" in said
+    assert said.splitlines()[1].split()[:4] == ["mine", "9", "0", "1"]
+
+
+def test_a_log_that_never_ends_is_not_read(states: StudyStatus, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "results", states.runs[8].spec)
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "run.log")
+    assert main(["status", "--config", str(tmp_path / "config.yaml")]) == 0
 
 
 def test_ten_thousand_runs_cost_few_looks_at_the_disk(
@@ -250,7 +305,7 @@ def test_folders_are_relative_to_the_configuration(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert main(["status", "--config", "../config.yaml"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:10] == ["mine", "8", *["1"] * 8]
+    assert capsys.readouterr().out.splitlines()[1].split()[:11] == ["mine", "9", *["1"] * 9]
 
 
 def test_a_configuration_that_is_no_file_is_one_error(

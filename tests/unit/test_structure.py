@@ -328,3 +328,14 @@ def test_snakemake_still_has_the_limit_that_the_snakefile_switches_off() -> None
 
     assert "job_rate_limiter" in JobScheduler.__init__.__code__.co_names
     assert "workflow.scheduler.job_rate_limiter = None" in (ROOT / "Snakefile").read_text()
+
+
+def test_text_is_utf_8_whatever_the_locale() -> None:
+    """Python reads and writes text in the encoding of the locale unless it is told otherwise."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            words = {word.arg for word in call.keywords}
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else None
+            text = name in ("read_text", "write_text") or "newline" in words
+            assert not text or "encoding" in words, f"{path}:{call.lineno}"

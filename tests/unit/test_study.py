@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from referencing import Registry, Resource
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
+from clipnoise.files import load_yaml
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import SHARED_FILE
 from clipnoise.studies.plan import Plan
@@ -175,6 +177,55 @@ def test_a_wrong_config_names_key_and_nearest_name() -> None:
         parse(Config, {"study": ["quickstart"], "device": "gpu"}, file="config.yaml")
     assert "config.yaml: study: unknown key. Did you mean 'studies'?" in str(error.value)
     assert "config.yaml: device: input should be 'auto', 'cpu' or 'cuda'" in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["off", "'off'", "no", "false"])
+def test_tracking_is_off_as_the_configuration_says_it(word: str) -> None:
+    """YAML 1.1 reads the plain word as false."""
+    assert parse(Config, load_yaml(f"tracking: {word}")).tracking == "off"
+
+
+def test_a_title_ends_no_script_and_is_no_wildcard_in_snakemakes_report(tmp_path: Path) -> None:
+    title = "</script><script>alert(1)</script> {A}"
+    path = study(tmp_path)
+    item = {"kind": "accuracy-vs-epsilon", "panel": "one", "title": title}
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "report": [item]}))
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "workflow" / "studies")
+    labels = plan.figure_labels(path.stem, 0)
+    assert not set("<{}") & set("".join(labels.values()))
+    assert "script>alert(1)" in labels["figure"]
+
+
+@pytest.mark.parametrize("first", ["SGD", "Größe"])
+def test_names_that_look_the_same_are_refused(first: str, tmp_path: Path) -> None:
+    second = unicodedata.normalize("NFD", first).lower()
+    methods = [
+        {"id": "dp-sgd", "label": label, "learning_rate": 1, "clip_norm": 1}
+        for label in (first, second)
+    ]
+    with pytest.raises(UserError, match=r"panels\.one\.methods: .* look the same"):
+        load_study(study(tmp_path, methods=methods))
+
+
+def test_panels_whose_files_would_be_one_on_another_machine_are_refused(tmp_path: Path) -> None:
+    path = study(tmp_path)
+    values = yaml.safe_load(path.read_text())
+    panels = dict.fromkeys(("A", "a"), values["panels"]["one"])
+    path.write_text(yaml.safe_dump({**values, "panels": panels}))
+    with pytest.raises(UserError, match="panels: 'A' and 'a' look the same"):
+        load_study(path)
+
+
+def test_names_that_are_too_long_for_a_file_are_refused(tmp_path: Path) -> None:
+    path = study(tmp_path)
+    values = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**values, "panels": {"a" * 300: values["panels"]["one"]}}))
+    with pytest.raises(UserError, match=r"panel 'aaa.*120 at most"):
+        load_study(path)
+    long = path.rename(tmp_path / f"{'s' * 200}.yaml")
+    long.write_text(yaml.safe_dump(values))
+    with pytest.raises(UserError, match="its name has 200 characters, at most 120"):
+        Plan.from_values({"studies": [str(long)]}, tmp_path)
 
 
 def validate(name: str, values: Any) -> None:

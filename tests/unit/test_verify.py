@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 from pathlib import Path
@@ -12,9 +14,15 @@ import torch
 import yaml
 
 from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.privacy.calibration import read_calibration
+from clipnoise.run.job import is_finished
 from clipnoise.run.results import digest_of
 from clipnoise.run.spec import to_mapping
+from clipnoise.studies.collect import collect
 from clipnoise.studies.study import load_study
+from clipnoise.tracking import Membership
+from clipnoise.tracking.view import finished_view
 
 STUDY: dict[str, Any] = {
     "title": "Verify",
@@ -84,6 +92,63 @@ def test_a_number_that_does_not_repeat_is_named(
     said = capsys.readouterr().out
     assert f"final test_accuracy: {accuracy + 1e-9} before, {accuracy} now" in said
     assert "0 of 1 runs repeated bit for bit" in said
+
+
+def forge(folder: Path, **privacy: Any) -> None:
+    """State other numbers in a summary, with a digest that is right."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["privacy"] |= privacy
+    summary["digest"] = digest_of(summary, (folder / "metrics.csv").read_text())
+    path.write_text(json.dumps(summary))
+
+
+def test_a_forged_epsilon_is_refused_wherever_it_is_read(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forge(trained, epsilon=0.5)
+    assert main(["verify", "mine.yaml"]) == 1
+    assert "privacy epsilon: 0.5 before, 3.99" in capsys.readouterr().out
+    study = load_study(Path("mine.yaml"))
+    (row, _) = csv.DictReader(io.StringIO(collect(study, Path("results"))[0]))
+    assert (row["status"], "costs ε 3.99" in row["reason"]) == ("corrupt", True)
+    with pytest.raises(UserError, match=r"states ε 0\.5, but its noise multiplier.* costs ε 3\.99"):
+        finished_view(trained, Membership())
+    spec = study.runs[0].spec
+    assert spec.budget is not None
+    calibration = read_calibration(Path("results/calibration") / f"{spec.budget.key}.json")
+    assert not is_finished(Path("results"), Path("data"), spec, calibration)
+
+
+@pytest.mark.parametrize(
+    "change", [{"privacy": {}}, {"engine": ..., "versions": []}, {"hardware": None}, {"spec": {}}]
+)
+def test_a_summary_that_lacks_something_is_a_damaged_result_in_the_table(
+    change: dict[str, Any], trained: Path
+) -> None:
+    path = trained / "summary.json"
+    summary = {**json.loads(path.read_text()), **change}
+    summary = {name: value for name, value in summary.items() if value is not ...}
+    summary["digest"] = digest_of(summary, (trained / "metrics.csv").read_text())
+    path.write_text(json.dumps(summary))
+    text, curves = collect(load_study(Path("mine.yaml")), Path("results"))
+    (row, _) = csv.DictReader(io.StringIO(text))
+    assert row["status"] == "corrupt"
+    assert f"{path.name}: damaged result file" in row["reason"]
+    assert len(curves.splitlines()) == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["summary.json", "metrics.csv", "spec.yaml"])
+def test_a_pipe_in_the_place_of_a_result_is_not_waited_for(name: str, trained: Path) -> None:
+    (trained / name).unlink()
+    os.mkfifo(trained / name)
+    (row, _) = csv.DictReader(
+        io.StringIO(collect(load_study(Path("mine.yaml")), Path("results"))[0])
+    )
+    assert row["status"] == "corrupt"
+    with pytest.raises((UserError, OSError), match="no regular file"):
+        finished_view(trained, Membership())
 
 
 def test_a_study_without_results_is_a_mistake(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,6 +60,7 @@ def run(words):
         time.sleep(60)
     return 0
 program.run = run
+warm.REQUEST_SECONDS = 600
 warm.serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 
@@ -165,6 +167,28 @@ def test_a_signal_to_the_command_reaches_the_child(start: Start) -> None:
     command.stdout.readline()
     command.send_signal(signal.SIGTERM)
     assert ended(command)[0] == 75
+
+
+def test_a_signal_that_is_ignored_is_not_passed_on(start: Start) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        command = start("stop")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert command.stdout is not None
+    child = int(command.stdout.readline())
+    command.send_signal(signal.SIGHUP)
+    command.send_signal(signal.SIGTERM)
+    assert ended(command)[0] == 75
+    until(lambda: not psutil.pid_exists(child))
+
+
+def test_a_client_that_says_nothing_holds_up_no_other(start: Start, owner: int) -> None:
+    with ExitStack() as silent:
+        for _ in range(5):
+            connection = silent.enter_context(socket.socket(socket.AF_UNIX))
+            connection.connect(client._address("exit", owner))
+        assert ended(start("exit", "3"))[0] == 3
 
 
 def test_a_child_does_not_outlive_its_command(start: Start) -> None:

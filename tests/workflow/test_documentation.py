@@ -343,7 +343,8 @@ def test_links_and_pictures_of_a_page_lead_somewhere(page: Path) -> None:
             assert anchor in slugs, target
 
 
-def test_the_tests_and_sources_that_back_a_guarantee_exist() -> None:
-    named = re.findall(r"`((?:src|tests)/[^`]+)`", (ROOT / "docs" / "guarantees.md").read_text())
+@pytest.mark.parametrize("page", ["guarantees.md", "operations.md"])
+def test_the_tests_and_sources_that_back_what_a_page_says_exist(page: str) -> None:
+    named = re.findall(r"`((?:src|tests)/[^`]+)`", (ROOT / "docs" / page).read_text())
     assert len(named) > 15
     assert [name for name in named if not (ROOT / name).exists()] == []

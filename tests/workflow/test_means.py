@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.tracking import write
 from clipnoise.tracking.store import open_store
+from clipnoise.tracking.ui import study_pages
 from clipnoise.tracking.view import View, means_of
 
 MEANS = means_of("quickstart")
@@ -95,10 +97,23 @@ def test_a_second_call_writes_nothing_and_changed_runs_rewrite_their_mean(collec
 def test_a_lost_store_is_made_again_from_the_files_without_a_study(collected: Path) -> None:
     results = collected.parents[1]
     track(collected)
-    before = sorted(map(as_numbers, shown(results)))
-    (results / "mlflow.db").unlink()
-    assert main(["mlflow-sync", "--results", str(results)]) == 0
-    assert sorted(map(as_numbers, shown(results))) == before
+    without = results / "without"  # MLflow keeps a removed database open: take another folder
+    shutil.copytree(collected, without / "studies" / "quickstart")
+    assert main(["mlflow-sync", "--results", str(without)]) == 0
+    assert sorted(map(as_numbers, shown(without))) == sorted(map(as_numbers, shown(results)))
+
+
+def test_a_study_that_is_named_gets_its_means_and_pages_without_the_workflow(
+    collected: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = collected.parents[1]
+    track(collected)
+    text = (collected / "runs.csv").read_text()
+    monkeypatch.setattr("clipnoise.studies.collect.collect", lambda *_: (text, ""))
+    study, other = str(results / "quickstart.yaml"), results / "other"
+    assert main(["mlflow-sync", "--study", study, "--results", str(other)]) == 0
+    assert sorted(map(as_numbers, shown(other))) == sorted(map(as_numbers, shown(results)))
+    assert {"quickstart", MEANS} <= set(study_pages(other, "http://127.0.0.1:5000"))
 
 
 def test_a_table_of_runs_that_cannot_be_read_is_named(

@@ -17,7 +17,7 @@ from clipnoise.tracking import (
     init_store,
     sync,
 )
-from clipnoise.tracking.store import open_store, stamp_path
+from clipnoise.tracking.store import open_store, stamp_path, tracking_uri
 
 
 def test_a_second_initialisation_changes_nothing(results: Path) -> None:
@@ -206,3 +206,42 @@ def test_sync_leaves_a_run_to_the_job_that_is_writing_it(results: Path) -> None:
         wait_for_a_run(results)
         assert counts(sync(results)) == {"busy": 1}
     assert counts(sync(results)) == {"unchanged": 1}
+
+
+def test_two_results_folders_of_one_study_stand_side_by_side_on_one_server(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = results / "other"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(results))
+    assert init_store(other, {}).available
+    for folder, offset in ((results, 0.0), (other, 0.25)):
+        record(folder, spec(), offset=offset)
+        assert counts(sync(folder)) == {"added": 1}
+    for folder in (results, other):
+        assert counts(sync(folder)) == {"unchanged": 1}
+    assert len(shown(results)) == len({run.data.tags["results"] for run in shown(results)}) == 2
+    assert train(other, spec(), offset=0.5, mode="live", patience=60.0)
+    assert len(shown(results)) == 2
+    assert counts(sync(results)) == {"unchanged": 1}
+
+
+def test_a_results_folder_keeps_its_runs_when_it_is_moved(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(results))
+    here, moved = results / "here", results / "moved"
+    assert init_store(here, {}).available
+    record(here, spec())
+    assert counts(sync(here)) == {"added": 1}
+    here.rename(moved)
+    assert counts(sync(moved)) == {"unchanged": 1}
+
+
+def test_runs_that_earlier_versions_wrote_are_taken_over(results: Path) -> None:
+    record(results, spec())
+    sync(results)
+    client, _ = open_store(results, {})
+    (run,) = shown(results)
+    client.delete_tag(run.info.run_id, "results")
+    assert counts(sync(results)) == {"retagged": 1}
+    assert shown(results)[0].data.tags["results"].endswith(str(results))

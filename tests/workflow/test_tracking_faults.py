@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ from clipnoise.tracking.store import (
     explain,
     known_experiments,
     open_store,
+    owner_of,
     redacted,
     stamp_path,
 )
@@ -66,13 +68,13 @@ def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
     folder = record(results, run)
     sync(results)
     client, _ = open_store(results, {})
-    experiment = shown(results)[0].info.experiment_id
+    experiment, owner = shown(results)[0].info.experiment_id, owner_of(results, read_stamp(results))
     calls = 0
     while True:
         record(results, run, offset=0.001 * (calls + 1))
         view = finished_view(folder, Membership())
         try:
-            RunWriter(DyingClient(client, calls), experiment).write(view)
+            RunWriter(DyingClient(client, calls), experiment, owner).write(view)
         except CrashError:
             assert len(shown(results)) <= 1
         else:
@@ -191,6 +193,45 @@ def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
     assert stamp is not None
     client, _ = open_store(tmp_path, {})
     assert sorted(known_experiments(client)) == sorted(stamp.experiments.values())
+
+
+# Ends its own process at the n-th statement of the migrations that make a database.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from clipnoise.tracking import init_store
+
+left = int(sys.argv[2])
+
+@event.listens_for(Engine, "before_cursor_execute")
+def count(*_):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+init_store(Path(sys.argv[1]), {})
+"""
+
+
+@pytest.mark.parametrize("statements", [150, 400])
+def test_a_store_whose_making_was_killed_is_made_by_the_next_call(
+    statements: int, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(statements)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    mask = os.umask(0o002)
+    try:
+        stamp = init_store(tmp_path, {STUDY: ""})
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "mlflow.db").stat().st_mode) == 0o664
+    assert (stamp.available, stamp.reason) == (True, None)
+    assert not list(tmp_path.glob(".*.part*"))
+    record(tmp_path, spec())
+    assert counts(sync(tmp_path)) == {"added": 1}
 
 
 def test_a_job_killed_before_it_finishes_is_repaired_by_sync(results: Path) -> None:

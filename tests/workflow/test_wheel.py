@@ -56,3 +56,7 @@ def test_the_wheel_works_in_an_environment_without_the_checkout(tmp_path: Path) 
     assert Path(place).is_relative_to(tmp_path / "empty")
     assert float(spent) <= 3
     assert "dp-adambc" in run(python.parent / "clipnoise", "methods", folder=tmp_path)
+    (tmp_path / "config.yaml").write_text("plugins: mine\n")
+    assert "mine/own.py" in run(
+        python.parent / "clipnoise", "new", "method", "own", folder=tmp_path
+    )

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import forked_snakemake
+import psutil
 import pytest
 import yaml
 from workflows import ROOT, command, environment, planned, rows, run_planned, snakemake
@@ -287,6 +290,46 @@ def test_a_stop_while_jobs_are_chosen_ends_the_workflow(tmp_path: Path) -> None:
     done = subprocess.run([*words, "--config", "tracking=off"], env=environment(), **options)
     assert done.returncode == 1
     assert len(list(tmp_path.glob("results/runs/**/summary.json"))) < 2
+
+
+@pytest.mark.long
+def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path) -> None:
+    panel = {"methods": [{"id": "sgd", "learning_rate": 0.1}]}
+    panel |= {"training": {"expected_batch_size": 50, "steps": 10**6, "evaluations": 1}}
+    study = {**SEARCH, "panels": {"tuned": panel}}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(study))
+    config = {"studies": ["long.yaml"], "tracking": "off"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    workflow = subprocess.Popen(
+        command(tmp_path), env=environment(), start_new_session=True, **quiet
+    )
+
+    def wait(done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 120
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def said() -> str:
+        return "".join(log.read_text() for log in tmp_path.glob("results/runs/**/run.log"))
+
+    def jobs() -> list[psutil.Process]:
+        """Those of this folder, also after Snakemake has left them."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.cwd() == str(tmp_path) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    wait(lambda: "step 0/" in said() or workflow.poll() is not None)
+    workflow.send_signal(signal.SIGHUP)
+    assert workflow.wait(timeout=120) != 0
+    wait(lambda: not jobs())
+    assert "stopped by SIGTERM, checkpoint after step" in said()
+    assert list(tmp_path.glob("results/runs/**/checkpoint.safetensors"))
+    assert not list(tmp_path.glob(".snakemake/locks/*"))
 
 
 def test_a_wrong_study_is_one_clear_error(tmp_path: Path) -> None:

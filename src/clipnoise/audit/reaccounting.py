@@ -113,7 +113,7 @@ def read_published(path: Path) -> list[Published]:
         UserError: the file is missing or wrong; names the key and what is allowed.
     """
     try:
-        values = load_yaml(path.read_text())["results"]
+        values = load_yaml(path.read_text(encoding="utf-8"))["results"]
     except (OSError, TypeError, KeyError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not a file of published results: {error}.") from None
     return [

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clipnoise.cli.client import OWNER, run_warm
+from clipnoise.cli.client import OWNER, print_any_text, run_warm
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,5 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code is None:
         from clipnoise.cli.program import run
 
+        print_any_text()
         code = run(words)
     return code

@@ -47,7 +47,7 @@ def _address(command: str, owner: int) -> bytes:
     The name is abstract: it disappears with the process. Training has a warm process of its own, so
     that the memory that a run reports holds nothing but what training needs.
     """
-    with open(f"/proc/{owner}/stat") as file:
+    with open(f"/proc/{owner}/stat", encoding="utf-8", errors="replace") as file:
         started = file.read().rpartition(")")[2].split()[19]
     package = os.path.dirname(os.path.dirname(__file__))
     code = sorted(
@@ -105,6 +105,13 @@ def _start(address: bytes, owner: int) -> socket.socket:
     return connection
 
 
+def print_any_text() -> None:
+    """Let what the locale cannot print, such as ε in Latin-1, be printed as Python writes it."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # it is a file
+            stream.reconfigure(errors="backslashreplace")
+
+
 def keep_memory() -> dict[str, str]:
     """Return the environment in which the C library keeps freed memory, up to a gigabyte.
 
@@ -124,8 +131,10 @@ def keep_memory() -> dict[str, str]:
 def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
     """Ask for a child, pass signals on to it, and end as it ends."""
     early: list[int] = []  # signals before the child is known
-    before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in SIGNALS}
-    answers = connection.makefile()
+    # What is ignored, as nohup has it, is not passed on.
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda n, _: early.append(n)) for number in heard}
+    answers = connection.makefile(encoding="ascii")
     try:
         _send_request(connection, words)
         child = answers.readline()
@@ -135,7 +144,7 @@ def _follow(connection: socket.socket, words: Sequence[str]) -> int | None:
         for number, handler in before.items():
             signal.signal(number, handler)
         return None
-    for number in SIGNALS:
+    for number in heard:
         signal.signal(number, lambda n, _: send_signal(int(child), n))
     for early_signal in early:
         send_signal(int(child), early_signal)

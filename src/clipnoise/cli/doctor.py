@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import platform
 import re
 import shutil
 import socket
 import sqlite3
+import stat
 import subprocess
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +20,7 @@ from urllib.parse import urlsplit
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import read_yaml, write_atomically
+from clipnoise.files import read_yaml, require_writable, write_atomically
 
 if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
@@ -109,6 +111,7 @@ def examine(
     size = f"{ram.available / 1e9:.1f} of {ram.total / 1e9:.1f} GB available"
     yield Check("memory", True, size)
     yield disk(results)
+    yield from start(Path(), results, cache)
     yield _program("git", ["git", "--version"], "Install git so that runs record their commit.")
     if specs is None:
         yield _program(
@@ -160,7 +163,9 @@ def examine_cluster(wanted: Resources, profile: Path) -> Iterator[Check]:
         yield Check("profile", False, f"{profile}: no such file", advice)
         return
     jobs = min(JOBS, cluster.most_jobs or JOBS)
-    write_atomically(profile, adjusted(profile.read_text(), chosen.name, cluster.account, jobs))
+    write_atomically(
+        profile, adjusted(profile.read_text(encoding="utf-8"), chosen.name, cluster.account, jobs)
+    )
     account = f", account {cluster.account}" if cluster.account else ""
     yield Check("profile", True, f"{profile}: partition {chosen.name}{account}, {jobs} jobs")
 
@@ -204,6 +209,50 @@ def disk(results: Path) -> Check:
         f"{free:.0f} GB free in {folder}",
         "Free some space, or set `results` and `cache` in config.yaml to a larger disk.",
     )
+
+
+def start(root: Path, results: Path, cache: Path) -> Iterator[Check]:
+    """Check what a start of Snakemake would stumble over.
+
+    Args:
+        root: where Snakemake is started.
+        results: folder of result files.
+        cache: folder of prepared datasets.
+    """
+    with suppress(KeyError, RuntimeError):  # a user without a home
+        own = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        yield _writable("home", own, "Snakemake keeps a cache there: set XDG_CACHE_HOME.")
+    advice = "Start Snakemake in a folder that you can write, with --directory."
+    yield _writable("checkout", root, advice)
+    for name, folder in (("results", results), ("cache", cache)):
+        yield _writable(
+            name, folder, f"Set `{name}` in config.yaml to a folder that you can write."
+        )
+    encoding = locale.getencoding()
+    advice = "Text such as ε is printed as \\u03b5. Set LC_ALL=C.UTF-8, for example."
+    yield Check("locale", encoding.lower() in ("utf-8", "utf8"), encoding, advice)
+    mask = os.umask(0o022)
+    os.umask(mask)
+    if results.is_dir() and results.stat().st_mode & stat.S_IWGRP and mask & stat.S_IWGRP:
+        said = f"{mask:03o}, but {results} is writable for its group"
+        advice = "Others of the group cannot continue what you start. Set umask 002 before."
+        yield Check("umask", False, said, advice)
+    if any((root / ".snakemake" / "locks").glob("*")):
+        advice = "If it was killed: snakemake --unlock"
+        yield Check("lock", False, "Snakemake is running here, or was killed", advice)
+    if (results / "runs").is_dir() and not (root / ".snakemake" / "metadata").is_dir():
+        said = "no .snakemake/metadata beside the results"
+        advice = "Snakemake cannot see that code or settings have changed: docs/operations.md."
+        yield Check("records", False, said, advice)
+
+
+def _writable(name: str, folder: Path, advice: str) -> Check:
+    """Check whether files can be made in a folder, which may not be there yet."""
+    try:
+        require_writable(folder)
+    except UserError as error:
+        return Check(name, False, str(error), advice)
+    return Check(name, True, f"{folder.absolute()} can be written")
 
 
 def browser() -> Check:
@@ -314,15 +363,38 @@ def _database(file: Path) -> Check:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             (runs,) = database.execute("select count(*) from runs").fetchone()
-    except sqlite3.Error as error:
+            (version,) = database.execute("select version_num from alembic_version").fetchone()
+    except (sqlite3.Error, TypeError) as error:
         return Check("mlflow store", False, f"{file}: {error}", f"Move it away. {advice}")
+    if version != _schema_version():
+        return Check(
+            "mlflow store",
+            False,
+            f"{file}, {runs} runs, is of another version of MLflow: {version}",
+            f"Move it away: the next call makes it again. Or `mlflow db upgrade sqlite:///{file}`.",
+        )
     return Check("mlflow store", True, f"{file}, {runs} runs")
+
+
+def _schema_version() -> str | None:
+    """Return the version of the databases that the installed MLflow makes, without importing it."""
+    from importlib.util import find_spec
+
+    from alembic.script import ScriptDirectory
+
+    found = find_spec("mlflow")
+    assert found is not None
+    assert found.origin is not None
+    migrations = Path(found.origin).parent / "store" / "db_migrations"
+    return ScriptDirectory(str(migrations)).get_current_head()
 
 
 def _program(name: str, command: list[str], advice: str) -> Check:
     """Check for a program by asking for its version."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return Check(name, False, f"{command[0]} not found", advice)
     return Check(name, True, done.stdout.strip().splitlines()[0] if done.stdout.strip() else "")

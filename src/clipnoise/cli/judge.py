@@ -161,7 +161,7 @@ class Contest:
 
         method, track = judged["method"], judged["track"]
         entry = enter(self.study, method, track, judged["hyperparameters"], fixed, tune)
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         if hashlib.sha256(text.encode()).hexdigest() != judged["sha256"]:
             raise UserError(f"{file}: has changed since it was judged; judge it again.")
         folder = out / "league" / method
@@ -212,7 +212,8 @@ class Contest:
         with tempfile.TemporaryDirectory() as place:
             runs = Path(place) / "runs.csv"
             runs.write_text(
-                collect(replace(self.study, panels=panels), Path(self.config.results))[0]
+                collect(replace(self.study, panels=panels), Path(self.config.results))[0],
+                encoding="utf-8",
             )
             rows = run_rows(read_runs(runs))
         ended = rows[rows["status"].isin(["completed", "diverged"])]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import write_json
+from clipnoise.files import read_json, write_atomically, write_json
 from clipnoise.studies.study import Study, descriptions, find_study, load_study, memberships
 from clipnoise.tracking import StoreError, init_store, read_stamp, sync
-from clipnoise.tracking.view import means_of
+from clipnoise.tracking.store import OFF
+from clipnoise.tracking.view import View, means_of
+
+SECONDS_BETWEEN_LINES = 20.0  # of progress in a log
 
 
 @options.command()
@@ -66,25 +71,22 @@ def mlflow_sync(
 ) -> int:
     """Bring the MLflow store up to date from the result files.
 
-    Adds what is missing, replaces what has changed, and leaves the rest; without --study, also the
-    means of every study that the workflow has collected. Exits with 1 when the store does not
-    answer or a result file is damaged. With --out, the outcome is written there and the exit code
-    is 0, so that a workflow finishes without its tracking server.
+    Adds what is missing, replaces what has changed, and leaves the rest. The means are those of the
+    studies given, or of every study that the workflow has collected. Exits with 1 when the store
+    does not answer or a result file is damaged. With --out, the outcome is written there and the
+    exit code is 0, so that a workflow finishes without its tracking server.
     """
 
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     outcome: dict[str, Any] = {"error": None}
     if runs is not None:
         (one,) = planned
-        said = {"experiment": one.experiment, "report": report, "warning": one.scale.watermark}
-        outcome["means_of"], tables = said, {runs: said}
-    else:
-        tables = {} if study else dict(_tables(results))
+        outcome["means_of"] = _said(one, report)
     if tracking == "off":
-        outcome["error"] = "tracking is off"
+        outcome["error"] = OFF
     else:
         try:
-            outcome |= _sync(results, planned, tables)
+            outcome |= _sync(results, planned, _tables(results, planned, runs, report))
         except StoreError as error:
             outcome["error"] = str(error)
             print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
@@ -96,26 +98,56 @@ def mlflow_sync(
     return 1 if outcome.get("damaged") or (outcome["error"] and tracking != "off") else 0
 
 
-def _tables(results: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Yield each runs.csv whose means were to be shown, and what an earlier call said of it."""
-    for path in results.rglob("tracked.json"):
-        said, runs = json.loads(path.read_text()).get("means_of"), path.with_name("runs.csv")
-        if said and runs.is_file():
-            yield runs, said
+def _said(study: Study, report: str) -> dict[str, str]:
+    """Return what MLflow says of the means of a study."""
+    return {"experiment": study.experiment, "report": report, "warning": study.scale.watermark}
+
+
+def _tables(
+    results: Path, studies: Sequence[Study], runs: Path | None, report: str
+) -> Iterator[tuple[str, Callable[[], list[View]]]]:
+    """Yield where each table of means comes from, and what makes it.
+
+    That is the runs.csv that was given; or else the result files of studies that were given; or
+    else each runs.csv whose means were to be shown, with what an earlier call said of it.
+    """
+    from clipnoise.report.means import mean_views
+    from clipnoise.report.records import read_runs
+    from clipnoise.studies.collect import collect
+
+    def read(path: Path, said: Mapping[str, str]) -> list[View]:
+        return mean_views(read_runs(path), **said)
+
+    def collected(study: Study) -> list[View]:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "runs.csv")
+            write_atomically(path, collect(study, results)[0])
+            return read(path, _said(study, report))
+
+    for study in studies:
+        made = (
+            partial(collected, study) if runs is None else partial(read, runs, _said(study, report))
+        )
+        yield study.experiment, made
+    for path in [] if studies else results.rglob("*tracked.json"):
+        table = path.with_name("runs.csv")
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
+            said = read_json(path)["means_of"]
+            if table.is_file():
+                yield said["experiment"], partial(read, table, said)
 
 
 def _sync(
-    results: Path, studies: list[Study], tables: Mapping[Path, Mapping[str, str]]
+    results: Path,
+    studies: list[Study],
+    tables: Iterable[tuple[str, Callable[[], list[View]]]],
 ) -> dict[str, Any]:
-    from clipnoise.report.means import mean_views
-    from clipnoise.report.records import read_runs
-
     stamp = read_stamp(results)
     planned = set(memberships(studies))
     means, unreadable = {}, []
-    for path, said in tables.items():
+    for name, views in tables:
         try:
-            means[means_of(said["experiment"])] = mean_views(read_runs(path), **said)
+            means[means_of(name)] = views()
         except UserError as error:
             unreadable.append(str(error))
     with _progress() as progress:
@@ -137,14 +169,25 @@ def _sync(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar with the time left while the block runs, on a terminal only."""
+    """Show a bar and the time left while the block runs; in a log, a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
     console = Console(stderr=True)
+    said = time.monotonic()
+
+    def in_a_log(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            print(f"{done} of {total} runs", file=sys.stderr, flush=True)
+
+    if not console.is_terminal:
+        yield in_a_log
+        return
     columns = (TextColumn("mlflow-sync"), BarColumn(), MofNCompleteColumn(), TimeLeft())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task("runs", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

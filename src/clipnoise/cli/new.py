@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from clipnoise.cli import options
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, shorten
 from clipnoise.files import write_atomically
-from clipnoise.plugins import ID, own_folder
+from clipnoise.plugins import ID, LONGEST_ID, own_folder
 
+TEMPLATES = Path(__file__).parent / "new_files"
 ADVICE = {
     "study": "List {file} under studies in config.yaml, or: clipnoise status {file}",
     "method": "In a study: - {{id: {name}, learning_rate: 0.1, clip_norm: 1}}",
@@ -22,31 +23,30 @@ ADVICE = {
 def new(
     kind: Annotated[Literal["study", "method", "model", "dataset"], options.ARGUMENT],
     name: Annotated[str, options.ARGUMENT],
-    templates: Annotated[Path, "Folder of what is copied."] = Path("workflow/new"),
 ) -> None:
     """Write a working KIND called NAME, and its test, into the user's folder.
 
     KIND is study, method, model or dataset. The folder is the first of `plugins` in config.yaml.
     """
-    if not ID.fullmatch(name):
-        raise UserError(f"NAME: {name!r} must consist of lower-case letters, digits and single -.")
+    if not ID.fullmatch(name) or len(name) > LONGEST_ID:
+        allowed = f"lower-case letters, digits and single -, {LONGEST_ID} at most"
+        raise UserError(f"NAME: {shorten(name)} must consist of {allowed}.")
     folder = own_folder()
     if folder is None:
         raise UserError("config.yaml: plugins names no folder; add, for example, plugins: plugins")
     folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, name.split("-")))
     title = title if title[0].isalpha() else f"Own{title}"
-    source = templates / (f"{kind}.yaml" if kind == "study" else f"{kind}.py")
+    source = f"{kind}.yaml" if kind == "study" else f"{kind}.py"
     target = folder / (f"{name}.yaml" if kind == "study" else f"{module}.py")
-    copies = {source: target, templates / f"test_{kind}.py": folder / f"test_{module}.py"}
+    copies = {source: target, f"test_{kind}.py": folder / f"test_{module}.py"}
     for path in copies.values():
         if path.exists():
             raise UserError(f"{path}: is there already.")
-    copies[templates / "conftest.py"] = folder / "conftest.py"
+    copies["conftest.py"] = folder / "conftest.py"
     for template, path in copies.items():
-        if not template.is_file():
-            raise UserError(f"{template}: no such file; run this where clipnoise is checked out.")
-        text = template.read_text().replace("new-plugin", name).replace("NewPlugin", title)
+        text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+        text = text.replace("new-plugin", name).replace("NewPlugin", title)
         if not path.exists():
             write_atomically(path, text)
             print(path)

@@ -116,7 +116,7 @@ def run(words: list[str]) -> int:
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
-    from clipnoise.errors import UserError
+    from clipnoise.errors import ENDED_BY_CODE, UserError, printable
     from clipnoise.plugins import use_places_of
 
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
@@ -128,12 +128,15 @@ def run(words: list[str]) -> int:
         return 2
     except (UserError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else error
-        print(f"{' '.join(called)}: {message}", file=sys.stderr)
+        print(printable(f"{' '.join(called)}: {message}"), file=sys.stderr)
         return 2
     except (MemoryError, OSError) as error:
         if not isinstance(error, MemoryError) and error.errno not in FULL:
             raise
         print(f"{' '.join(called)}: {_no_room(error)}", file=sys.stderr)
+        return 1
+    except SystemExit:  # no command ends like this: with status 0 it would count as done
+        print(f"{' '.join(called)}: {ENDED_BY_CODE}", file=sys.stderr)
         return 1
     except click.Abort:
         return 130  # interrupted, as a shell reports it

@@ -209,16 +209,23 @@ def partial_report(
     its progress; after failed jobs, it shows what was completed.
     """
     import tempfile
+    from dataclasses import replace
 
     from clipnoise.report.figures.kinds import draw_figure
     from clipnoise.report.pdf import build_report
     from clipnoise.report.records import read_curves, read_runs
+    from clipnoise.studies.status import study_status
 
     plan = load_study(study, scale, secure_noise=secure_noise)
+    outdated = study_status(plan, results).counts["outdated"]
+    if outdated:
+        said = f"{outdated} of these runs were made by code that has been edited since: Snakemake "
+        said += "will train them again."
+        plan = replace(plan, description=f"{said}\n\n{plan.description}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in zip(("runs", "curves"), collect(plan, results), strict=True):
-            (folder / f"{file}.csv").write_text(text)
+            (folder / f"{file}.csv").write_text(text, encoding="utf-8")
         runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
         for number, item in enumerate(plan.report):
             if item.drawn:
@@ -226,7 +233,8 @@ def partial_report(
                 (folder / f"{number}.svg").write_bytes(image)
         write_atomically(out, build_report(plan, runs, curves, folder, template, published))
     done = int((runs["status"] == "completed").sum())
-    print(f"{out}: {done} of {len(runs)} planned runs completed")
+    remark = f", {outdated} of them by code that has been edited since" if outdated else ""
+    print(f"{out}: {done} of {len(runs)} planned runs completed{remark}")
 
 
 @options.command()
@@ -273,7 +281,7 @@ def reproduce(
     changes = changed.reproductions.get(experiment, {})
     result = load(experiment, settings, changes).run()
     write(result, read_published(published), out)
-    text = settings.read_text()
+    text = settings.read_text(encoding="utf-8")
     if changes:
         text = f"# Replaced below\n{yaml.safe_dump(changes, sort_keys=False)}\n{text}"
     write_atomically(out / "settings.yaml", text)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -33,7 +35,7 @@ from clipnoise.studies.study import Study, load_study, published_tables
 from clipnoise.studies.tuning import choose
 
 STATES = get_args(State)
-LISTED = ("running", "failed", "damaged", "silent", "stopped", "diverged")
+LISTED = ("running", "failed", "damaged", "silent", "stopped", "outdated", "diverged")
 # "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
 # above it weak or no formal protection.
 PROTECTS = 10.0
@@ -55,10 +57,11 @@ def status(
     that happens when results are collected.
     """
 
-    plan, root = _planned(config, study)
-    results = results or root / plan.config.results
-    studies = [study_status(plan.study(name), results) for name in plan.configured]
-    steps = failed_steps(results, root / plan.config.cache)
+    with redirect_stdout(sys.stderr):  # whatever the user's own code prints
+        plan, root = _planned(config, study)
+        results = results or root / plan.config.results
+        studies = [study_status(plan.study(name), results) for name in plan.configured]
+        steps = failed_steps(results, root / plan.config.cache)
     if json:
         mappings = [_study_mapping(each) for each in studies]
         failed = {f"{rule} {key}": reason for (rule, key), reason in steps.items()}
@@ -321,11 +324,14 @@ def select(
             raise UserError(set_aside(below / name, str(error))) from None
         if files is None:
             raise UserError(f"{below / name}: the run has not finished.")
-        absent = set(parameters) - set(files.summary["spec"]["method"]) - set(TRAINING)
+        absent = set(parameters) - set(files.summary["spec"].get("method", ())) - set(TRAINING)
         if absent:
             raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
         summaries.append(files.summary)
-    choice = choose(summaries, parameters, metric)
+    try:
+        choice = choose(summaries, parameters, metric)
+    except (KeyError, TypeError, ValueError) as error:  # their digests are right
+        raise UserError(f"{below}: a result file is damaged ({error!r}). Delete it.") from None
     write_json(out, to_plain(choice))
     chosen = {name: value for name, value in choice.choice.items() if value is not None}
     values = ", ".join(f"{name} {value}" for name, value in chosen.items())

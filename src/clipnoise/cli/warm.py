@@ -34,11 +34,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from clipnoise.cli.client import LENGTH, SIGNALS, STREAMS, TRAIN, check_user, send_signal
+from clipnoise.cli.client import (
+    LENGTH,
+    SIGNALS,
+    STREAMS,
+    TRAIN,
+    check_user,
+    print_any_text,
+    send_signal,
+)
 from clipnoise.errors import UserError
 
 IDLE_SECONDS = 60.0
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 5.0  # from the first byte of a request to its last
 SPEC, CALIBRATION = "--spec", "--calibration"
 TRAINING, JOB = "clipnoise.run.train", "clipnoise.run.job"
 PR_SET_PDEATHSIG = 1
@@ -88,7 +96,7 @@ class Request(NamedTuple):
 
         code = run(self.words)
         if code == 0:
-            with os.fdopen(self.imported, "w") as file:
+            with os.fdopen(self.imported, "w", encoding="utf-8") as file:
                 new = [name for name in sys.modules if name not in before]
                 file.writelines(f"{name}\n" for name in new if not is_own(name))
         return code
@@ -101,6 +109,7 @@ def serve(listener: int, owner: int) -> None:
         listener: the file descriptor of a listening socket.
         owner: the process to which this one belongs.
     """
+    print_any_text()
     for number in SIGNALS:  # a cluster signals every process of a job; this one ends with its owner
         signal.signal(number, signal.SIG_IGN)
     warm_process = WarmProcess(socket.socket(fileno=listener), owner)
@@ -137,7 +146,7 @@ class WarmProcess:
         self._listener = listener
         self._children: dict[int, Request] = {}
         self._events = selectors.DefaultSelector()
-        self._react(listener, self._fork)
+        self._react(listener, self._accept)
         ended = os.pidfd_open(owner)
         self._react(ended, partial(self._retire, ended))
 
@@ -164,9 +173,20 @@ class WarmProcess:
             self._events.unregister(event)
         self._listener.close()
 
-    def _fork(self) -> Request | None:
-        """Fork a child for the next request, which is returned in the child."""
-        request = _receive(self._listener.accept()[0])
+    def _accept(self) -> None:
+        """Wait for the request of a command that connects, while others are served."""
+        connection = self._listener.accept()[0]
+        try:
+            check_user(connection)
+        except OSError:
+            connection.close()
+        else:
+            self._react(connection, partial(self._fork, connection))
+
+    def _fork(self, connection: socket.socket) -> Request | None:
+        """Fork a child for a request, which is returned in the child."""
+        self._events.unregister(connection)
+        request = _receive(connection)
         if request is None:
             return None
         if request.words[0] == TRAIN:
@@ -174,10 +194,10 @@ class WarmProcess:
         gc.freeze()  # no child looks for garbage among what it shares, which would copy all of it
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
+            for key in self._events.get_map().values():
+                if isinstance(key.fileobj, socket.socket):  # the listener, and other commands
+                    key.fileobj.close()
             self._events.close()
-            self._listener.close()
-            for other in self._children.values():
-                other.connection.close()
             return request
         for stream in request.streams:
             os.close(stream)
@@ -200,7 +220,7 @@ class WarmProcess:
             self._events.unregister(request.connection)
         with request.connection, suppress(OSError):
             request.connection.sendall(b"%d\n" % code)
-        with os.fdopen(request.imported) as file:
+        with os.fdopen(request.imported, encoding="utf-8") as file:
             file.seek(0)
             _import(file.read().split())
 
@@ -211,10 +231,9 @@ class WarmProcess:
 
 
 def _receive(connection: socket.socket) -> Request | None:
-    """Read a request; None if it does not come, or comes from another user."""
+    """Read a request; None if it does not come whole."""
     connection.settimeout(REQUEST_SECONDS)
     try:
-        check_user(connection)
         size, streams, _, _ = socket.recv_fds(connection, LENGTH.size, len(STREAMS))
         (length,) = LENGTH.unpack(size)
         body = connection.makefile("rb").read(length)

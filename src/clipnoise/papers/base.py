@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, parse
-from clipnoise.files import csv_text, read_yaml, write_atomically
+from clipnoise.files import csv_text, read_json, read_yaml, write_atomically
 from clipnoise.plugins import lookup, plugins
 from clipnoise.report.formats import significant
 
@@ -86,7 +85,7 @@ class Results:
     def provenance(self) -> Mapping[str, Any]:
         """The content of run.json; empty where there is no such file."""
         path = self.folder / "run.json"
-        content: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        content: dict[str, Any] = read_json(path) if path.is_file() else {}
         return content
 
     @property
@@ -179,7 +178,7 @@ def read_published(path: Path) -> dict[str, float]:
         UserError: the file is missing or lacks a column.
     """
     try:
-        with path.open(newline="") as stream:
+        with path.open(newline="", encoding="utf-8") as stream:
             return {row["quantity"]: float(row["published"]) for row in csv.DictReader(stream)}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None

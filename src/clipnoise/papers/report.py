@@ -60,7 +60,7 @@ def build(
             "comparison": _comparison(results.table("comparison")),
             "watermark": results.watermark,
             "provenance": _provenance(results.provenance),
-            "settings": settings.read_text() if settings.is_file() else "",
+            "settings": settings.read_text(encoding="utf-8") if settings.is_file() else "",
             "open-settings": open_settings(experiment.id, published),
         }
         return typeset(content, template, images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Natural, NonNegative, Positive, parse, to_plain
-from clipnoise.files import write_json
+from clipnoise.files import read_json, write_json
 from clipnoise.privacy.accountants.poisson import AccountantError
 from clipnoise.privacy.budget import Budget
 
@@ -143,9 +142,9 @@ def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
 
 def _read(path: Path) -> Calibration:
     try:
-        values = json.loads(path.read_text())
+        values = read_json(path)
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise UserError(f"{path}: not a calibration file: {error}.") from None
     return parse(Calibration, values, file=str(path))

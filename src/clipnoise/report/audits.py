@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
+from clipnoise.files import read_json
 from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
 
@@ -133,8 +134,8 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
 
 def _read(folder: Path) -> dict[str, dict[str, Any]]:
     try:
-        return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    except ValueError as error:
+        return {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder}: damaged result file: {error}.") from None
 
 

@@ -53,7 +53,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
         for title, caption, drawn in _charts(study, runs, rows)
     ]
-    page = Environment(autoescape=True).from_string(template.read_text())
+    page = Environment(autoescape=True).from_string(template.read_text(encoding="utf-8"))
     return page.render(
         title=study.title,
         watermark=study.scale.watermark,

@@ -76,7 +76,9 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         main = Path(shutil.copy(template, root / "report.typ"))
-        (root / "content.json").write_text(json.dumps(content, ensure_ascii=False))
+        (root / "content.json").write_text(
+            json.dumps(content, ensure_ascii=False), encoding="utf-8"
+        )
         shared = template.with_name(SHARED)
         for file, path in {**images, **({SHARED: shared} if shared.is_file() else {})}.items():
             drawn = path.read_bytes()

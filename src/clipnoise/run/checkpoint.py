@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
 
 FILE = "checkpoint.safetensors"
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # the last: a terminal was closed
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +45,17 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGTERM and SIGUSR1 during the `with` block, instead of ending the process."""
+    """Note signals to stop during the `with` block, instead of ending the process.
+
+    What is ignored, as nohup has it, stays ignored.
+    """
     request = StopRequest()
 
     def note(number: int, _: object) -> None:
         request.signal = signal.Signals(number).name
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield request
     finally:
@@ -196,6 +200,8 @@ def read(path: Path, identity: Mapping[str, str]) -> Saved:
         FileNotFoundError: there is none.
         UserError: it is damaged, or something else made it; the message says what differs.
     """
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise UserError(f"{path} is not used: it is no regular file.")
     content = path.read_bytes()
     try:
         made_by, saved = _unpack(content)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
+from clipnoise.files import read_json
 from clipnoise.run.spec import TRAINING, RunSpec
 
 Metric = Literal["validation_accuracy", "validation_loss"]
@@ -105,11 +106,13 @@ def read_choice(path: Path) -> Choice:
         UserError: the file is missing or does not hold a choice.
     """
     try:
-        values = json.loads(path.read_text())
+        values = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. `clipnoise select` writes it.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+        raise UserError(f"{path}: not valid JSON: {error}.") from None
     return parse(Choice, values, file=str(path))
 
 

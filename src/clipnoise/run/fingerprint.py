@@ -166,7 +166,7 @@ def _tree(module: str) -> ast.Module:
     """Return a module without its docstrings."""
     path = _source(module)
     assert path is not None, module
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in list(_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             match node.body:

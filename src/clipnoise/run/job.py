@@ -18,11 +18,19 @@ from clipnoise.errors import UserError
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.privacy.calibration import Calibration, read_calibration
+from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.provenance import Provenance
-from clipnoise.run.results import FINAL, read_run, read_summary, run_folder, write_run
+from clipnoise.run.results import (
+    FINAL,
+    privacy_statement,
+    read_run,
+    read_summary,
+    run_folder,
+    write_run,
+)
 from clipnoise.run.spec import RunSpec, read_spec, to_mapping
 
 CHECKPOINT_SECONDS = 600.0
@@ -69,11 +77,12 @@ def is_finished(
         return False
     if files is None:
         return False
-    sigma = None if calibration is None else calibration.noise_multiplier
     summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
-    made_by = (summary["spec"], summary.get("fingerprint"), summary["privacy"]["noise_multiplier"])
+    stated, due = summary["privacy"], asdict(privacy_statement(spec, calibration))
+    same_claim = all(stated.get(name) == due[name] for name in ("epsilon", "noise_multiplier"))
     same_data = all(summary["data"].get(name, text) == text for name, text in data.items())
-    return bool(same_data and made_by == (plain, fingerprint(spec), sigma))
+    made_by = (summary["spec"], summary.get("fingerprint"))
+    return bool(same_claim and same_data and made_by == (plain, fingerprint(spec)))
 
 
 def run_job(
@@ -224,4 +233,10 @@ def repeat(
     }
     first, second = before.summary["final"], after.summary["final"]
     pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in FINAL}
+    stated, due = before.summary["privacy"], after.summary["privacy"]
+    pairs |= {
+        f"privacy {name}": (str(stated[name]), str(due.get(name)))
+        for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
+        if name in stated
+    }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -76,7 +76,9 @@ def git_commit() -> str | None:
 
 def _git(folder: Path, *words: str) -> str:
     command = ["git", "--no-optional-locks", "-C", str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=10
+    )
     return done.stdout.strip()
 
 
@@ -98,7 +100,7 @@ def hardware(device: str) -> dict[str, Any]:
 
 def _processor() -> str:
     if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -8,16 +8,16 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
-from clipnoise.files import csv_text, finite, write_atomically, write_json
+from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
 from clipnoise.privacy.claim import NOT_COVERED, PrivacyStatement, claim, covered_by_epsilon
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics, Outcome
-from clipnoise.run.spec import RunSpec, to_mapping, write_spec
+from clipnoise.run.spec import RunSpec, from_mapping, to_mapping, write_spec
 
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
@@ -32,7 +32,12 @@ FINAL = (
     "train_accuracy",
     "train_loss",
 )
-REQUIRED = ("hash", "status", "final", "privacy", "spec", "data", "seconds", "digest")
+# What every summary has, and of which type.
+FORM: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("hash", "status", "digest"), (str,)),
+    **dict.fromkeys(("final", "privacy", "spec", "data"), (dict,)),
+    "seconds": (int, float),
+}
 
 
 def run_folder(results: Path, spec: RunSpec) -> Path:
@@ -178,15 +183,15 @@ def read_run(folder: Path) -> RunFiles | None:
         return None
     path = folder / SUMMARY
     try:
-        text = (folder / "metrics.csv").read_text()
+        text = read_text(folder / "metrics.csv")
         noted = summary.get("spec_file")  # older results have none
-        changed = noted is not None and noted != _digest((folder / SPEC).read_text())
+        changed = noted is not None and noted != _digest(read_text(folder / SPEC))
     except (OSError, ValueError) as error:
-        raise UserError(_damaged(path, str(error))) from None
+        raise UserError(damaged(path, str(error))) from None
     if summary["digest"] != digest_of(summary, text):
-        raise UserError(_damaged(path, "it or metrics.csv has changed since the run"))
+        raise UserError(damaged(path, "it or metrics.csv has changed since the run"))
     if changed:
-        raise UserError(_damaged(path, f"{SPEC} has changed since the run"))
+        raise UserError(damaged(path, f"{SPEC} has changed since the run"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 
@@ -198,16 +203,18 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / SUMMARY
     try:
-        summary = json.loads(path.read_text())
-        missing = set(REQUIRED) - set(summary)
+        summary = read_json(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(_damaged(path, str(error))) from None
-    if missing or summary["hash"] != folder.name:
-        reason = f"no {', '.join(sorted(missing))}" if missing else "it belongs to another run"
-        raise UserError(_damaged(path, reason))
-    return dict(summary)
+    except (OSError, ValueError) as error:
+        raise UserError(damaged(path, str(error))) from None
+    if not isinstance(summary, dict):
+        raise UserError(damaged(path, "it is no mapping"))
+    wrong = [name for name, kinds in FORM.items() if not isinstance(summary.get(name), kinds)]
+    if wrong or summary["hash"] != folder.name:
+        reason = f"no {', '.join(sorted(wrong))}" if wrong else "it belongs to another run"
+        raise UserError(damaged(path, reason))
+    return summary
 
 
 def set_aside(folder: Path, reason: str) -> str:
@@ -223,5 +230,41 @@ def set_aside(folder: Path, reason: str) -> str:
     return f"{reason} It is set aside."
 
 
-def _damaged(path: Path, reason: str) -> str:
+def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
+    """Compute the ε of a run from its σ and its budget again, and refuse a result with another.
+
+    Under a numerical accountant, which takes seconds for each, only the last ε is computed.
+
+    Args:
+        spec: the run as planned, or as its summary has it.
+        files: its result.
+
+    Raises:
+        UserError: names the file, σ, the ε that is stated and the ε that σ costs.
+    """
+    from clipnoise.privacy.calibration import Calibration
+
+    made = spec if spec.tuning is None else from_mapping(files.summary["spec"])  # with the choice
+    budget, stated = made.budget, files.summary["privacy"]
+    if budget is None or stated["epsilon"] is None:
+        return
+    spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
+    if budget.accountant in ("prv", "pld"):
+        budget, spent = replace(budget, evaluation_steps=()), {}
+    calibration = Calibration(
+        budget=budget,
+        noise_multiplier=stated["noise_multiplier"],
+        epsilon=stated["epsilon"],
+        spent=spent,
+        adjacency=budget.adjacency,
+    )
+    try:
+        calibration.verify()
+    except UserError as error:
+        path = Path(spec.folder) / SUMMARY
+        raise UserError(f"{path}: {error} Delete it, and the next call repeats the run.") from None
+
+
+def damaged(path: Path, reason: str) -> str:
+    """Return the sentence that says what is wrong with a result file and what to do about it."""
     return f"{path}: damaged result file ({reason}). Delete it, and the next call repeats the run."

@@ -116,9 +116,16 @@ def count_exceeded(log: Path, jobs: Path, limit: Limit) -> int:
         jobs: the folder of the logs of jobs that failed.
         limit: what the jobs lacked.
     """
-    names = set(JOB.findall(log.read_text(errors="replace"))) if log.is_file() else set()
+    names = (
+        set(JOB.findall(log.read_text(encoding="utf-8", errors="replace")))
+        if log.is_file()
+        else set()
+    )
     logs = [path for path in jobs.rglob("*.log") if path.stem in names] if names else []
-    return sum(bool(LIMITS[limit].search(path.read_text(errors="replace"))) for path in logs)
+    return sum(
+        bool(LIMITS[limit].search(path.read_text(encoding="utf-8", errors="replace")))
+        for path in logs
+    )
 
 
 def requeue_job() -> bool:
@@ -140,7 +147,14 @@ def requeue_job() -> bool:
 def output_of(*words: str, seconds: int = 30) -> str | None:
     """Return what a command prints; None where it fails or does not exist."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=True)
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

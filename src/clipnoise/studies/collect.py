@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
-from clipnoise.files import csv_text
-from clipnoise.privacy.calibration import Calibration
+from clipnoise.files import csv_text, read_json
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice, tuned_values
-from clipnoise.run.results import FINAL, SUMMARY, RunFiles, read_run, run_folder
-from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
+from clipnoise.run.results import (
+    FINAL,
+    SUMMARY,
+    RunFiles,
+    damaged,
+    read_run,
+    run_folder,
+    verify_epsilon,
+)
+from clipnoise.run.spec import to_mapping
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import best_of, epsilon_with_tuning
@@ -72,14 +78,17 @@ def audit_of(results: Path, method: str) -> str | None:
     path = results / "audit" / "empirical" / f"{method}.json"
     if not path.is_file():
         return None
-    found = json.loads(path.read_text())
-    bound, claimed = found["bound"]["epsilon"], found["claimed_epsilon"]
-    return f"{found['verdict']}: ε ≥ {bound:.2f} of {claimed:.2f}"
+    try:
+        found = read_json(path)
+        bound, claimed = float(found["bound"]["epsilon"]), float(found["claimed_epsilon"])
+        return f"{found['verdict']!s}: ε ≥ {bound:.2f} of {claimed:.2f}"
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: damaged result file ({error!r}). Delete it.") from None
 
 
 def _read(
     study: Study, run: PlannedRun, results: Path
-) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     identity, sizes = _identity(study.name, run), run.spec.dataset.sizes()
     planned = {
         **identity,
@@ -90,46 +99,21 @@ def _read(
         "audit": audit_of(results, run.spec.method.id),
         **_settings(run, to_mapping(run.spec)),
     }
+    folder = run_folder(results, run.spec)
     try:
-        files = read_run(run_folder(results, run.spec))
-        if files is not None:
-            _verify_epsilon(run.spec, files)
+        files = read_run(folder)
+        if files is None:
+            return {**planned, "status": "missing", "reason": "no result file yet"}, []
+        verify_epsilon(run.spec, files)
+        settings = _settings(run, files.summary["spec"])
+        tuning = _tuning(study, run, files.summary, results)
+        points = list(_points(identity, files))
+        return {**planned, **_finished(files), **settings, **tuning}, points
     except UserError as error:
-        return {**planned, "status": "corrupt", "reason": str(error)}, iter(())
-    if files is None:
-        return {**planned, "status": "missing", "reason": "no result file yet"}, iter(())
-    settings = _settings(run, files.summary["spec"])
-    tuning = _tuning(study, run, files.summary, results)
-    return {**planned, **_finished(files), **settings, **tuning}, _points(identity, files)
-
-
-def _verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
-    """Compute the ε of a run from its σ and its budget again, and refuse a result with another.
-
-    Under a numerical accountant, which takes seconds for each, only the last ε is computed.
-
-    Raises:
-        UserError: names the file, σ, the ε that is stated and the ε that σ costs.
-    """
-    made = spec if spec.tuning is None else from_mapping(files.summary["spec"])  # with the choice
-    budget, stated = made.budget, files.summary["privacy"]
-    if budget is None or stated["epsilon"] is None:
-        return
-    spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
-    if budget.accountant in ("prv", "pld"):
-        budget, spent = replace(budget, evaluation_steps=()), {}
-    calibration = Calibration(
-        budget=budget,
-        noise_multiplier=stated["noise_multiplier"],
-        epsilon=stated["epsilon"],
-        spent=spent,
-        adjacency=budget.adjacency,
-    )
-    try:
-        calibration.verify()
-    except UserError as error:
-        path = Path(spec.folder) / SUMMARY
-        raise UserError(f"{path}: {error} Delete it, and the next call repeats the run.") from None
+        reason = str(error)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # whatever it lacks
+        reason = damaged(folder / SUMMARY, repr(error))
+    return {**planned, "status": "corrupt", "reason": reason}, []
 
 
 def _identity(study: str, run: PlannedRun) -> dict[str, Any]:

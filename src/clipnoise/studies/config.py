@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
@@ -23,13 +23,16 @@ def _carried(name: str) -> str:
     # Braces are Snakemake's wildcards, its lists of files are lines, and MLflow's address of its
     # database, which is in the folder, ends at a question mark.
     path = Path(name).absolute()
-    wrong = re.search(r"[{}?\x00-\x1f\x7f\x85\u2028\u2029]", str(path))
+    # Snakemake's report writes paths into a script, where `<` could end it.
+    wrong = re.search(r"[{}?<\x00-\x1f\x7f\x85\u2028\u2029]", str(path))
     if wrong:
         kind = "" if wrong[0].isprintable() else "the line break or control character "
         raise ValueError(f"Snakemake and MLflow cannot use {str(path)!r}: {kind}{wrong[0]!r} in it")
     return os.path.normpath(name)
 
 
+# YAML 1.1 reads `off` as false.
+Tracking = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
 CarriedPath = Annotated[str, AfterValidator(_carried)]
 
 
@@ -107,7 +110,7 @@ class Config:
     cache: CarriedPath = "data"
     weights: CarriedPath = "weights"
     plugins: CarriedPath | tuple[CarriedPath, ...] | None = None
-    tracking: Mode = "live"
+    tracking: Tracking = "live"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)

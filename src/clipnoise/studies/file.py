@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
-from clipnoise.errors import UserError, unknown
+from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
 from clipnoise.studies.scale import Scale
 
@@ -64,6 +65,7 @@ ClaimMetric = (
     | Literal["largest_drop", "mean_test_accuracy"]  # of a curve
     | Annotated[str, StringConstraints(pattern=r"^[a-z_]+\.(min|q1|median|q3|max|mean)$")]
 )
+LONGEST_NAME = 120  # characters of a panel's name
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
 
@@ -333,12 +335,26 @@ class Panel:
             if twice:
                 advice = "" if numbers else "; tell them apart by `label`"
                 raise ValueError(f"{key}: {twice[0]} is given twice{advice}")
+            alike = alike_but_different(names)
+            if alike:
+                raise ValueError(f"{key}: {' and '.join(map(repr, alike))} look the same")
 
     @property
     def each_method(self) -> list[dict[str, Any]]:
         """The methods as mappings, with what `hyperparameters` says of them."""
         mappings = map(as_mapping, self.methods)
         return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
+
+
+def alike_but_different(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that differ by case or by Unicode form only: a reader, or the file system
+    of another machine, takes them for one."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
+        if other != name:
+            return other, name
+    return None
 
 
 def as_mapping(values: str | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -440,6 +456,8 @@ def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[Named
             if named.name in found:
                 raise UserError(f"{path}: panels: two panels are named {named.name!r}.")
             found[named.name] = named
+    if alike := alike_but_different(found):  # they name files
+        raise UserError(f"{path}: panels: {alike[0]!r} and {alike[1]!r} look the same.")
     return list(found.values())
 
 
@@ -460,8 +478,9 @@ def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Ite
         options = {axis: axes[axis][label] for axis, label in at.items()}
         suffixes = [at[k] if one.suffix is None else one.suffix for k, one in options.items()]
         name = "-".join([family, *filter(None, suffixes)])
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):  # it names files
-            raise UserError(f"{path}: panel {name!r}: letters, digits, - and _ make a name.")
+        if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", name):  # it names files
+            allowed = f"letters, digits, - and _ make a name, {LONGEST_NAME} at most"
+            raise UserError(f"{path}: panel {shorten(name)}: {allowed}.")
         yield NamedPanel(
             name=name,
             family=family,

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,10 +31,11 @@ from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import OVERVIEW, RESULTS
+from clipnoise.studies.file import LONGEST_NAME, OVERVIEW, RESULTS, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
+from clipnoise.tracking import tracking_fault
 
 T = TypeVar("T")
 
@@ -290,6 +292,14 @@ class Plan:
         """Return the files that show that the runs of a study are done."""
         return self.done_files(run.spec for run in self.study(study).runs)
 
+    def trained(self) -> list[str]:
+        """Return the files that show that every run of config.yaml's studies is done.
+
+        Snakemake does not miss a file between others that are there, unless it is asked for it.
+        """
+        studies = map(self.study, self.configured)
+        return self.done_files(spec for study in studies for spec in study.specs.values())
+
     def methods(self, study: str) -> list[str]:
         """Return the methods of a study by id."""
         return sorted({run.spec.method.id for run in self.study(study).runs})
@@ -317,9 +327,14 @@ class Plan:
         return [f"{folder}/{number}.svg" for number, item in items if item.drawn]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
-        """Return what a figure shows, for the index of Snakemake's HTML report."""
+        """Return what a figure shows, for the index of Snakemake's HTML report.
+
+        The report writes labels into a script as they are, where `<` could end it, and braces are
+        wildcards in them: both are replaced by what looks like them.
+        """
         item = self.study(study).report[number]
-        return {"figure": item.title or item.kind, "panel": item.panel}
+        title = (item.title or item.kind).translate(str.maketrans("<{}", "‹❴❵"))
+        return {"figure": title, "panel": item.panel}
 
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""
@@ -328,6 +343,24 @@ class Plan:
     def report(self, study: str) -> str:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
         return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
+
+    def untracked(self) -> dict[str, str]:
+        """Return the studies of config.yaml that MLflow does not show though it should, and why."""
+        if self.config.tracking == "off":
+            return {}
+        results = Path(self.config.results)
+        faults = {name: tracking_fault(self._outcome(name), results) for name in self.configured}
+        return {name: fault for name, fault in faults.items() if fault is not None}
+
+    def track_again(self) -> None:
+        """Set aside what says that MLflow was told, where it was not: Snakemake tells it again."""
+        for name in self.untracked():
+            path = self._outcome(name)
+            with suppress(OSError):  # a folder of another user, who only looks
+                path.replace(path.with_name(f"un{path.name}"))
+
+    def _outcome(self, study: str) -> Path:
+        return Path(self.collected, study, "tracked.json")
 
     @property
     def published(self) -> Path:
@@ -425,8 +458,15 @@ def _check_names(studies: Iterable[Study]) -> None:
                 f"studies: {study.path}: a study's name may hold letters, digits, - and _, and may "
                 f"not be {' or '.join(RESERVED)}."
             )
+        if len(study.path.stem) > LONGEST_NAME:
+            raise UserError(
+                f"studies: {study.path}: its name has {len(study.path.stem)} characters, at most "
+                f"{LONGEST_NAME} are allowed."
+            )
         if paths.setdefault(study.name, study.path) != study.path:
             raise UserError(
                 f"studies: {paths[study.name]} and {study.path} have the same name, {study.name}: "
                 "their results would be in one place."
             )
+    if alike := alike_but_different(paths):
+        raise UserError(f"studies: {alike[0]} and {alike[1]} look the same.")

@@ -16,10 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
 from statistics import mean
 from typing import Literal
 
 from clipnoise.errors import UserError
+from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.job import CHECKPOINT_SECONDS
 from clipnoise.run.results import read_summary, run_folder
 from clipnoise.run.scheduler import STARTED
@@ -27,7 +29,15 @@ from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study
 
 State = Literal[
-    "done", "diverged", "running", "stopped", "silent", "failed", "damaged", "not started"
+    "done",
+    "diverged",
+    "outdated",
+    "running",
+    "stopped",
+    "silent",
+    "failed",
+    "damaged",
+    "not started",
 ]
 ENDED = ("done", "diverged")
 SILENT_SECONDS = 3 * CHECKPOINT_SECONDS  # a living run writes to its log at every checkpoint
@@ -56,9 +66,11 @@ class RunStatus:
 
     Attributes:
         spec: the run.
-        state: "silent" means that the run started but shows no sign of life; "stopped" that it was
-            told to stop, and will resume from its checkpoint.
-        reason: why it diverged, failed, stopped or is damaged; the last step of a running one.
+        state: "outdated" means that code that can change its result has been edited since, so that
+            Snakemake will train it again; "silent" that the run started but shows no sign of life;
+            "stopped" that it was told to stop, and will resume from its checkpoint.
+        reason: why it diverged, failed, stopped, is outdated or damaged; the last step of a running
+            one.
         log: its log, if there is one.
         age: seconds since its last sign of life, if it started and has not ended.
         seconds: how long it took, or an estimate of how long it will take as a whole.
@@ -128,7 +140,7 @@ def _durations(runs: Iterable[RunStatus]) -> dict[tuple[str, ...], float]:
     """Return how many seconds runs take on average, by what they have in common."""
     found: dict[tuple[str, ...], list[float]] = {}
     for run in runs:
-        if run.seconds is not None and run.state in (*ENDED, "running"):
+        if run.seconds is not None and run.state in (*ENDED, "outdated", "running"):
             for kind in _kinds(run.spec):
                 found.setdefault(kind, []).append(run.seconds)
     return {kind: mean(values) for kind, values in found.items()}
@@ -180,7 +192,9 @@ def outlook(study: Study, results: Path, cores: int = 1) -> str:
     time = UNKNOWN
     if left is not None:
         time = f"about {span(left / cores)} on {where}, {source}"
-    return f"{total - done} of {total} runs to train, {time}"
+    again = status.counts["outdated"]
+    changed = f" ({again} of them again, because their code has changed)" if again else ""
+    return f"{total - done} of {total} runs to train{changed}, {time}"
 
 
 def outlooks(studies: Iterable[Study], results: Path, cores: int = 1) -> Iterator[str]:
@@ -208,7 +222,7 @@ def failed_steps(results: Path, cache: Path) -> dict[tuple[str, str], str]:
     """Return the failed steps that runs wait for, from their logs: rule and key → reason."""
     found = {}
     for rule, pattern in MADE_BY.items():
-        for log in sorted((results / "logs" / rule).glob("*.log")):
+        for log in filter(Path.is_file, sorted((results / "logs" / rule).glob("*.log"))):
             made = Path(pattern.format(results=results, cache=cache, name=log.stem))
             reason = None if made.exists() else _failure(_tail(log))
             if reason is not None:
@@ -224,12 +238,18 @@ def _run(spec: RunSpec, results: Path, now: float) -> RunStatus:
         return RunStatus(spec, "damaged", str(error))
     if summary is not None:
         state: State = "done" if summary["status"] == "completed" else "diverged"
-        return RunStatus(spec, state, summary.get("reason") or "", seconds=summary["seconds"])
+        if summary.get("fingerprint") not in (None, fingerprint(spec)):
+            why = "its code has changed since"
+            return RunStatus(spec, "outdated", why, seconds=summary["seconds"])
+        return RunStatus(spec, state, str(summary.get("reason") or ""), seconds=summary["seconds"])
     log = folder / "run.log"
     try:
-        age = max(0.0, now - log.stat().st_mtime)
+        found = log.stat()
     except FileNotFoundError:
         return RunStatus(spec, "not started")
+    if not S_ISREG(found.st_mode):
+        return RunStatus(spec, "damaged", f"{log}: no regular file")
+    age = max(0.0, now - found.st_mtime)
     return _begun(spec, log, age)
 
 

@@ -11,7 +11,7 @@ Nothing here imports mlflow before it is used.
 """
 
 from clipnoise.tracking.live import LiveRun, Mode
-from clipnoise.tracking.store import Stamp, StoreError, init_store, read_stamp
+from clipnoise.tracking.store import Stamp, StoreError, init_store, read_stamp, tracking_fault
 from clipnoise.tracking.view import Membership
 from clipnoise.tracking.write import SyncReport, sync
 
@@ -25,4 +25,5 @@ __all__ = [
     "init_store",
     "read_stamp",
     "sync",
+    "tracking_fault",
 ]

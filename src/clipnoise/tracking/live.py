@@ -20,6 +20,7 @@ from clipnoise.tracking.store import (
     experiment,
     explain,
     lock,
+    owner_of,
     read_stamp,
     redacted,
     tracking_uri,
@@ -61,6 +62,7 @@ class LiveRun:
         self._membership = Membership()
         self._experiment_id: str | None = None
         self._started = _now()
+        self._owner = ""
         self._queue: queue.SimpleQueue[list[Point] | End] = queue.SimpleQueue()
         self._imported = threading.Event()
         self._failure: str | None = None
@@ -78,6 +80,7 @@ class LiveRun:
         elif stamp.uri != address:
             reason = f"the store is {address}, but {stamp.uri} was initialised"
         else:
+            self._owner = owner_of(self._results, stamp)
             self._membership = stamp.runs.get(self._spec.hash, self._membership)
             self._experiment_id = stamp.experiments.get(self._membership.study)
             return
@@ -132,7 +135,8 @@ class LiveRun:
             client = connect(self._uri, *IN_JOB)
             self._imported.set()
             with lock(self._results, self._spec.hash, seconds=self._patience):
-                writer = RunWriter(client, self._experiment_id or self._experiment(client))
+                experiment_id = self._experiment_id or self._experiment(client)
+                writer = RunWriter(client, experiment_id, self._owner)
                 if self._mode == "after" or self._follow(writer) == "done":
                     folder = run_folder(self._results, self._spec)
                     writer.write(finished_view(folder, self._membership))

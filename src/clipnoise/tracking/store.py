@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import getpass
 import os
+import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -12,9 +13,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clipnoise.errors import reason
-from clipnoise.files import locked, write_json
+from clipnoise.files import UNFINISHED, locked, read_json, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
+LOCKS = ".mlflow-locks"
+OFF = "tracking is off"
 OURS = "clipnoise"  # tag of the experiments that this suite created
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -33,6 +36,9 @@ IN_SYNC = (30, 2)
 IN_START = (10, 0)  # before the first job; `sync` tries again at the end
 
 
+VARIES: dict[str, Any] = {"available": False, "reason": None, "experiments": {}}  # of a stamp
+
+
 @dataclass(frozen=True)
 class Stamp:
     """The state of the store as the first job found it, for the jobs after it."""
@@ -42,6 +48,22 @@ class Stamp:
     reason: str | None = None  # why not
     experiments: Mapping[str, str] = field(default_factory=dict)  # name → id
     runs: Mapping[str, Membership] = field(default_factory=dict)  # by spec hash
+    owner: str = ""  # the results folder that the runs belong to, as all its jobs name it
+
+
+def owner_of(results: Path, stamp: Stamp | None) -> str:
+    """Return what tells the runs of a results folder apart from those of another, on one server.
+
+    It is noted in the stamp, so that jobs on other machines, and the folder after it has been
+    moved, go by the same name.
+    """
+    if stamp is not None and stamp.owner:
+        return stamp.owner
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # an account without a name
+        user = str(os.getuid())
+    return f"{user}@{platform.node()}:{results.resolve()}"
 
 
 def init_store(
@@ -65,12 +87,17 @@ def init_store(
         tracking: False writes a stamp that keeps every job away from MLflow.
     """
     address = tracking_uri(results)
-    stamp = Stamp(redacted(address), available=False, reason="tracking is off", runs=runs or {})
     before = read_stamp(results)
-    if before is not None and (before.uri, before.runs) == (stamp.uri, stamp.runs):
-        database = address.removeprefix("sqlite:///")
-        exists = database == address or Path(database).exists()
-        ready = before.available and exists and set(experiments) <= set(before.experiments)
+    stamp = Stamp(
+        redacted(address),
+        available=False,
+        reason=OFF,
+        runs=runs or {},
+        owner=owner_of(results, before),
+    )
+    if before is not None and replace(before, **VARIES) == replace(stamp, **VARIES):
+        made = not missing_database(address)
+        ready = before.available and made and set(experiments) <= set(before.experiments)
         if ready if tracking else not before.available:
             return before
     if tracking:
@@ -83,10 +110,22 @@ def init_store(
     return stamp
 
 
+def database_file(uri: str) -> Path | None:
+    """Return the file of an SQLite database, by the store's address; None for a server."""
+    name = uri.removeprefix("sqlite:///").partition("?")[0]
+    return Path(name) if uri.startswith("sqlite:///") and name else None
+
+
+def missing_database(uri: str) -> bool:
+    """Return whether the store is an SQLite database that is not there (any more)."""
+    file = database_file(uri)
+    return file is not None and not file.exists()
+
+
 def read_stamp(results: Path) -> Stamp | None:
     """Read the stamp; None where no job has written one, or it is damaged."""
     try:
-        values = json.loads(stamp_path(results).read_text())
+        values = read_json(stamp_path(results))
         runs = {
             run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
             for run_hash, fields in values.pop("runs").items()
@@ -94,6 +133,26 @@ def read_stamp(results: Path) -> Stamp | None:
         return Stamp(**values, runs=runs)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def tracking_fault(outcome: Path, results: Path) -> str | None:
+    """Return why the store does not show a study that was tracked; None where it does.
+
+    Args:
+        outcome: the file in which `clipnoise mlflow-sync` noted what it did for the study.
+        results: the results folder.
+    """
+    try:
+        said = read_json(outcome)
+        error, store = said["error"], said.get("store")
+    except FileNotFoundError:
+        return None  # it has not been tracked yet
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return f"{outcome} is damaged"
+    address = tracking_uri(results)
+    if error is None and store == redacted(address) and missing_database(address):
+        return f"{database_file(address)} is not there any more"
+    return None if error is None else str(error)
 
 
 def stamp_path(results: Path) -> Path:
@@ -140,7 +199,31 @@ def connect(uri: str, seconds: int, retries: int) -> Any:
         os.environ.setdefault(name, value)
     from mlflow.tracking.client import MlflowClient
 
+    if missing_database(uri):
+        _make_database(uri)
     return MlflowClient(tracking_uri=uri)
+
+
+def _make_database(uri: str) -> None:
+    """Make a database under another name and rename it, one process at a time.
+
+    MLflow makes it in dozens of migrations. One that is killed in between leaves a database with
+    which MLflow can do nothing more.
+    """
+    from mlflow.tracking.client import MlflowClient
+
+    file = database_file(uri)
+    assert file is not None
+    unfinished = file.with_name(f".{file.name}{UNFINISHED}")
+    with locked(file.parent / LOCKS / "database.lock"):
+        if file.exists():  # another process was faster
+            return
+        for left in file.parent.glob(f"{unfinished.name}*"):  # the journal, too
+            left.unlink()
+        # SQLite itself would let only its owner write it, whatever the umask.
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL, 0o666))
+        MlflowClient(tracking_uri=f"sqlite:///{unfinished}").search_experiments(max_results=1)
+        unfinished.rename(file)
 
 
 def _of_study(client: Any, name: str, text: str, results: Path) -> dict[str, str]:
@@ -188,10 +271,15 @@ def _create(client: Any, name: str, results: Path) -> Any:
     return client.get_experiment_by_name(name)
 
 
+def our_experiments(client: Any) -> list[Any]:
+    """Return all experiments of this suite in the store."""
+    found = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
+    return list(found)
+
+
 def known_experiments(client: Any) -> list[str]:
     """Return the ids of all experiments of this suite in the store."""
-    experiments = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
-    return [item.experiment_id for item in experiments]
+    return [item.experiment_id for item in our_experiments(client)]
 
 
 def tracking_uri(results: Path) -> str:
@@ -247,4 +335,4 @@ def lock(results: Path, name: str, *, seconds: float = -1) -> AbstractContextMan
 
     `files.locked` says how long it waits.
     """
-    return locked(results / ".mlflow-locks" / f"{name}.lock", seconds=seconds)
+    return locked(results / LOCKS / f"{name}.lock", seconds=seconds)

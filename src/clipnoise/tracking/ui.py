@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clipnoise.tracking.store import QUIET, StoreError, read_stamp, tracking_uri
+from clipnoise.tracking.store import (
+    IN_JOB,
+    QUIET,
+    StoreError,
+    connect,
+    our_experiments,
+    tracking_uri,
+)
 from clipnoise.tracking.view import page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
@@ -62,10 +69,10 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
 
 
 def study_pages(results: Path, address: str) -> dict[str, str]:
-    """Return the pages of the runs and of the means, for every study that the stamp knows."""
-    stamp = read_stamp(results)
-    known = stamp.experiments if stamp else {}
-    return {name: f"{address}/{page(identity)}" for name, identity in known.items()}
+    """Return the pages of the runs and of the means, for every study in the store."""
+    client = connect(tracking_uri(results), *IN_JOB)
+    known = {item.name: item.experiment_id for item in our_experiments(client)}
+    return {name: f"{address}/{page(known[name])}" for name in sorted(known)}
 
 
 def _wait(server: subprocess.Popen[bytes], address: str) -> None:

@@ -11,8 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from clipnoise.errors import UserError
+from clipnoise.files import read_bytes
 from clipnoise.run.outcome import Metrics
-from clipnoise.run.results import read_run
+from clipnoise.run.results import RunFiles, read_run, verify_epsilon
+from clipnoise.run.spec import from_mapping
 
 LAYOUT = "2"  # raise it when names, tags or metrics change: the next sync then rewrites every run
 UNPLANNED = "unplanned"
@@ -100,6 +103,7 @@ def finished_view(folder: Path, membership: Membership) -> View:
     if files is None:
         raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
     summary = files.summary
+    _verify(files)
     started = round(datetime.fromisoformat(summary["started"]).timestamp() * 1000)
     finished = started + round(1000 * summary["seconds"])  # the clock may have been set back
     planned = planned_view(summary["spec"], summary["hash"], membership, started)
@@ -129,6 +133,15 @@ def finished_view(folder: Path, membership: Membership) -> View:
         ),
         digest=digest,
     )
+
+
+def _verify(files: RunFiles) -> None:
+    """Refuse an ε that its σ does not cost, unless the run's parts are no longer known here."""
+    try:
+        spec = from_mapping(files.summary["spec"])
+    except UserError:
+        return
+    verify_epsilon(spec, files)
 
 
 def budget_label(spec: Mapping[str, Any]) -> str:
@@ -196,7 +209,7 @@ def _digest(folder: Path) -> str:
     content = hashlib.sha256(LAYOUT.encode())
     for name in ("spec.yaml", "metrics.csv", "summary.json"):
         path = folder / name
-        content.update(path.read_bytes() if path.exists() else b"")
+        content.update(read_bytes(path) if path.exists() else b"")
         content.update(b"\0")
     return content.hexdigest()[:16]
 

@@ -8,7 +8,7 @@ sync writes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from clipnoise.tracking.store import (
     known_experiments,
     lock,
     open_store,
+    owner_of,
     read_stamp,
     redacted,
     store_errors,
@@ -29,15 +30,24 @@ from clipnoise.tracking.view import UNPLANNED, Membership, View, finished_view
 
 Change = Literal["added", "replaced", "retagged", "unchanged", "busy"]
 
+OWNER = "results"  # the tag that names the results folder of a run
+
 METRICS_PER_CALL, PARAMS_PER_CALL = 900, 100  # MLflow takes a thousand of all kinds in a call
 
 
 class RunWriter:
-    """Brings one run in the store to the state of its view; the caller holds the run's lock."""
+    """Brings one run in the store to the state of its view; the caller holds the run's lock.
 
-    def __init__(self, client: Any, experiment_id: str) -> None:
+    Args:
+        client: of MLflow.
+        experiment_id: where the run belongs.
+        owner: the results folder that it belongs to, as `owner_of` names it.
+    """
+
+    def __init__(self, client: Any, experiment_id: str, owner: str) -> None:
         self._client = client
         self._experiment_id = experiment_id
+        self._owner = owner
         self._run_id = ""
         self._shown: View | None = None  # what the store shows
 
@@ -47,6 +57,7 @@ class RunWriter:
         The first view creates the run; each later one continues it. The digest is written last, so
         a run with a digest is whole.
         """
+        view = _owned(view, self._owner)
         shown = self._shown
         # A run that resumed from a checkpoint has logged only part of what its files hold.
         if shown is None or (view.digest and len(shown.rows) != len(view.rows)):
@@ -69,7 +80,8 @@ class RunWriter:
     def _create(self, view: View) -> View:
         """Delete what the store shows of the spec, create its run, and return what that shows."""
         client = self._client
-        for run in active_runs(client, known_experiments(client), view.tags["hash"]):
+        present = active_runs(client, known_experiments(client), view.tags["hash"])
+        for run in _of_owner(present, self._owner):
             client.delete_run(run.info.run_id)
         created = client.create_run(
             self._experiment_id, start_time=view.started, tags=view.tags, run_name=view.name
@@ -100,6 +112,15 @@ def active_runs(client: Any, experiments: Sequence[str], run_hash: str | None = 
         token = page.token
         if not token:
             return runs
+
+
+def _owned(view: View, owner: str) -> View:
+    return replace(view, tags={**view.tags, OWNER: owner})
+
+
+def _of_owner(runs: Iterable[Any], owner: str) -> list[Any]:
+    """Return the runs of a results folder, and those that earlier versions wrote without a name."""
+    return [run for run in runs if run.data.tags.get(OWNER, owner) == owner]
 
 
 def set_tags(client: Any, run_id: str, tags: Mapping[str, str]) -> None:
@@ -149,18 +170,18 @@ def sync(
     memberships = {**(stamp.runs if stamp else {}), **(runs or {})}
     folders = [path.parent for path in sorted((results / "runs").rglob("summary.json"))]
     folders = [folder for folder in folders if only is None or folder.name in only]
-    address = tracking_uri(results)
+    address, owner = tracking_uri(results), owner_of(results, stamp)
     client, ids = open_store(results, descriptions or {})
     report = SyncReport(store=redacted(address))
     with store_errors(address):
         shown: dict[str, list[Any]] = {}
-        for run in active_runs(client, known_experiments(client)):
+        for run in _of_owner(active_runs(client, known_experiments(client)), owner):
             shown.setdefault(run.data.tags["hash"], []).append(run)
         for done, folder in enumerate(folders, start=1):
             present = shown.get(folder.name, [])
             membership = memberships.get(folder.name) or _membership_in_store(present)
             try:
-                view = finished_view(folder, membership)
+                view = _owned(finished_view(folder, membership), owner)
             except UserError as error:
                 report.damaged.append(str(error))
             except (KeyError, TypeError, ValueError, OSError) as error:
@@ -169,27 +190,30 @@ def sync(
             else:
                 if view.experiment not in ids:
                     ids[view.experiment] = experiment(client, view.experiment, results)
-                change = _update(results, client, ids[view.experiment], view, present)
+                change = _update(results, client, ids[view.experiment], view, present, owner)
                 setattr(report, change, getattr(report, change) + 1)
             if progress is not None:
                 progress(done, len(folders))
         for name, views in (means or {}).items():
-            report.means += _show_means(results, client, experiment(client, name, results), views)
+            place = experiment(client, name, results)
+            report.means += _show_means(results, client, place, views, owner)
     return report
 
 
-def _show_means(results: Path, client: Any, experiment_id: str, views: Sequence[View]) -> int:
-    """Make an experiment show these runs and no others; return how many were changed."""
-    shown: dict[str, list[Any]] = {view.tags["hash"]: [] for view in views}
+def _show_means(
+    results: Path, client: Any, experiment_id: str, views: Sequence[View], owner: str
+) -> int:
+    """Make an experiment show these runs of an owner and no others; return how many changed."""
     changed = 0
-    for run in active_runs(client, [experiment_id]):
+    shown: dict[str, list[Any]] = {view.tags["hash"]: [] for view in views}
+    for run in _of_owner(active_runs(client, [experiment_id]), owner):
         if (present := shown.get(run.data.tags["hash"])) is None:
             client.delete_run(run.info.run_id)
             changed += 1
         else:
             present.append(run)
-    for view in views:
-        change = _update(results, client, experiment_id, view, shown[view.tags["hash"]])
+    for view in (_owned(view, owner) for view in views):
+        change = _update(results, client, experiment_id, view, shown[view.tags["hash"]], owner)
         changed += change in ("added", "replaced")
     return changed
 
@@ -209,7 +233,7 @@ def _membership_in_store(present: list[Any]) -> Membership:
 
 
 def _update(
-    results: Path, client: Any, experiment_id: str, view: View, present: list[Any]
+    results: Path, client: Any, experiment_id: str, view: View, present: list[Any], owner: str
 ) -> Change:
     """Bring one run up to date, given its active runs in the store."""
     if len(present) == 1:
@@ -218,7 +242,7 @@ def _update(
             return "retagged" if _retag(client, run, view) else "unchanged"
     try:
         with lock(results, view.tags["hash"], seconds=0):
-            RunWriter(client, experiment_id).write(view)
+            RunWriter(client, experiment_id, owner).write(view)
     except LockedError:
         return "busy"
     return "replaced" if present else "added"

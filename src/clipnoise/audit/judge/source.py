@@ -85,7 +85,7 @@ def read_file(file: Path) -> tuple[str, Source]:
         UserError: it is not Python, or it has a kind of clip rule or noise, which are not judged.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         source = read_source(text)
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}.") from None

@@ -137,7 +137,7 @@ def judge(
     text, source = read_file(file)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / (re.sub(r"\W", "_", file.stem) + ".py")
-        copy.write_text(text)
+        copy.write_text(text, encoding="utf-8")
         given = json.dumps(dict(options or {}))
         with closing(Judged(copy, name or "", given, cache.resolve())) as judged:
             judged.note("source", source.problems, "nothing that a method has no business with")
@@ -431,7 +431,7 @@ def _control(name: str, text: str, leaks: Sequence[str], cache: Path) -> dict[st
     """Judge a file whose verdict is known, in short, and say whether it came out as expected."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{name}.py"
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
         found = [each["name"] for each in judge(file, cache, whole=False)["refuted_by"]]
     if leaks:
         leaks = (*leaks, *DIRECT)
