@@ -1,15 +1,13 @@
-import signal
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from threading import RLock
 
-import psutil
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
+from clipnoise.run.scheduler import stop_when_the_terminal_closes
 from clipnoise.studies.cluster import (
     check_paths,
     choose_status_command,
@@ -75,14 +73,6 @@ localrules:
     track,
 
 
-def hang_up(number, frame):
-    """Stop as on Ctrl-C, where a terminal has gone: jobs save themselves, and no lock is left."""
-    for job in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            job.terminate()
-    raise KeyboardInterrupt
-
-
 # The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at
 # once, so it is made before the first of them, unless no job will open it. This is no rule, because
 # a rule would run again after each change of a study; with an ancient() input instead, Snakemake
@@ -94,8 +84,7 @@ def hang_up(number, frame):
 # forever.
 onstart:
     workflow.scheduler._lock = RLock()
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        signal.signal(signal.SIGHUP, hang_up)
+    stop_when_the_terminal_closes()
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))
@@ -122,20 +111,14 @@ onstart:
         )
 
 
-def say_what_mlflow_lacks():
-    for study, fault in plan.untracked().items():
-        logger.warning(
-            f"MLflow does not show {study}: {fault}. The next call tries again, as does"
-            " `clipnoise mlflow-sync`; the result files are complete without it."
-        )
-
-
 onsuccess:
-    say_what_mlflow_lacks()
+    for line in plan.what_mlflow_lacks():
+        logger.warning(line)
 
 
 onerror:
-    say_what_mlflow_lacks()
+    for line in plan.what_mlflow_lacks():
+        logger.warning(line)
 
 
 wildcard_constraints:

@@ -24,6 +24,7 @@ from tracked import STUDY, counts, shown, train, wait_for_a_run
 
 from clipnoise.cli import main
 from clipnoise.files import write_json
+from clipnoise.run.results import digest_of
 from clipnoise.tracking import (
     LiveRun,
     Membership,
@@ -388,6 +389,31 @@ def test_a_damaged_summary_is_named_and_the_others_synced(
     assert str(folder / "summary.json") in output.err
     assert "1 added, 1 damaged" in output.out
     assert len(shown(results)) == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["pipe", "privacy of the spec", "method", "started"])
+def test_a_hostile_result_is_named_and_the_others_synced(kind: str, results: Path) -> None:
+    folder = record(results, spec(seed=0))
+    record(results, spec(seed=1))
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text())
+    match kind:
+        case "privacy of the spec":
+            summary["spec"]["privacy"] = "none"
+        case "method":
+            summary["spec"]["method"] = 5
+        case "started":
+            summary["started"] = []
+    summary["digest"] = digest_of(summary, (folder / "metrics.csv").read_text())
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text(json.dumps(summary))
+    report = sync(results)
+    assert (report.added, len(report.damaged)) == (1, 1)
+    assert str(path) in report.damaged[0]
 
 
 STUDY_FILE = """

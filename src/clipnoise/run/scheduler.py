@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -142,6 +143,24 @@ def requeue_job() -> bool:
         return False
     state = output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     return state == "RUNNING" and output_of("scontrol", "requeue", job) is not None
+
+
+def stop_when_the_terminal_closes() -> None:
+    """Let SIGHUP end the process that starts the jobs as Ctrl-C does, unless it is ignored.
+
+    Jobs are told to stop, so that runs save themselves; otherwise they and a lock would be left.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        import psutil
+
+        for job in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                job.terminate()
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, stop)
 
 
 def output_of(*words: str, seconds: int = 30) -> str | None:

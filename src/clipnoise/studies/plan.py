@@ -344,7 +344,15 @@ class Plan:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
         return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
 
-    def untracked(self) -> dict[str, str]:
+    def what_mlflow_lacks(self) -> list[str]:
+        """Return a line for the user on each study that MLflow does not show, though it should."""
+        return [
+            f"MLflow does not show {study}: {fault}. The next call tries again, as does "
+            "`clipnoise mlflow-sync`; the result files are complete without it."
+            for study, fault in self._untracked().items()
+        ]
+
+    def _untracked(self) -> dict[str, str]:
         """Return the studies of config.yaml that MLflow does not show though it should, and why."""
         if self.config.tracking == "off":
             return {}
@@ -354,7 +362,7 @@ class Plan:
 
     def track_again(self) -> None:
         """Set aside what says that MLflow was told, where it was not: Snakemake tells it again."""
-        for name in self.untracked():
+        for name in self._untracked():
             path = self._outcome(name)
             with suppress(OSError):  # a folder of another user, who only looks
                 path.replace(path.with_name(f"un{path.name}"))

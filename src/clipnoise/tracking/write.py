@@ -184,7 +184,7 @@ def sync(
                 view = _owned(finished_view(folder, membership), owner)
             except UserError as error:
                 report.damaged.append(str(error))
-            except (KeyError, TypeError, ValueError, OSError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
                 message = f"{folder / 'summary.json'}: damaged result file ({error!r})."
                 report.damaged.append(message)
             else:
