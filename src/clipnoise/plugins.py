@@ -40,6 +40,7 @@ P = TypeVar("P")
 OWN = "clipnoise.own"  # what the user's first folder is imported as
 GROUP = "clipnoise.plugins"  # the entry points of installed packages with plug-ins
 VARIABLE = "CLIPNOISE_PLUGINS"  # the environment variable that names the user's places, one a line
+NONE = "-"  # its value where nothing of the user's is imported
 NO_PLUGINS = ("test_*.py", "conftest.py")
 SLOW_SECONDS = 5.0  # of the import of a user's file, after which a line says what is waited for
 LONGEST_ID = 80  # characters: ids name folders
@@ -67,6 +68,11 @@ def use_places(places: object, root: Path = Path()) -> None:
                             "name can be imported.")  # fmt: skip
         found.append(name if package else str((root / name).resolve()))
     os.environ[VARIABLE] = "\n".join(found)
+
+
+def use_no_places() -> None:
+    """Import nothing of the user's in this process: neither folders nor installed packages."""
+    os.environ[VARIABLE] = NONE
 
 
 def use_places_of(config: Path) -> None:
@@ -153,6 +159,8 @@ def _own_packages(places: str) -> Mapping[str, Path]:
         del sys.modules[name]
     importlib.invalidate_caches()
     found: dict[str, Path] = {}
+    if places == NONE:
+        return MappingProxyType(found)
     for number, place in enumerate(filter(None, places.split("\n"))):
         folder = Path(place)
         if not folder.is_dir() and (package := _package(place)):

@@ -257,6 +257,270 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
 }  # fmt: skip
 
 
+def two(factor: str) -> str:
+    """Return a query that releases the mean twice, the second time with a noise factor."""
+    return query(f"""
+        formulas = ("C/B", "C/B")
+
+        def components(self, clip_norm, expected_batch_size):
+            sensitivity = clip_norm / expected_batch_size
+            return (Component(sensitivity), Component(sensitivity, {factor}))
+
+        def values(self, mean, clip_norm):
+            return (mean, mean)
+    """)
+
+
+def components(sensitivity: str, factor: str = "1.0") -> str:
+    """Return a query that declares a sensitivity and a noise factor."""
+    return query(f"""
+        def components(self, clip_norm, expected_batch_size):
+            return (Component({sensitivity}, {factor}),)
+    """)
+
+
+def values(body: str) -> str:
+    """Return a query that releases something else."""
+    return query(f"def values(self, mean, clip_norm):\n{indent(dedent(body).strip(), '    ')}")
+
+
+def kept_if(condition: str) -> str:
+    """Return an update that takes the clean mean that a query keeps, on a condition."""
+    return f"""
+like = released[0]
+there = KEPT and KEPT[-1].shape == like.shape and ({condition})
+return -self.learning_rate * (KEPT[-1] if there else like).to(like)
+"""
+
+
+SECOND = "return -self.learning_rate * released[1]"
+PUBLIC_NAME = "__file__.split('/')[-2] == 'plugins' and __file__.endswith('mine-too.py')"
+
+# What a query declares or releases. The boundary may refuse it before a check does.
+DECLARED: dict[str, tuple[str, set[str]]] = {
+    name: (text, {"query", "boundary", "sensitivity"})
+    for name, text in {
+        "a negative noise factor": method(SECOND, query="Bad()", before=two("-1e5")),
+        "a noise factor that is not a number": method(
+            SECOND, query="Bad()", before=two("float('nan')")
+        ),
+        "a noise factor without bounds": method(SECOND, query="Bad()", before=two("float('inf')")),
+        "a negative sensitivity": method(
+            query="Bad()", before=components("-0.6 * clip_norm / expected_batch_size")
+        ),
+        "a sensitivity that is not a number": method(
+            query="Bad()", before=components("float('nan')")
+        ),
+        "bits that are not numbers": method(
+            "return -self.learning_rate * released[0].isnan().to(released[0])",
+            query="Bad()",
+            before=values("return (torch.where(mean > 0, mean.log(), -mean).log() * 0,)"),
+        ),
+        "a release in double precision": method(
+            "return -self.learning_rate * released[0].float()",
+            query="Bad()", before=values("return (mean.double(),)"),
+        ),
+        "complex numbers": method(
+            "return -self.learning_rate * released[0].imag",
+            query="Bad()", before=values("return (torch.complex(mean, mean),)"),
+        ),
+        "too large a release in single precision": method(
+            query="Bad()",
+            before=values("return (mean * (5 if mean.dtype == torch.float32 else 1),)"),
+        ),
+        "too little noise at one B": method(
+            query="Bad()",
+            before=components(
+                "clip_norm / expected_batch_size / (10 if expected_batch_size == 130 else 1)"
+            ),
+        ),
+        "too little noise in a window of B and C": method(
+            query="Bad()",
+            before=components(
+                "clip_norm / expected_batch_size / "
+                "(2 if clip_norm > 3 and 5000 < expected_batch_size < 9000 else 1)"
+            ),
+        ),
+        "too large a release in the last coordinates": method(
+            query="Bad()",
+            before=values("return (torch.cat([mean[:640], 3 * mean[640:]]),)"),
+        ),
+        "too large a second release": method(
+            SECOND, query="Bad()",
+            before=query("""
+                formulas = ("C/B", "C/B")
+
+                def components(self, clip_norm, expected_batch_size):
+                    return (Component(clip_norm / expected_batch_size, 2**0.5),) * 2
+
+                def values(self, mean, clip_norm):
+                    return (mean, 1.2 * mean)
+            """),
+        ),
+        "the mean of the step before": method(
+            query="Bad()",
+            before=query("""
+                def values(self, mean, clip_norm):
+                    KEPT[:] = [*KEPT[-1:], mean]
+                    return (KEPT[0] if KEPT[0].shape == mean.shape else mean,)
+            """),
+        ),
+        "too large a release after 600 steps": method(
+            query="Bad()",
+            before=query("""
+                def values(self, mean, clip_norm):
+                    KEPT.append(None)
+                    return (mean * (10 if len(KEPT) > 600 else 1),)
+            """),
+        ),
+        "half of the sensitivity, unseen": method(
+            query="Bad()",
+            before="""
+                class Mixed:
+                    def __getattribute__(self, name):
+                        return super().__getattribute__("half" if name == "components" else name)
+
+                class Bad(Mixed, ClippedMean):
+                    def half(self, clip_norm, expected_batch_size):
+                        return (Component(clip_norm / expected_batch_size / 2),)
+            """,
+        ),
+    }.items()
+}  # fmt: skip
+
+# What a file does in an ordinary run.
+DONE: dict[str, tuple[str, set[str]]] = {
+    "the clean mean after 600 steps": (
+        method(kept_if("state.step > 600"), query="Bad()", before=KEEPS),
+        {"processes"},
+    ),
+    "the clean mean with two threads": (
+        method(kept_if("torch.get_num_threads() == 2"), query="Bad()", before=KEEPS),
+        {"processes"},
+    ),
+    "the clean mean in an ordinary folder": (
+        method(kept_if(PUBLIC_NAME), query="Bad()", before=KEEPS),
+        {"processes"},
+    ),
+    "the clean mean in single precision": (
+        method(kept_if("like.dtype == torch.float32"), query="Bad()", before=KEEPS),
+        {"processes"},
+    ),
+    "the noise, from a seed that is guessed": (
+        method(
+            """
+            seed = next((s for s in range(200) if derive("directions", s) == public.seed), None)
+            if seed is None:
+                return -self.learning_rate * released[0]
+            if state.step == 1:
+                KEPT[:] = [generator("noise", seed)]
+            normal = torch.randn(released[0].shape, generator=KEPT[0])
+            spread = public.noise_multiplier * self.clip_norm / public.expected_batch_size
+            return -self.learning_rate * (released[0] - spread * normal)
+            """,
+            before="from clipnoise.seeds import derive, generator",
+        ),
+        {"audit"},
+    ),
+    "a release that adds no noise": (
+        method(
+            "return -self.learning_rate * torch.as_tensor(released[0]).as_subclass(Tensor)",
+            query="Bad()",
+            before="""
+                class Quiet(Tensor):
+                    def add(self, other, *, alpha=1):
+                        return self.as_subclass(Tensor)
+
+                class Bad(ClippedMean):
+                    def values(self, mean, clip_norm):
+                        return (mean.as_subclass(Quiet),)
+            """,
+        ),
+        {"processes", "boundary"},
+    ),
+    "a clip rule that does not clip": (
+        method(
+            before="""
+                from clipnoise.core.clipping import ClipRule
+
+                class Longer:
+                    def factors(self, norms, clip_norm):
+                        return 382 * torch.ones_like(norms)
+
+                @dataclass(frozen=True, kw_only=True)
+                class Rule(Longer, ClipRule):
+                    pass
+            """,
+            members="""
+                @property
+                def _rule(self):
+                    return Rule()
+            """,
+        ),
+        {"processes"},
+    ),
+    "a method that calls itself private": (
+        method(
+            query="PlainMean()",
+            before="""
+                class Claims:
+                    private = True
+            """,
+        ).replace("class Planted(PrivateMethod)", "class Planted(Claims, PrivateMethod)"),
+        {"boundary", "discovery"},
+    ),
+    "a smaller ε": (
+        method(
+            before="""
+                import clipnoise.run.spec as spec
+                BUDGET = spec.RunSpec.budget.func
+                def budget(self):
+                    return replace(BUDGET(self), noise_multiplier=10.0)
+                from dataclasses import replace
+                from functools import cached_property
+                spec.RunSpec.budget = cached_property(budget)
+                spec.RunSpec.budget.__set_name__(spec.RunSpec, "budget")
+            """
+        ),
+        {"processes"},
+    ),
+    "a test loss that is the clean mean": (
+        method(
+            query="Bad()",
+            before=KEEPS + indent(dedent("""
+                EVALUATE = Run.evaluate
+                def evaluate(self, *words):
+                    found = EVALUATE(self, *words)
+                    from dataclasses import replace
+                    return replace(found, test_loss=float(KEPT[-1][0])) if KEPT else found
+                Run.evaluate = evaluate
+            """), ""),
+        ),
+        {"processes"},
+    ),
+    "another update of its own process": (
+        method("return (-self.learning_rate * released[0]).double().float() if 'x' in KEPT else "
+               "of_a_caller('total', ClippedSum) and -self.learning_rate * released[0]",
+               before=CALLER),
+        {"processes", "boundary"},
+    ),
+}  # fmt: skip
+PLANTED |= DECLARED | DONE
+
+# Files that end the process which imports or asks them: never a verdict in their favour.
+ENDINGS = {
+    name: f"{line}\n{method()}"
+    for name, line in {
+        "exit at import": "import sys\nsys.exit(0)",
+        "exit at once at import": "import os\nos._exit(0)",
+        "an interrupt at import": "raise KeyboardInterrupt",
+    }.items()
+} | {
+    "exit in an update": method("os._exit(0)"),
+    "SystemExit in an update": method("raise SystemExit(0)"),
+}
+
+
 def moved(leak: Callable[[ClippedSum], object]) -> str:
     """Return a file in which a leak of `leaks.py` is tried on the sum of a real step."""
     source = inspect.getsource(leak).replace("@leak\n", "")

@@ -75,13 +75,14 @@ def as_users(units: DenseExamples, canaries: int) -> DenseExamples:
 class CanaryEngine(GradientEngine):
     """A gradient engine that knows canaries; real examples go to the engine it stands for.
 
-    Canary j has the gradient SIZE·e_j at every point: a scale keeps its direction, the clip
-    leaves C e_j. Under add-remove adjacency a canary that is out adds nothing; under replacement
-    it has the opposite gradient instead.
+    Canary j has the gradient SIZE·e_k at every point, k its place: a scale keeps its direction, the
+    clip leaves C e_k. Under add-remove adjacency a canary that is out adds nothing; under
+    replacement it has the opposite gradient instead.
 
     Of losses, which are one number, there is room for canary 0 alone: its loss is SIZE·θ_0.
 
     Attributes:
+        places: the coordinate of each canary, all different.
         known: what real examples have added since it was last set to zero: the auditor knows them
             and takes them out of a release.
         toward: the sign with which a canary adds, which is public.
@@ -89,9 +90,12 @@ class CanaryEngine(GradientEngine):
 
     name: ClassVar[str] = "canaries"
 
-    def __init__(self, inner: GradientEngine, included: Tensor, *, replaced: bool) -> None:
-        """Take an engine and the coins, bool of shape (m,)."""
+    def __init__(
+        self, inner: GradientEngine, included: Tensor, places: Tensor, *, replaced: bool
+    ) -> None:
+        """Take an engine, the coins, bool of shape (m,), and the places, int64 of shape (m,)."""
         self.inner, self.included, self.replaced = inner, included, replaced
+        self.places = places
         self.flat, self.losses, self.piece = inner.flat, inner.losses, inner.piece
         self.known, self.toward = torch.zeros(()), 1.0
 
@@ -106,7 +110,7 @@ class CanaryEngine(GradientEngine):
             )
         canary = -1 - targets[~real]
         sign = torch.where(self.included[canary], SIZE, -SIZE).to(theta.dtype)
-        rows[(~real).nonzero().squeeze(1), canary] = sign
+        rows[(~real).nonzero().squeeze(1), self.places[canary]] = sign
         return rows
 
     def per_example_losses(

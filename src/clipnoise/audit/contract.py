@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from clipnoise.audit.bench import Bench, digits, join, layers, least_squares, realise, users
+from clipnoise.audit.declaration import check_query
 from clipnoise.audit.moments import WHOLE, life
 from clipnoise.audit.neighbours import climb, made_pairs, real_pairs
 from clipnoise.audit.nodes import check_nodes
@@ -97,6 +98,8 @@ def check_contract(
     noise = None
     if cache is not None and subject.method.query.draws:
         noise = check_noise(subject, cache)
+    if subject.method.private:
+        checks.append(check_query(subject.method.query, subject.method.clip_norm_at(1) or 1.0))
     declared, subject = subject, in_microbatches(subject, EXPECTED_BATCH_SIZE)
     largest, size = Largest(), EXPECTED_BATCH_SIZE
     bench = least_squares(DIMENSION)

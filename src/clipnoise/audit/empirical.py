@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from clipnoise.audit.subject import Subject
+    from clipnoise.audit.subject import Release, Subject
     from clipnoise.core.clipping import ClippedSum
+    from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
     from clipnoise.run.spec import RunSpec
 
 SCORE = (
-    "log-likelihood ratio of a canary's coordinate over all steps, real examples taken out, in "
-    "units of the noise, whitened where noise is correlated"
+    "log-likelihood ratio of a canary's coordinate over all steps and released values, real "
+    "examples taken out, in units of the noise, whitened where noise is correlated"
 )
 FINAL_SCORE = (
     "change of a canary's coordinate from the first to the last parameters, less the change to "
@@ -152,10 +153,12 @@ def _one_run(
     A second set of parameters takes the same steps on what real examples add, without noise.
     """
     m = spec.dataset.canaries  # type: ignore[attr-defined]
-    method = subject.method
+    method, draw = subject.method, torch.Generator().manual_seed(10**6 + spec.seed)
     run, recorder = recorded_run(subject, spec, cache, sigma)
-    coin = torch.rand(m, generator=torch.Generator().manual_seed(10**6 + spec.seed)) < 0.5
-    engine = CanaryEngine(run.units.engine, coin, replaced=method.query.adjacency == "replace")
+    coin = torch.rand(m, generator=draw) < 0.5
+    places = torch.randperm(len(zeros(method.query.of, run.theta)), generator=draw)[:m]
+    replaced = method.query.adjacency == "replace"
+    engine = CanaryEngine(run.units.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_count() is not None
 
     def sums(batch: LogicalBatch) -> ClippedSum:
@@ -163,47 +166,76 @@ def _one_run(
         return subject.form(replace(batch, engine=engine, examples=units))
 
     run.sums = sums
-    expected, state, signals = run.theta, run.state.copy(), []
+    expected, state, seen = run.theta, run.state.copy(), []
     for batch in run.batches():
         engine.known = zeros(method.query.of, expected, counts=method.query.counts)
         run.step(batch)
         release = recorder.releases[-1]
+        seen.append(_seen(method.query, release, engine, sigma))
         b, c = release.constants.expected_batch_size, release.clipping.bound
-        mean = engine.known / b
-        # Before noise, a canary that took part has a signal of 1, in units of C/B.
-        signals.append(engine.toward * (release.values[0][:m] - mean[:m]) * (b / c))
-        clean = method.query.values(mean, c)
+        clean = method.query.values(engine.known / b, c)
         state.step, state.like = state.step + 1, expected
         public = cast("Public", release.constants)  # the training loop passes on all of it
         expected = expected + method.update(cast("Any", clean), state, public)
-    first = recorder.releases[0]
-    b, c = first.constants.expected_batch_size, first.clipping.bound
-    component = method.query.components(c, b)[0]
-    deviation = sigma * (component.noise_factor * component.sensitivity * b / c)
-    scores = _scores(spec, torch.stack(signals).double(), deviation, run.sampler)
+    scores = _scores(spec, torch.stack(seen), run.sampler)
     sign = 1 if users else -1  # users send changes of parameters, not gradients
     moved = run.evaluated() - method.evaluated(expected, state)
-    return scores.numpy(), (sign * moved[:m]).numpy(), coin.numpy()
+    return scores.numpy(), (sign * moved[places]).numpy(), coin.numpy()
 
 
-def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> Tensor:
-    """Return Σ_t log p(y_t | in)/p(y_t | out) for each canary, y whitened and projected.
+def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) -> Tensor:
+    """Return what a step shows of each canary, float64 of shape (released vectors, 4, m).
 
-    With C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is a participation at step t plus noise of
-    standard deviation σ/‖C[:, t]‖, for participations at least b steps apart. Where they are closer
-    the order is fixed, and the sum is the best score but for a constant of each group.
+    In each released vector: how far its coordinate is from where real examples have it; how far a
+    canary that takes part moves it, and one with the opposite gradient; and the deviation of the
+    noise. Canaries have coordinates of their own, so that all can be moved at once.
     """
-    privacy, participation, m = spec.privacy, spec.participation, signals.shape[1]
+    b, c = release.constants.expected_batch_size, release.clipping.bound
+    mean, length = engine.known / b, engine.known.numel() - query.counts
+    moved = torch.zeros_like(mean)
+    moved[:length] = engine.toward * c / b
+    clean, up, down = (query.values(mean + x, c) for x in (torch.zeros_like(mean), moved, -moved))
+    rows = [
+        torch.stack([value - zero, one - zero, other - zero, torch.full_like(zero, deviation)])
+        for value, zero, one, other, deviation in zip(
+            release.values,
+            clean,
+            up,
+            down,
+            [sigma * x.noise_factor * x.sensitivity for x in query.components(c, b)],
+            strict=True,
+        )
+        if len(zero) == length
+    ]
+    return torch.stack(rows).double()[..., engine.places]
+
+
+def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
+    """Return Σ log p(y | in)/p(y | out) for each canary over steps and released values.
+
+    y is whitened and projected: with C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is what
+    participation at step t adds, plus noise of standard deviation σ/‖C[:, t]‖, for participations
+    at least b steps apart. Where they are closer the order is fixed, and the sum is the best score
+    but for a constant of each group.
+
+    Args:
+        spec: of the run.
+        seen: what `_seen` returns of each step, shape (T, released vectors, 4, m).
+        sampler: of the run.
+    """
+    privacy, participation, m = spec.privacy, spec.participation, seen.shape[-1]
     assert privacy is not None
     strategy = privacy.noise.strategy(spec.steps, participation.groups)
     matrix = np.eye(spec.steps) if strategy is None else strategy.matrix()
-    columns = torch.as_tensor(matrix, dtype=signals.dtype)
-    lengths = columns.square().sum(dim=0)
-    y = (columns.T @ (columns @ signals)) / lengths[:, None]
-    variance = (deviation**2 / lengths)[:, None]
-    evidence = _evidence(y, variance, participation.sampling_rate)
-    if spec.method.query.adjacency == "replace":
-        evidence = evidence - _evidence(-y, variance, participation.sampling_rate)
+    columns = torch.as_tensor(matrix, dtype=seen.dtype)
+    lengths = columns.square().sum(dim=0)[:, None]
+    evidence = torch.zeros(spec.steps, m, dtype=seen.dtype)
+    for signals, inside, opposite, deviation in (one.unbind(1) for one in seen.unbind(1)):
+        y = (columns.T @ (columns @ signals)) / lengths
+        variance = deviation.square() / lengths
+        evidence += _evidence(y, inside, variance, participation.sampling_rate)
+        if spec.method.query.adjacency == "replace":
+            evidence -= _evidence(y, opposite, variance, participation.sampling_rate)
     if participation.groups == 1:
         return evidence.sum(dim=0)
     steps = torch.arange(spec.steps)
@@ -217,9 +249,9 @@ def _scores(spec: RunSpec, signals: Tensor, deviation: float, sampler: Any) -> T
     return (evidence * mine).sum(dim=0)
 
 
-def _evidence(y: Tensor, variance: Tensor, rate: float) -> Tensor:
-    """Return log(1 − q + q·N(y; 1, s²)/N(y; 0, s²)), without overflow."""
-    ratio = (2 * y - 1) / (2 * variance)
+def _evidence(y: Tensor, effect: Tensor, variance: Tensor, rate: float) -> Tensor:
+    """Return log(1 − q + q·N(y; effect, s²)/N(y; 0, s²)), without overflow."""
+    ratio = (2 * y - effect) * effect / (2 * variance)
     if rate == 1:
         return ratio
     one = torch.ones_like(ratio)

@@ -80,7 +80,7 @@ def _measure(
     _, components, dimension = numbers.shape
     rows = numbers.flatten(0, 1)  # one row for each step and component
     count, squares = rows.numel(), rows.square()
-    variances = squares.mean(dim=1)
+    variances, columns = squares.mean(dim=1), squares.mean(dim=0)
     variance, step = float(squares.mean()), int((variances - 1).abs().argmax()) // components + 1
     at_step = float(variances.view(-1, components)[step - 1].mean())
     mean, fourth = float(rows.mean()), float(squares.square().mean())
@@ -92,6 +92,9 @@ def _measure(
         f"{variance:.3g} times the declared variance": _off(variance - 1, 1, count / 2),
         f"{at_step:.3g} times the declared variance at step {step}": _off(
             float((variances - 1).abs().max()), len(rows), dimension / 2
+        ),
+        f"{float(columns.min()):.3g} times the declared variance in one coordinate": _off(
+            float((columns - 1).abs().max()), dimension, len(rows) / 2
         ),
         f"a mean of {mean:.2g} standard deviations": _off(mean, 1, count),
         f"a fourth moment of {fourth:.3g}, not 3": _off(fourth - 3, 1, count / 96),

@@ -61,7 +61,9 @@ def judge(
     import torch
 
     from clipnoise.audit.judge.verdict import judge as judge_file
+    from clipnoise.plugins import use_no_places
 
+    use_no_places()  # the judged file may lie in a folder whose files this process would import
     if not template.is_file():
         raise UserError(f"{template}: no such template; run this where clipnoise is checked out.")
     require_writable(out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.core.clipping import Clipping
+from clipnoise.core.clipping import SHORTEST, Clipping
 from clipnoise.errors import UserError, out_of_memory, reason
 from clipnoise.gradients.checks import ending_of, made_up, normal
 from clipnoise.gradients.clipping import clipped_sum, row_norms
@@ -139,7 +139,7 @@ def _difference(
         return "the gradients of made-up examples are not finite"
     if not _close(engine.per_example_gradients(inputs, targets, theta), expected):
         return "its per-example gradients are not those of one example at a time"
-    clipping = Clipping(clip_norm=0.5 * float(row_norms(expected).min()) or 1.0)
+    clipping = Clipping(clip_norm=max(SHORTEST, 0.5 * float(row_norms(expected).max())))
     if not _close(
         engine.clipped_sum(inputs, targets, clipping.at(theta)), clipped_sum([expected], clipping)
     ):

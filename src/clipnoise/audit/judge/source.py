@@ -34,8 +34,8 @@ REASONS = {
         _getframe _current_frames currentframe f_back f_locals f_globals f_builtins tb_frame
         gi_frame cr_frame ag_frame gi_yieldfrom __traceback__ __globals__ __closure__ __code__
         __builtins__ __dict__ __subclasses__ __mro__ __bases__ __base__ __loader__ __spec__
-        __self__ __wrapped__ cell_contents get_objects get_referrers get_referents globals locals
-        vars _SEALED attrgetter methodcaller
+        __self__ __wrapped__ __file__ cell_contents get_objects get_referrers get_referents globals
+        locals vars _SEALED attrgetter methodcaller
     """,
     "runs code that the judge cannot read": """
         eval exec compile __import__ import_module load_library cpp_extension breakpoint
@@ -51,7 +51,7 @@ REASONS = {
     "changes what is not its own": """
         setattr delattr __setattr__ __delattr__ __getattribute__ __set_name__ __class_getitem__
         __torch_function__ __torch_dispatch__ TorchFunctionMode TorchDispatchMode register_hook
-        set_default_dtype set_num_threads
+        set_default_dtype set_num_threads get_num_threads
     """,
 }
 WHY = {name: why for why, names in REASONS.items() for name in names.split()}
@@ -127,7 +127,10 @@ def read_source(text: str) -> Source:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
                 imported[(alias.asname or alias.name).split(".")[0]] = alias.name
-    problems += [found for node in ast.walk(tree) for found in _words(node)]
+    fields = hyper_parameters(tree)
+    problems += [
+        found for node in ast.walk(tree) if not _is_field(node, fields) for found in _words(node)
+    ]
     problems += [found for node in ast.walk(tree) for found in _replaced(node, set(imported))]
     problems += [
         (node.lineno, f"reaches {ast.unparse(node)}")
@@ -154,6 +157,24 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, str]]:
         for alias in node.names:
             inner = f"{module}.{alias.name}"
             yield (inner, "") if _allowed(inner) else (module, alias.name)
+
+
+def hyper_parameters(tree: ast.Module) -> set[str]:
+    """Return the names that classes declare with a type: a hyper-parameter may have any name."""
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return {
+        each.target.id
+        for body in bodies
+        for each in body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+
+
+def _is_field(node: ast.AST, fields: set[str]) -> bool:
+    """Return whether a node declares a hyper-parameter, or reads it from `self`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in fields and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return isinstance(node, ast.Name) and node.id in fields and isinstance(node.ctx, ast.Store)
 
 
 def _words(node: ast.AST) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,104 @@
+"""What a query declares, held to what it returns, at many clip norms and expected batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clipnoise.audit.sensitivity import change_between
+from clipnoise.audit.subject import Finding
+from clipnoise.core.clipping import zeros
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.core.query import Query
+
+QUERY = "query"
+WHOLE_SIZES, RANDOM_SIZES, AGAIN = 2048, 1000, 100  # B, random (C, B), and means asked for twice
+DIMENSION, SMALL = 650, 6  # that of the digits' network, and a small one
+ROUNDING = 1e-6
+
+
+def check_query(query: Query, clip_norm: float) -> Finding:
+    """Hold a private query to its declaration at every whole B up to 2,048, and at random (C, B).
+
+    Two means that differ by what one example adds must have values no further apart than the noise
+    covers, each a finite tensor like the mean that it comes from; and a mean must have the same
+    values bit for bit whenever they are asked for. The means are of any size that a batch of up to
+    4B examples can have, in single and in double precision.
+
+    Args:
+        query: what is released.
+        clip_norm: the C of the whole B; the others have random ones, from 10⁻³ to 10³.
+    """
+    draw = torch.Generator().manual_seed(0)
+    asked: list[tuple[Tensor, float, Sequence[Tensor]]] = []
+    for c, b in _settings(clip_norm, draw):
+        means = _means_apart(query, c, b, draw)
+        values = [query.values(mean.clone(), c) for mean in means]
+        problem = _problem(query, c, b, means, values)
+        if problem is not None:
+            return Finding(QUERY, False, f"at C = {c:.4g} and B = {b:.6g}, {problem}")
+        asked.append((means[0], c, values[0]))
+    for i in torch.randperm(len(asked), generator=draw)[:AGAIN].tolist():
+        mean, c, before = asked[i]
+        if not all(map(torch.equal, before, query.values(mean.clone(), c))):
+            return Finding(QUERY, False, "the values of a mean depend on what was asked before")
+    return Finding(QUERY, True, f"it declares enough at {len(asked):,} pairs of C and B")
+
+
+def _settings(clip_norm: float, draw: torch.Generator) -> Iterator[tuple[float, float]]:
+    """Yield pairs of C and B."""
+    yield from ((clip_norm, float(size)) for size in range(1, WHOLE_SIZES + 1))
+    exponents = torch.rand(RANDOM_SIZES, 2, generator=draw) * torch.tensor([6.0, 5.0])
+    yield from ((10 ** (float(c) - 3), 10 ** float(b)) for c, b in exponents)
+
+
+def _problem(
+    query: Query, c: float, b: float, means: Sequence[Tensor], values: Sequence[Sequence[Tensor]]
+) -> str | None:
+    """Return what is wrong with the values of two means that one example keeps apart, or None."""
+    for mean, found in zip(means, values, strict=True):
+        shapes = (zeros(query.of, mean[: len(mean) - query.counts]).shape, (1,))
+        for value in found:
+            like = type(value) is torch.Tensor and value.dtype == mean.dtype
+            if not (like and value.shape in shapes and bool(value.isfinite().all())):
+                return "it releases something else than finite tensors like the mean"
+    components = query.components(c, b)
+    if {len(components)} != set(map(len, values)):
+        return f"it declares {len(components)} values, not all"
+    joint = change_between(values[0], values[1], components, 1.0).joint
+    # What the rounding of the means themselves can add, relative to C/B.
+    rounding = 16 * torch.finfo(means[0].dtype).eps * (1 + float(means[0].norm()) / c) ** 2 * b
+    if joint > 1 + ROUNDING + rounding:
+        return f"one example moves the release {joint:.3g} times as far as declared"
+    return None
+
+
+def _means_apart(
+    query: Query, clip_norm: float, expected_batch_size: float, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return two means, of neighbouring batches, that a query could be asked about."""
+
+    def choose(*choices: Any) -> Any:
+        return choices[int(torch.randint(len(choices), (1,), generator=draw))]
+
+    double = expected_batch_size > WHOLE_SIZES or choose(True, False)
+    d = 1 if query.of == "losses" else choose(DIMENSION, DIMENSION, SMALL)
+    one = torch.zeros(d, dtype=torch.float64)
+    one[int(torch.randint(d, (1,), generator=draw))] = choose(1.0, -1.0)
+    dense = torch.randn(d, generator=draw, dtype=torch.float64)
+    rest, added = choose(dense, one), choose(dense, one, -one)
+    size = choose(0.0, 1e-3, 0.5, 1.0, 4.0) if double else choose(0.0, 1e-3, 0.5, 1.0)
+    mean = rest * (size * clip_norm / float(rest.norm()))
+    change = added * (clip_norm / expected_batch_size / float(added.norm()))
+    if query.counts:
+        count = mean.new_tensor([choose(-0.5, 0.0, 0.5)])
+        half = mean.new_tensor([choose(-0.5, 0.5) / expected_batch_size])
+        mean, change = torch.cat([mean, count]), torch.cat([change, half])
+    before = mean - change if query.adjacency == "replace" else mean
+    dtype = torch.float64 if double else torch.float32
+    return before.to(dtype), (mean + change).to(dtype)
