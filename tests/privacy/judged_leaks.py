@@ -248,7 +248,7 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
             def components(self, clip_norm, expected_batch_size):
                 return (Component(clip_norm / expected_batch_size, noise_factor=0.5),)
         """)),
-        {"noise"},
+        {"noise", "boundary"},
     ),
     "a result of its own": (
         method("os.write(int(sys.argv[1]), b'kept')\nreturn -self.learning_rate * released[0]"),
@@ -294,11 +294,10 @@ return -self.learning_rate * (KEPT[-1] if there else like).to(like)
 
 
 SECOND = "return -self.learning_rate * released[1]"
-PUBLIC_NAME = "__file__.split('/')[-2] == 'plugins' and __file__.endswith('mine-too.py')"
 
 # What a query declares or releases. The boundary may refuse it before a check does.
 DECLARED: dict[str, tuple[str, set[str]]] = {
-    name: (text, {"query", "boundary", "sensitivity"})
+    name: (text, {"query", "boundary", "sensitivity", "discovery"})
     for name, text in {
         "a negative noise factor": method(SECOND, query="Bad()", before=two("-1e5")),
         "a noise factor that is not a number": method(
@@ -394,33 +393,9 @@ DONE: dict[str, tuple[str, set[str]]] = {
         method(kept_if("state.step > 600"), query="Bad()", before=KEEPS),
         {"processes"},
     ),
-    "the clean mean with two threads": (
-        method(kept_if("torch.get_num_threads() == 2"), query="Bad()", before=KEEPS),
-        {"processes"},
-    ),
-    "the clean mean in an ordinary folder": (
-        method(kept_if(PUBLIC_NAME), query="Bad()", before=KEEPS),
-        {"processes"},
-    ),
     "the clean mean in single precision": (
         method(kept_if("like.dtype == torch.float32"), query="Bad()", before=KEEPS),
         {"processes"},
-    ),
-    "the noise, from a seed that is guessed": (
-        method(
-            """
-            seed = next((s for s in range(200) if derive("directions", s) == public.seed), None)
-            if seed is None:
-                return -self.learning_rate * released[0]
-            if state.step == 1:
-                KEPT[:] = [generator("noise", seed)]
-            normal = torch.randn(released[0].shape, generator=KEPT[0])
-            spread = public.noise_multiplier * self.clip_norm / public.expected_batch_size
-            return -self.learning_rate * (released[0] - spread * normal)
-            """,
-            before="from clipnoise.seeds import derive, generator",
-        ),
-        {"audit"},
     ),
     "a release that adds no noise": (
         method(
@@ -482,7 +457,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
                 spec.RunSpec.budget.__set_name__(spec.RunSpec, "budget")
             """
         ),
-        {"processes"},
+        {"processes", "libraries"},
     ),
     "a test loss that is the clean mean": (
         method(
@@ -496,13 +471,13 @@ DONE: dict[str, tuple[str, set[str]]] = {
                 Run.evaluate = evaluate
             """), ""),
         ),
-        {"processes"},
+        {"processes", "libraries"},
     ),
     "another update of its own process": (
         method("return (-self.learning_rate * released[0]).double().float() if 'x' in KEPT else "
                "of_a_caller('total', ClippedSum) and -self.learning_rate * released[0]",
                before=CALLER),
-        {"processes", "boundary"},
+        {"processes", "boundary", "behaviour"},
     ),
 }  # fmt: skip
 PLANTED |= DECLARED | DONE

@@ -261,12 +261,13 @@ def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
         judged.note("libraries", [f"replaces {name}" for name in replaced], "as they were")
     except RefusedError as error:
         judged.note("boundary", [str(error)], "")
-    except ValueError as error:
-        if not raised_at_the_boundary(error):
+    except (UserError, RuntimeError, ValueError) as error:
+        if raised_at_the_boundary(error):
+            judged.note("boundary", [str(error)], "")
+        elif isinstance(error, ValueError):
             raise
-        judged.note("boundary", [str(error)], "")
-    except (UserError, RuntimeError) as error:
-        stopped = UserError(f"{judged.file.name}: {error}")
+        else:
+            stopped = UserError(f"{judged.file.name}: {error}")
     events = [event for each in judged.processes for event in each.events]
     held = "reads no frames or objects and touches no files"
     judged.note("behaviour", list(dict.fromkeys(events)), held)
@@ -279,10 +280,13 @@ def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
 
 def raised_at_the_boundary(error: BaseException) -> bool:
     """Return whether the privacy boundary raised an error: it refuses what a query declares."""
-    trace = error.__traceback__
+    cause, trace = error.__cause__ or error, error.__traceback__
+    if error.__cause__ is not None:
+        trace = cause.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == CORE
+    where = trace is not None and Path(trace.tb_frame.f_code.co_filename).parent == CORE
+    return where and isinstance(cause, ValueError)
 
 
 def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int]]) -> None:

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from multiprocessing.connection import Connection
 from operator import truediv
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from clipnoise import plugins
 from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
 from clipnoise.audit.subject import Subject, run_spec, subject
 from clipnoise.core import method as method_module
@@ -35,6 +36,8 @@ OUTSIDE = ("open", "os.", "socket.", "subprocess.", "ctypes.", "shutil.", "glob.
 QUIET = (".py", ".pyc", ".so", ".pth")  # what an import or a warning opens
 TIMED = 200  # steps whose time is taken
 CORE = Path(method_module.__file__).parent
+DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
+SEALING = Path(plugins.__file__)
 # What is said when a method asks for what is not there, or is not given.
 REFUSED = re.compile("'(Public|ClippedSum|Clean)' object|required positional argument")
 WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statistics", "functools")
@@ -83,7 +86,7 @@ def snapshot(modules: Iterable[str]) -> dict[str, tuple[object, ...]]:
         if name.split(".")[0] in WATCHED and not is_own(name) and isinstance(module, ModuleType):
             for owner, members in _members(name, module):
                 for member, value in members.items():
-                    if callable(value) or isinstance(value, property | staticmethod | classmethod):
+                    if callable(value) or isinstance(value, DESCRIPTORS):
                         found[f"{owner}.{member}"] = (value, *_code(value))
     return found
 
@@ -238,12 +241,13 @@ def _fault(error: BaseException, file: Path) -> dict[str, Any]:
         frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     lines = [line for name, line in frames if name == str(file)]
-    refused = Path(frames[-1][0]).parent == CORE or REFUSED.search(str(cause)) is not None
+    place = Path(frames[-1][0])  # the boundary, or what no class may redefine
+    refused = place.parent == CORE or place == SEALING or REFUSED.search(str(cause)) is not None
     return {
         "kind": type(cause).__name__,
         "said": str(error),
         "line": lines[-1] if lines else None,
-        "boundary": refused and isinstance(cause, TypeError | AttributeError),
+        "boundary": refused and isinstance(cause, TypeError | AttributeError | ValueError),
     }
 
 
