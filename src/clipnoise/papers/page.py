@@ -39,7 +39,9 @@ def _claims(studies: Path) -> Iterator[tuple[str, str, str]]:
     """Yield artefact, text and source of every claim."""
     for name in names_below(studies, "*/*.yaml"):
         for placed in load_study(studies / f"{name}.yaml").claims:
-            yield name, placed.claim.text, placed.claim.source
+            claim = placed.claim
+            against = f" Contradicted by the paper: {claim.contradicted}" * bool(claim.contradicted)
+            yield name, claim.text + against, claim.source
     for name, kind in experiments().items():
         for claim in kind.claims:
             yield name, claim.text, claim.source
