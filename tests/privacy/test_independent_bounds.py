@@ -295,7 +295,7 @@ def test_examples_that_take_turns_cost_what_they_move_through_correlated_noise()
         moved = max(pattern_sensitivity(matrix, turn, draw) for turn in turns)
         least = gaussian_epsilon(sigma / moved, delta) * EXACT
         assert least <= found, (noise, n, size, steps)
-        if rounds and noise.kind != "tree":  # the tree is fullest where t is a power of two
+        if rounds:
             assert found <= gaussian_epsilon(sigma / (moved + 1e-6), delta), (noise, n, size, steps)
 
 

@@ -22,8 +22,10 @@ from clipnoise.privacy.noise_strategies import (
     optimal_buffers,
     optimal_dense,
     optimal_toeplitz,
+    prefix_cost,
     prefix_sum_rmse,
 )
+from clipnoise.privacy.participation import Participation
 
 
 def example(kind: str) -> Strategy:
@@ -215,6 +217,15 @@ def test_participations_that_are_groups_apart_cost_one_release_each(kind: str, g
     strategy = fitted(example(kind), groups)
     matrix, steps = strategy.matrix(), strategy.steps
     draw, closest = np.random.default_rng(0), 0.0
+    tree = isinstance(strategy, Tree)
+    parts = Participation(
+        groups=groups,
+        sampling_rate=1,
+        steps=steps,
+        prefix_cost=prefix_cost(steps, min(groups, steps)) if tree else 1.0,
+    )
+    allowed = np.array([parts.releases(t) for t in range(1, steps + 1)])
+    assert allowed[-1] == math.ceil(steps / groups)
     for first in range(min(groups, steps)):
         turns = np.arange(first, steps, groups)
         few = 3 ** len(turns) <= 3**7
@@ -224,9 +235,9 @@ def test_participations_that_are_groups_apart_cost_one_release_each(kind: str, g
             else np.vstack([np.ones(len(turns)), draw.choice([-1, 0, 1], (500, len(turns)))])
         )
         squares = np.cumsum((matrix[:, turns] @ signs.T) ** 2, axis=0).max(axis=1)
-        allowed = -(-np.arange(1, steps + 1) // groups)
         assert (squares <= allowed * (1 + 1e-9)).all()
-        closest = max(closest, float((squares / allowed).max()))
+        attained = squares / allowed
+        closest = max(closest, float(attained[-1] if tree else attained.max()))
     assert closest == pytest.approx(1, rel=1e-9)  # and with no more noise than that takes
 
 
@@ -238,6 +249,20 @@ def test_turns_that_are_further_apart_cost_no_more(kind: str, separation: int) -
     most = -(-strategy.steps // separation)
     found = brute_force_sensitivity(strategy, separation, most)
     assert found <= math.sqrt(most) * (1 + 1e-9)
+
+
+def test_tree_noise_is_no_larger_than_all_participations_take() -> None:
+    """At t = 512 participations cost more than at T = 1000, where they cost what they may."""
+    steps, groups = 1000, 100
+    matrix = fitted(Tree(steps), groups).matrix()
+    turns = [matrix[:, first::groups].sum(axis=1) for first in range(groups)]
+    moved = np.max([np.cumsum(rows**2) for rows in turns], axis=0)
+    assert moved[-1] == pytest.approx(10)
+    participations = np.ceil(np.arange(1, steps + 1) / groups)
+    assert (moved / participations).max() == pytest.approx(prefix_cost(steps, groups))
+    assert prefix_cost(steps, groups) == pytest.approx(1.125178**2, rel=1e-6)
+    error = math.sqrt(10) * prefix_sum_rmse(Tree(steps), groups)  # as in docs/study-keys.md
+    assert error == pytest.approx(22.7, abs=0.05)
 
 
 def test_an_entry_below_zero_counts_with_its_size() -> None:

@@ -12,11 +12,12 @@ from reporting_data import run_row, write_csv
 from scipy import stats
 
 from clipnoise.errors import UserError
-from clipnoise.report.claims import claims_data
+from clipnoise.report.claims import CHANCE, claims_data, in_print
+from clipnoise.report.published import printed_runs
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.report.statistics import paired_interval
+from clipnoise.report.statistics import chance_above, paired_interval, resolved
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.study import Study, load_study
+from clipnoise.studies.study import Study, comparisons, load_study
 
 PANEL = {
     "datasets": ["digits"],
@@ -72,7 +73,19 @@ def verdicts(
         read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, runs)),
         read_curves(write_csv(folder / "curves.csv", CURVE_COLUMNS, curves or [])),
     )
-    return claims_data(one.claims, *tables, watermark)
+    printed = printed_runs(tables[0], comparisons(one, folder / "published"))
+    return claims_data(one.claims, *tables, printed, watermark)
+
+
+def publish(folder: Path, *cells: tuple[str, str, float, float | None]) -> None:
+    """Write a published table: label, budget, mean and deviation of each cell, in percent."""
+    lines = ["dataset,model,method,variant,budget,metric,mean,std,n,unit,source"]
+    for label, budget, mean, deviation in cells:
+        std = "" if deviation is None else f"{deviation:g}"
+        place = f"digits,logistic,dp-sgd,{label},{budget}"  # the method that `rows` has
+        lines.append(f"{place},test_accuracy,{mean:g},{std},5,%,Table 1")
+    (folder / "published").mkdir(exist_ok=True)
+    (folder / "published" / "mine.csv").write_text("\n".join(lines))
 
 
 BASE = [0.80, 0.81, 0.79, 0.80, 0.82]
@@ -250,6 +263,10 @@ def test_a_competitor_may_be_in_another_panel_or_without_privacy(tmp_path: Path)
         ({"metric": "acuracy"}, r"claims\.0\.metric"),
         ({"at_last": 1}, r"claims\.0\.at_last: unknown key. Did you mean 'at_least'"),
         ({"than": []}, r"claims\.0: a claim without `than` needs a bound"),
+        ({"than": [], "against": "best", "about": 1}, r"`than_panel` and `against` need `than`"),
+        ({"about": 0.1, "at_least": 0.1}, r"`about` is allowed without `at_least` and `at_most`"),
+        ({"about": [0, None]}, r"claims\.0: `about` 0 needs `within`"),
+        ({"within": 0.1}, r"claims\.0: `within` needs `about`"),
     ],
 )
 def test_a_mistake_is_refused_when_the_study_is_read(
@@ -267,3 +284,159 @@ def test_an_id_that_two_methods_share_is_refused(tmp_path: Path) -> None:
             {"method": "dp-adam", "than": ["one"]},
             comparison={**PANEL, "methods": methods},
         )
+
+
+# ---- The best competitor
+
+
+def test_the_best_competitor_of_each_place_is_subtracted_before_the_mean(tmp_path: Path) -> None:
+    """dp-sgd is best at ε = 1, dp-adam at ε = 8: neither alone is 2 points below on average."""
+    claim = {"than": ["dp-sgd", "dp-adam"], "over": "mean", "about": 0.02, "within": 0.005}
+    one = study(tmp_path, {**claim, "against": "best"}, claim)
+    values = {
+        **{("dp-sgd", "eps=1"): shifted(0.0), ("dp-adam", "eps=1"): shifted(-0.03)},
+        **{("dp-sgd", "eps=8"): shifted(-0.05), ("dp-adam", "eps=8"): shifted(0.0)},
+        **{("slow", "eps=1"): shifted(0.02), ("slow", "eps=8"): shifted(0.02)},
+    }
+    best, each = verdicts(tmp_path, one, rows(values))
+    assert best["verdict"] == "holds"
+    assert best["found"][0]["difference"].startswith("2.00 [")
+    assert each["verdict"] == "does not hold"
+
+
+def test_the_best_competitor_is_chosen_by_mean_and_paired_by_seed(tmp_path: Path) -> None:
+    one = study(tmp_path, {"than": ["dp-sgd", "dp-adam"], "against": "best", "about": 0.02})
+    wide = [value + 0.004 * sign for value, sign in zip(BASE, (5, -5, 5, -5, 1), strict=True)]
+    runs = rows(
+        {("dp-sgd", "eps=1"): wide, ("dp-adam", "eps=1"): BASE, ("slow", "eps=1"): shifted(0.02)}
+    )
+    (found,) = verdicts(tmp_path, one, runs)
+    assert found["found"][0]["sides"] == "slow − dp-sgd"
+    differences = [a - b for a, b in zip(shifted(0.02), wide, strict=True)]
+    interval = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert found["found"][0]["difference"] == (
+        f"{100 * np.mean(differences):.2f} [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
+    ).replace("-", "−")
+
+
+def test_for_a_loss_the_best_competitor_has_the_lowest(tmp_path: Path) -> None:
+    claim = {"than": ["dp-sgd", "dp-adam"], "against": "best", "metric": "test_loss"}
+    runs = [
+        {**run_row(label=label, seed=seed), "test_loss": loss + 0.001 * seed}
+        for label, loss in (("dp-sgd", 0.5), ("dp-adam", 0.4), ("slow", 0.3))
+        for seed in (1, 2, 3)
+    ]
+    (found,) = verdicts(tmp_path, study(tmp_path, claim), runs)
+    assert found["found"][0]["sides"] == "slow − dp-adam"
+
+
+def test_without_all_competitors_the_best_is_unknown(tmp_path: Path) -> None:
+    one = study(tmp_path, {"than": ["dp-sgd", "dp-adam"], "against": "best"})
+    values = {
+        **{("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)},
+        ("dp-adam", "eps=1"): [*BASE[:4], None],
+    }
+    (found,) = verdicts(tmp_path, one, rows(values))
+    assert found["verdict"] == "cannot be told"
+    assert found["found"][0]["difference"] == "4/5 runs"
+
+
+# ---- In print
+
+
+def test_a_chance_to_resolve_is_that_of_drawn_intervals() -> None:
+    generator = np.random.default_rng(0)
+    for gap, spread, n in ((1.0, 1.0, 5), (0.5, 1.0, 20), (0.3, 0.1, 3)):
+        values = gap + spread * generator.standard_normal((4000, n))
+        reach = stats.t.ppf(0.975, n - 1) * values.std(axis=1, ddof=1) / np.sqrt(n)
+        share = np.mean(values.mean(axis=1) - reach > 0)
+        assert chance_above(gap, spread, n) == pytest.approx(share, abs=0.03)
+    for n in (2, 5, 300):
+        assert chance_above(resolved(2.0, n, 0.7), 2.0, n) == pytest.approx(0.7, abs=1e-6)
+    assert chance_above(1.0, 1.0, 1) == 0
+    assert [chance_above(gap, 0.0, 5) for gap in (-1.0, 0.0, 1.0)] == [0, 0, 1]
+
+
+def test_about_x_has_a_margin_that_follows_from_spread_and_seeds(tmp_path: Path) -> None:
+    one = study(tmp_path, {"about": 0.1, "epsilons": [1]}, {"about": [0.1, None], "epsilons": [1]})
+    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.1)})
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 90, 0.8))
+    both, above = verdicts(tmp_path, one, runs)
+    # The deviation of a difference is √(0.6² + 0.8²) = 1 point; both ends share what may be missed.
+    margin = 100 * resolved(0.01, 5, 1 - (1 - CHANCE) / 2)
+    low, high = 10 - margin, 10 + margin
+    assert both["bounds"] == f"Test accuracy (%): between {low:.2f} and {high:.2f} (about 10.00)"
+    low = 10 - 100 * resolved(0.01, 5, CHANCE)
+    assert above["bounds"] == f"Test accuracy (%): at least {low:.2f} (about 10.00 or more)"
+    assert both["print"] == above["print"] == "10.00; 5 seeds resolve it."
+
+
+def test_a_margin_is_at_most_half_of_what_is_claimed_or_what_the_claim_says(tmp_path: Path) -> None:
+    one = study(tmp_path, {"about": [0.04, 0.1]}, {"about": 0, "within": 0.01})
+    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
+    bounds = ["between 2.00 and 15.00 (about 4.00 to 10.00)", "between −1.00 and 1.00 (about 0.00)"]
+    for deviation in (None, 50):
+        publish(tmp_path, ("dp-sgd", "eps=1", 80, 50), ("slow", "eps=1", 80, deviation))
+        found = verdicts(tmp_path, one, runs)
+        assert [each["bounds"].partition(": ")[2] for each in found] == bounds
+
+
+def test_a_claim_says_how_many_seeds_it_takes(tmp_path: Path) -> None:
+    one = study(tmp_path, {})
+    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 81, 0.8))
+    (found,) = verdicts(tmp_path, one, runs)
+    needed = found["needed"]
+    assert chance_above(0.01, 0.01, needed) >= CHANCE > chance_above(0.01, 0.01, needed - 1)
+    assert found["print"] == f"1.00; not resolvable with 5 seeds (it takes {needed})."
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 5), ("slow", "eps=1", 80.01, 5))
+    (found,) = verdicts(tmp_path, one, runs)
+    assert found["print"] == "0.01; not resolvable with 5 seeds (it takes more than 10,000)."
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, None), ("slow", "eps=1", 81, 0.8))
+    (found,) = verdicts(tmp_path, one, runs)
+    assert "how many seeds resolve it is unknown" in found["print"]
+
+
+def test_a_claim_that_its_own_paper_contradicts_says_so(tmp_path: Path) -> None:
+    one = study(tmp_path, {"contradicted": "Table 1 has 79 against 80."})
+    runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 79, 0.8))
+    (found,) = verdicts(tmp_path, one, runs)
+    assert found["print"] == "−1.00; contradicts the claim. Table 1 has 79 against 80."
+    assert found["verdict"] == "holds"  # by the runs
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 80, 0.8))
+    (found,) = verdicts(tmp_path, study(tmp_path, {}), runs)
+    assert found["print"] == "0.00; exactly on a bound of the claim."
+
+
+def test_what_is_not_printed_is_left_out_of_places_and_not_of_a_mean(tmp_path: Path) -> None:
+    one = study(tmp_path, {}, {"over": "mean"})
+    values = {(label, at): BASE for label in ("dp-sgd", "slow") for at in ("eps=1", "eps=8")}
+    publish(tmp_path, ("dp-sgd", "eps=1", 80, 1), ("slow", "eps=1", 90, 1))
+    each, mean = verdicts(tmp_path, one, rows(values))
+    assert each["print"] == "10.00 (1 comparison not printed); 5 seeds resolve it."
+    assert mean["print"] == "nothing."
+
+
+def test_the_deviation_of_a_mean_over_places_is_that_of_independent_places(tmp_path: Path) -> None:
+    one = study(tmp_path, {"over": "mean"})
+    values = {(label, at): BASE for label in ("dp-sgd", "slow") for at in ("eps=1", "eps=8")}
+    publish(
+        tmp_path,
+        *(("dp-sgd", at, 80, 0.3) for at in ("eps=1", "eps=8")),
+        *(("slow", at, 90, 0.4) for at in ("eps=1", "eps=8")),
+    )
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows(values)))
+    printed = printed_runs(runs, comparisons(one, tmp_path / "published"))
+    (found,) = in_print(one.claims[0], printed).found
+    assert found.spread == pytest.approx(0.005 / np.sqrt(2))
+
+
+def test_the_number_of_an_unnamed_best_baseline_is_that_of_the_best(tmp_path: Path) -> None:
+    claim = {"than": ["dp-sgd", "dp-adam"], "epsilons": [1]}
+    one = study(tmp_path, {**claim, "against": "best"}, claim)
+    runs = rows({(label, "eps=1"): BASE for label in ("dp-sgd", "dp-adam", "slow")})
+    publish(tmp_path, ("best baseline", "eps=1", 80, 1), ("slow", "eps=1", 90, 1))
+    best, each = verdicts(tmp_path, one, runs)
+    assert best["print"] == "10.00; 5 seeds resolve it."
+    assert each["print"] == "nothing."

@@ -150,3 +150,26 @@ def test_steps_and_delta_follow_from_public_numbers() -> None:
     assert spec.budget is not None
     assert spec.budget.delta == 1 / 1300
     assert spec.sampling_rate == 100 / 1300
+
+
+def test_the_first_steps_of_tree_noise_cost_more_than_their_participations() -> None:
+    """At t = 8 of 10 the tree is fuller than at T, so ε there is not that of ⌈t/g⌉ releases."""
+    epochs = {"expected_batch_size": 650, "steps": 10}  # of 1,300 examples: every other step
+    runs = {
+        kind: from_mapping(
+            values(
+                training=epochs,
+                privacy={"noise_multiplier": 1, "sampler": "cyclic", "noise": noise},
+            )
+        )
+        for kind, noise in (("tree", {"kind": "tree"}), ("blt", {"kind": "blt", "buffers": 1}))
+    }
+    tree, blt = (runs[kind].participation for kind in ("tree", "blt"))
+    assert tree.groups == blt.groups == 2
+    assert tree.prefix_cost > blt.prefix_cost == 1
+    assert tree.releases() == blt.releases() == 5
+    assert [tree.releases(t) >= blt.releases(t) for t in range(11)] == [True] * 11
+    assert tree.releases(4) > blt.releases(4)
+    budget = runs["tree"].budget
+    assert budget is not None
+    assert f"--prefix-cost {tree.prefix_cost!r}" in budget.options()

@@ -198,7 +198,9 @@ def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
         settings["is_flag"] = True
     form = ListOption if several or ListOption in markers else click.Option
     text = next((marker for marker in markers if isinstance(marker, str)), None)
-    return form([f"--{name.replace('_', '-')}"], multiple=several, help=text, **settings)
+    # A name that is a word of Python ends in an underscore: `from_` is --from.
+    words = [f"--{name.rstrip('_').replace('_', '-')}", name]
+    return form(words, multiple=several, help=text, **settings)
 
 
 def _plain(kind: Any) -> Any:

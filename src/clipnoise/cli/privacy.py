@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import click
+from annotated_types import Ge
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
@@ -99,6 +100,11 @@ class Details:
         Count, "Per-example gradients that one unit can change: K + 1 for a node of a graph."
     ] = 1
     examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
+    prefix_cost: Annotated[
+        float,
+        Ge(1),
+        "How much more the first t < T steps of tree noise may cost than their participations.",
+    ] = 1.0
     evaluation_steps: Annotated[
         Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
     ] = ()

@@ -20,6 +20,7 @@ def _files(**names: str) -> dict[str, str]:
 
 USERS = _files(
     audit="audit reaccount selfcheck",
+    claims="claims",
     doctor="doctor",
     inventory="data methods models weights",
     judge="judge",

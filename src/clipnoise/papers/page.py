@@ -38,11 +38,12 @@ def paper_pages(studies: Path, published: Path) -> dict[str, str]:
 def _claims(studies: Path) -> Iterator[tuple[str, str, str]]:
     """Yield artefact, text and source of every claim."""
     for name in names_below(studies, "*/*.yaml"):
-        for placed in load_study(studies / f"{name}.yaml").claims:
-            yield name, placed.claim.text, placed.claim.source
+        for claim in (placed.claim for placed in load_study(studies / f"{name}.yaml").claims):
+            against = claim.contradicted and f" Contradicted by the paper: {claim.contradicted}"
+            yield name, claim.text + against, claim.source
     for name, kind in experiments().items():
-        for claim in kind.claims:
-            yield name, claim.text, claim.source
+        for quantity in kind.claims:
+            yield name, quantity.text, quantity.source
 
 
 def _page(paper: str, fidelity: Fidelity, claims: list[tuple[str, str, str]]) -> str:

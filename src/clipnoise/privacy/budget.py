@@ -181,6 +181,7 @@ class Budget:
         words += [f"--steps {int(given.steps)}"]
         words += [f"--{name} {count}" for name, count in counts.items() if count > 1]
         words += [f"--examples {given.examples}"] if given.examples else []
+        words += [f"--prefix-cost {given.prefix_cost!r}"] if given.prefix_cost > 1 else []
         words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
         if self.evaluation_steps:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,12 @@ class Strategy(ABC):
 
     Attributes:
         steps: T.
+        uneven: whether the first t < T steps may cost more than the participations in them. The
+            accountant is then told by how much: see `prefix_cost`.
     """
 
     steps: int
+    uneven: ClassVar[bool] = False
 
     @abstractmethod
     def matrix(self) -> Array:
@@ -94,6 +97,11 @@ class Strategy(ABC):
         sizes = np.abs(self.matrix())
         rows = [sizes[:, first::groups].sum(axis=1) for first in range(min(groups, self.steps))]
         return np.asarray(np.max([np.cumsum(row**2) for row in rows], axis=0))
+
+    def costs(self, groups: int) -> Array:
+        """Return `squared_distances` over the participations ⌈t/g⌉ in the first t steps, (T,)."""
+        participations = -(-np.arange(1, self.steps + 1) // groups)
+        return np.asarray(self.squared_distances(groups) / participations)
 
     def _inverse(self) -> Array:
         return np.asarray(solve_triangular(self.matrix(), np.eye(self.steps), lower=True))
@@ -290,6 +298,8 @@ class Tree(Strategy):
     C⁻¹ is sparse: y_t = z_t − Σ z_{t−i} over the powers of two i < ℓ(t). The last z for each ℓ is
     in memory.
 
+    The tree is fullest where t is a power of two: there participations cost more than at T.
+
     Attributes:
         steps: T.
         scale: what the ones of C are multiplied by.
@@ -300,6 +310,7 @@ class Tree(Strategy):
 
     steps: int
     scale: float = 1.0
+    uneven: ClassVar[bool] = True
 
     @property
     def slots(self) -> int:
@@ -357,10 +368,11 @@ def put_in_turn(memory: Tensor, step: int, vector: Tensor) -> None:
 def fitted(strategy: Strategy, groups: int) -> Strategy:
     """Scale C so that an example's participations cost as many releases of the Gaussian mechanism.
 
-    Where an example takes part in every `groups`-th step, its ⌈t/groups⌉ participations in the
-    first t steps then move the first t rows of Cx by at most √⌈t/groups⌉ for all t ≤ T. Gradients
-    may depend on earlier releases (Denisov et al. 2022, theorem 2.1). Where no entry of C is
-    negative, less noise would be too little at some t. Strategies of column norm 1 with at most
+    Where an example takes part in every `groups`-th step, its ⌈T/groups⌉ participations then move
+    Cx by at most √⌈T/groups⌉; and those in the first t steps move the first t rows by at most
+    √⌈t/groups⌉ for all t ≤ T, unless the strategy is `uneven`. Gradients may depend on earlier
+    releases (Denisov et al. 2022, theorem 2.1). Where no entry of C is negative, less noise would
+    be too little at some t; for an uneven one, at T. Strategies of column norm 1 with at most
     `groups` bands stay as they are.
 
     Args:
@@ -369,9 +381,24 @@ def fitted(strategy: Strategy, groups: int) -> Strategy:
 
     Source: Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", section 2.
     """
-    participations = -(-np.arange(1, strategy.steps + 1) // groups)
-    excess = math.sqrt((strategy.squared_distances(groups) / participations).max())
+    costs = strategy.costs(groups)
+    excess = math.sqrt(costs[-1] if strategy.uneven else costs.max())
     return strategy if math.isclose(excess, 1, rel_tol=ROUNDING) else strategy.times(1 / excess)
+
+
+@cache
+def prefix_cost(steps: int, groups: int) -> float:
+    """Return by how much the first t steps of tree noise may cost more than their participations.
+
+    Args:
+        steps: T ≥ 1.
+        groups: how many steps lie between participations.
+
+    Returns:
+        At least 1, for the tree that `fitted` scales: the largest factor over all t ≤ T.
+    """
+    costs = Tree(steps).costs(groups)
+    return float(costs.max() / costs[-1])
 
 
 def prefix_sum_rmse(strategy: Strategy, groups: int | None = None) -> float:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
@@ -27,7 +29,8 @@ class Participation:
     an example can take part are `groups` apart. With noise of at most that many bands they touch
     disjoint columns of the strategy, and T steps cost ⌈T/groups⌉ releases of the Poisson-subsampled
     Gaussian mechanism at σ. Noise of more bands needs rate 1. The strategy is scaled so that T
-    steps, again, cost ⌈T/groups⌉ releases of the Gaussian mechanism at σ: see `fitted`.
+    steps, again, cost ⌈T/groups⌉ releases of the Gaussian mechanism at σ: see `fitted`. The first
+    t < T steps cost ⌈t/groups⌉ releases, or more where `prefix_cost` is above 1.
 
     Attributes:
         groups: how many groups take turns.
@@ -37,6 +40,8 @@ class Participation:
         affected_examples: how many per-example gradients one unit can change: 1, or K + 1 for a
             node of a graph.
         examples: n, if batches have a fixed size and the analysis depends on n.
+        prefix_cost: by how much the first t < T steps may cost more than the participations in
+            them; above 1 for tree noise only. T steps never do.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", theorem 4.
     """
@@ -49,10 +54,17 @@ class Participation:
     truncation_probability: Fraction = 0.0
     affected_examples: Count = 1
     examples: Count | None = None
+    prefix_cost: Annotated[float, Ge(1)] = 1.0
 
     def releases(self, steps: int | None = None) -> int:
-        """Return in how many of the first `steps` steps (all T by default) an example can be."""
-        return -(-(self.steps if steps is None else steps) // self.groups)
+        """Return how many releases the first `steps` steps (all T by default) cost an example.
+
+        It is the number of steps that the example can be in, but for `prefix_cost`.
+        """
+        every = -(-self.steps // self.groups)
+        if steps is None:
+            return every
+        return min(every, math.ceil(-(-steps // self.groups) * self.prefix_cost))
 
     def epsilon(
         self,

@@ -11,12 +11,15 @@ from typing import Any, Literal
 import pandas as pd
 
 from clipnoise.report.formats import ALONG, DROP, Metric, budget, count, metric_of
+from clipnoise.report.published import BEST
 from clipnoise.report.records import NON_PRIVATE, Place, split, where
 from clipnoise.report.statistics import (
     Interval,
     Sample,
+    chance_above,
     paired_differences,
     paired_interval,
+    resolved,
     sample,
 )
 from clipnoise.report.tables import choose_metric
@@ -26,12 +29,20 @@ from clipnoise.studies.file import PaperClaim
 Answer = Literal["holds", "does not hold", "cannot be told"]
 WORST_FIRST: tuple[Answer, ...] = ("does not hold", "cannot be told", "holds")
 NOT_EVIDENCE = "not evidence"
+NOT_PRINTED = "not printed"
+CHANCE = (
+    0.8  # that a replication with the paper's own means and deviations shows that a claim holds
+)
+MOST_SEEDS = 10_000
 CLAIM_NOTE = (
     "Difference: positive where the method named first is better; its mean over seeds, and in "
     "brackets the 95% t-interval of the paired differences. A claim holds if the whole interval "
     "lies within the bounds claimed, does not hold if all of it lies outside, and cannot be told "
     "otherwise, or where a run is missing or diverged. Of several competitors the table names the "
-    "one that decides. Intervals are not corrected for the number of claims."
+    "one that decides. “About” adds a margin, which follows from the standard deviations that the "
+    "paper prints and from the number of seeds. In print: what the paper's own numbers give. Seeds "
+    f"resolve a claim if runs with the means and deviations of the paper show that it holds with a "
+    f"probability of {CHANCE:.0%}. Intervals are not corrected for the number of claims."
 )
 
 Bounds = tuple[float, float]
@@ -39,7 +50,7 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Found:
-    """What the runs say of a claim in one place, against one competitor.
+    """What runs, or numbers in print, say of a claim in one place, against one competitor.
 
     Attributes:
         place: dataset, model and budget in words; those of a mean together.
@@ -48,6 +59,8 @@ class Found:
         values: how much better the method is than the competitor, by seed.
         lost: why there are no values; empty where there are some.
         exact: whether the only value holds for all seeds.
+        spread: in print, the standard deviation over seeds of the advantage; NaN if unknown.
+        seeds: in print, how many seeds the study plans.
     """
 
     place: str
@@ -56,6 +69,8 @@ class Found:
     values: Mapping[int, float]
     lost: str = ""
     exact: bool = False
+    spread: float = math.nan
+    seeds: int = 0
 
     @property
     def interval(self) -> Interval:
@@ -70,24 +85,155 @@ class Found:
             return "holds"
         return "does not hold" if most < low or least > high else "cannot be told"
 
+    def chance(self, bounds: Bounds, seeds: int) -> float:
+        """Return how probably so many seeds show that a claim holds; at least so."""
+        mean, (low, high) = self.interval.mean, bounds
+        gaps = (gap for gap in (mean - low, high - mean) if math.isfinite(gap))
+        return 1 - sum(1 - chance_above(gap, self.spread, seeds) for gap in gaps)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the paper's own numbers say of a claim.
+
+    Attributes:
+        found: every comparison of which both sides are printed.
+        left_out: how many comparisons are not printed.
+        bounds: the bounds of the claim, with its margin.
+    """
+
+    found: tuple[Found, ...]
+    left_out: int
+    bounds: Bounds
+
+    @property
+    def verdict(self) -> Answer | None:
+        """Whether the printed numbers, taken as exact, lie within the bounds; None without any."""
+        verdicts = [one.verdict(self.bounds) for one in self.found]
+        return min(verdicts, key=WORST_FIRST.index) if verdicts else None
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the study plans."""
+        return min((one.seeds for one in self.found), default=0)
+
+    @property
+    def needed(self) -> int | None:
+        """How many seeds resolve the claim; None if that is unknown or above `MOST_SEEDS`."""
+        if self.verdict != "holds" or not self._resolve(MOST_SEEDS):
+            return None
+        low, high = 1, MOST_SEEDS
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._resolve(middle) else (middle, high)
+        return high
+
+    def _resolve(self, seeds: int) -> bool:
+        return sum(1 - one.chance(self.bounds, seeds) for one in self.found) <= 1 - CHANCE
+
+    @property
+    def range(self) -> str:
+        """The printed advantage: one number, or the smallest and the largest of each metric."""
+        by_metric: dict[Metric, list[float]] = {}
+        for one in self.found:
+            # A difference of printed numbers has no more than a few digits, and no −0.
+            by_metric.setdefault(one.metric, []).append(round(one.interval.mean, 9) + 0.0)
+        ends = ((metric, (min(each), max(each))) for metric, each in by_metric.items())
+        return ", ".join(
+            " to ".join(dict.fromkeys(metric.show(end) for end in both)) for metric, both in ends
+        )
+
+    def say(self) -> str:
+        """Return it in words."""
+        if self.verdict is None:
+            return "nothing"
+        left = f" ({count(self.left_out, 'comparison')} not printed)" if self.left_out else ""
+        return f"{self.range}{left}; {self._resolution()}"
+
+    def _resolution(self) -> str:
+        if self.verdict != "holds":
+            contradicts = self.verdict == "does not hold"
+            return "contradicts the claim" if contradicts else "exactly on a bound of the claim"
+        if any(math.isnan(one.spread) for one in self.found):
+            return "without a deviation, so how many seeds resolve it is unknown"
+        needed, seeds = self.needed, count(self.seeds, "seed")
+        if needed is not None and needed <= self.seeds:
+            return f"{seeds} resolve it"
+        most = f"more than {MOST_SEEDS:,}" if needed is None else f"{needed:,}"
+        return f"not resolvable with {seeds} (it takes {most})"
+
 
 def claims_data(
-    claims: Iterable[PlacedClaim], runs: pd.DataFrame, curves: pd.DataFrame, watermark: str
+    claims: Iterable[PlacedClaim],
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    printed: pd.DataFrame,
+    watermark: str,
 ) -> list[dict[str, Any]]:
     """Return every claim of a study with its verdict as plain data for the PDF template.
 
-    Where there is a watermark, no verdict is given.
+    Args:
+        claims: of the study.
+        runs, curves: as `read_runs` and `read_curves` return them.
+        printed: what the paper prints, as `printed_runs` returns it.
+        watermark: where there is one, no verdict is given.
     """
     every = _with_curves(runs, curves)
-    return [
-        claim_row(
-            (placed.claim.text, placed.claim.source),
-            placed.claim.bounds,
-            _found(placed, every),
-            watermark,
-        )
-        for placed in claims
-    ]
+    rows = []
+    for placed in claims:
+        claim, paper = placed.claim, in_print(placed, printed)
+        found = deciding(comparisons(placed, every), paper.bounds)
+        rows.append(_row(claim, paper, found, watermark))
+    return rows
+
+
+def printed_data(claims: Iterable[PlacedClaim], printed: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return every claim of a study as `claims_data` does, judged by the printed numbers alone.
+
+    Args:
+        claims: of the study.
+        printed: what the paper prints, as `printed_runs` returns it.
+    """
+    rows = []
+    for placed in claims:
+        paper = in_print(placed, printed)
+        found = deciding(paper.found or comparisons(placed, printed), paper.bounds)
+        row = _row(placed.claim, paper, found, "")
+        rows.append(row if paper.found else {**row, "verdict": NOT_PRINTED})
+    return rows
+
+
+def _row(
+    claim: PaperClaim, paper: Printed, found: Sequence[Found], watermark: str
+) -> dict[str, Any]:
+    row = claim_row((claim.text, claim.source), paper.bounds, found, watermark)
+    if claim.about is not None:
+        row["bounds"] += f" (about {_size(claim.bounds, found[0].metric)})"
+    row["print"] = " ".join(filter(None, [f"{paper.say()}.", claim.contradicted]))
+    row["seeds"], row["needed"] = paper.seeds, paper.needed
+    return row
+
+
+def _size(bounds: Bounds, metric: Metric) -> str:
+    """Return in words what a paper says that an advantage is about."""
+    low, high = (metric.show(bound) for bound in bounds)
+    if math.isinf(bounds[1]):
+        return f"{low} or more"
+    return f"{high} or less" if math.isinf(bounds[0]) else " to ".join(dict.fromkeys((low, high)))
+
+
+def in_print(placed: PlacedClaim, printed: pd.DataFrame) -> Printed:
+    """Hold a claim against the paper's own numbers, as `printed_runs` returns them."""
+    every = comparisons(placed, printed)
+    found = tuple(one for one in every if not one.lost)
+    claim = placed.claim
+    ends = len(found) * sum(map(math.isfinite, claim.bounds))
+    margin = math.inf
+    if found and not any(math.isnan(one.spread) for one in found):
+        # Each end of each interval is missed by so little that all of them together are found.
+        spread, seeds = max(one.spread for one in found), min(one.seeds for one in found)
+        margin = resolved(spread, seeds, 1 - (1 - CHANCE) / ends)
+    return Printed(found, len(every) - len(found), claim.widened(margin))
 
 
 def claim_row(
@@ -107,7 +253,7 @@ def claim_row(
     said = dict.fromkeys(filter(None, (one.metric.heading for one in found)))
     words = ": ".join(filter(None, [" or ".join(said), _bounds_text(bounds, found[0].metric)]))
     return {
-        **{"text": claim[0], "source": claim[1], "bounds": words, "votes": several},
+        **{"text": claim[0], "source": claim[1], "bounds": words, "votes": several, "print": ""},
         "verdict": NOT_EVIDENCE if watermark else min(verdicts, key=WORST_FIRST.index),
         "found": [
             {
@@ -143,57 +289,103 @@ def _with_curves(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**{name: runs["hash"].map(values) for name, values in columns.items()})
 
 
-def _found(placed: PlacedClaim, runs: pd.DataFrame) -> list[Found]:
-    """Return what was found in each place, or of the mean over all places.
-
-    It is against the competitor that decides: the worst verdict, then the nearest competitor.
-    """
+def comparisons(placed: PlacedClaim, runs: pd.DataFrame) -> list[Found]:
+    """Return what was found in each place against each competitor, or of the mean over places."""
     claim = placed.claim
     every = [found for one in placed.contrasts for found in _against_each(one, claim, runs)]
     if not every:
         return [Found("", claim.method, _metric(claim, runs), {}, "no such run")]
-    places = dict.fromkeys(one.place for one in every)
-    if claim.over != "each":
-        place = f"mean of {count(len(places), 'place')}"
-        sides = dict.fromkeys(one.sides for one in every)
-        every = [_mean(place, [one for one in every if one.sides == side]) for side in sides]
-        places = {place: None}
-
-    def deciding(one: Found) -> tuple[int, float]:
-        return WORST_FIRST.index(one.verdict(claim.bounds)), one.interval.mean
-
-    return [min((one for one in every if one.place == at), key=deciding) for at in places]
+    if claim.over == "each":
+        return every
+    if claim.against == "best":
+        return [_mean(every, f"{claim.method} − the best of each")]
+    sides = dict.fromkeys(one.sides for one in every)
+    return [_mean([one for one in every if one.sides == side], side) for side in sides]
 
 
-def _mean(place: str, found: Sequence[Found]) -> Found:
+def deciding(found: Iterable[Found], bounds: Bounds) -> list[Found]:
+    """Return the competitor that decides in each place: the worst verdict, then the nearest."""
+    at: dict[str, list[Found]] = {}
+    for one in found:
+        at.setdefault(one.place, []).append(one)
+
+    def rank(one: Found) -> tuple[int, float]:
+        return WORST_FIRST.index(one.verdict(bounds)), one.interval.mean
+
+    return [min(each, key=rank) for each in at.values()]
+
+
+def _mean(found: Sequence[Found], sides: str) -> Found:
     """Return the mean over places, seed by seed; unknown if it is in one place."""
     lost = next((one.lost for one in found if one.lost), "")
     seeds = set.intersection(*(set(one.values) for one in found))
     means = {seed: sum(one.values[seed] for one in found) / len(found) for seed in sorted(seeds)}
-    return Found(place, found[0].sides, found[0].metric, means, lost)
+    return Found(
+        f"mean of {count(len(found), 'place')}",
+        sides,
+        found[0].metric,
+        means,
+        lost,
+        found[0].exact,
+        math.hypot(*(one.spread for one in found)) / len(found),
+        min(one.seeds for one in found),
+    )
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What a table of runs, or of printed numbers, has of a configuration.
+
+    Attributes:
+        sample: its runs; in print one value that holds for all seeds.
+        deviation: in print, the standard deviation over seeds; NaN if unknown.
+        seeds: in print, how many the study plans; 0 of runs.
+    """
+
+    sample: Sample
+    deviation: float = math.nan
+    seeds: int = 0
 
 
 def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
-    """Yield what was found in each place against each competitor there."""
+    """Yield what was found in each place: against each competitor, or the best of them."""
     metric = _metric(claim, where(runs, panel=contrast.method.panel))
-    ours = _samples(contrast.method, claim, runs, metric)
-    theirs = {side: _samples(side, claim, runs, metric) for side in contrast.than}
-    for (dataset, model, text), method in ours.items():
+    ours = _readings(contrast.method, claim, runs, metric)
+    theirs = {side: _readings(side, claim, runs, metric) for side in contrast.than}
+    unnamed = Side(contrast.than[0].panel, BEST) if claim.against == "best" else None
+    if unnamed is not None and (best := _readings(unnamed, claim, runs, metric)):
+        theirs = {unnamed: best}
+    for at, method in ours.items():
+        dataset, model, text = at
         # A panel is often named for its dataset.
         place = ", ".join(dict.fromkeys([contrast.method.panel, dataset, model, budget(text)]))
         if not theirs:
             yield _compared(place, contrast.method.label, method, None, metric)
-        for side, samples in theirs.items():
-            alike = [other for at, other in samples.items() if at[:2] == (dataset, model)]
-            other = samples.get((dataset, model, text), alike[0] if len(alike) == 1 else None)
-            if other is not None:
-                sides = f"{contrast.method.label} − {side.label}"
-                yield _compared(place, sides, method, other, metric)
+        there = ((side.label, _beside(at, each)) for side, each in theirs.items())
+        others = {label: other for label, other in there if other is not None}
+        for label, other in _chosen(others, claim, metric):
+            yield _compared(place, f"{contrast.method.label} − {label}", method, other, metric)
 
 
-def _samples(
+def _beside(at: Place, others: Mapping[Place, _Reading]) -> _Reading | None:
+    """Return a competitor at a place, or at the only budget that it has there."""
+    alike = [other for place, other in others.items() if place[:2] == at[:2]]
+    return others.get(at, alike[0] if len(alike) == 1 else None)
+
+
+def _chosen(
+    others: Mapping[str, _Reading], claim: PaperClaim, metric: Metric
+) -> Iterable[tuple[str, _Reading]]:
+    """Return the competitors of a place, or its best one, which is unknown if one is not known."""
+    if claim.against == "each" or not others:
+        return others.items()
+    lost = [(label, other) for label, other in others.items() if not other.sample.complete]
+    return lost[:1] or [max(others.items(), key=lambda pair: metric.sign * pair[1].sample.mean)]
+
+
+def _readings(
     side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
-) -> dict[Place, Sample]:
+) -> dict[Place, _Reading]:
     """Return the runs of a method by place, where the claim is about that place."""
     chosen = where(runs, panel=side.panel, label=side.label)
     for column, names in (("dataset", claim.datasets), ("model", claim.models)):
@@ -203,21 +395,32 @@ def _samples(
     if metric.column not in chosen.columns:
         return {}
     places = split(chosen, "dataset", "model", "budget")
-    return {place: sample(rows, metric) for place, rows in places}
+    return {place: _reading(rows, metric) for place, rows in places}
+
+
+def _reading(rows: pd.DataFrame, metric: Metric) -> _Reading:
+    if "seeds" not in rows.columns:
+        return _Reading(sample(rows, metric))
+    deviation = float(rows[f"{metric.column} deviation"].iloc[0])
+    return _Reading(sample(rows, metric), deviation, int(rows["seeds"].iloc[0]))
 
 
 def _compared(
-    place: str, sides: str, method: Sample, other: Sample | None, metric: Metric
+    place: str, sides: str, method: _Reading, other: _Reading | None, metric: Metric
 ) -> Found:
     """Take the differences by shared seed, or the values themselves without a competitor."""
     for one in (method, other):
-        if one is not None and not one.complete:
-            return Found(place, sides, metric, {}, f"{one.n}/{one.planned} runs")
+        if one is not None and not one.sample.complete:
+            runs = f"{one.sample.n}/{one.sample.planned} runs"
+            return Found(place, sides, metric, {}, NOT_PRINTED if method.seeds else runs)
+    exact, seeds = method.seeds > 0, method.seeds
     if other is None:
-        return Found(place, sides, metric, method.values)
-    up = metric.higher_is_better
-    values = paired_differences(method.values, other.values, higher_is_better=up)
-    return Found(place, sides, metric, values)
+        values, spread = method.sample.values, method.deviation
+    else:
+        up = metric.higher_is_better
+        values = paired_differences(method.sample.values, other.sample.values, higher_is_better=up)
+        spread = math.hypot(method.deviation, other.deviation)
+    return Found(place, sides, metric, values, "", exact, spread, seeds)
 
 
 def quantity_found(sides: str, value: float) -> Found:

@@ -14,7 +14,7 @@ from clipnoise.report.formats import budget, compact, count, ranges, significant
 from clipnoise.report.hyperparameters import SPREAD, candidates, choices_data, configurations
 from clipnoise.report.overview import build_overview
 from clipnoise.report.privacy import headline, privacy_statement
-from clipnoise.report.published import compare, comparison_data, side_by_side
+from clipnoise.report.published import compare, comparison_data, printed_runs, side_by_side
 from clipnoise.report.records import STATUSES, of_panels, split
 from clipnoise.report.tables import TEST, build_table
 from clipnoise.report.verdict import verdict_data
@@ -78,7 +78,9 @@ def document(
         "description": _paragraphs(study.description),
         "grid": _grid(runs),
         "privacy": privacy_statement(distinct),
-        "claims": claims_data(study.claims, runs, curves, study.scale.watermark),
+        "claims": claims_data(
+            study.claims, runs, curves, printed_runs(runs, tables), study.scale.watermark
+        ),
         "claim-note": CLAIM_NOTE,
         "items": _noted_once(_results(items, runs, figures, tables)),
         "failures": _failures(runs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +17,18 @@ from pydantic import AfterValidator, StringConstraints
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
-from clipnoise.report.formats import DASH, Metric, budget, count, exact, metric_of, power, safe_csv
+from clipnoise.report.formats import (
+    ACCURACY,
+    DASH,
+    LOSS,
+    Metric,
+    budget,
+    count,
+    exact,
+    metric_of,
+    power,
+    safe_csv,
+)
 from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels, split
 from clipnoise.report.statistics import Sample
 from clipnoise.report.tables import (
@@ -38,6 +49,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 
 UNITS = {"": 0, "%": -2, "1/100": -2}  # powers of ten
+BEST = "best baseline"  # the variant of a number of which the paper does not say whose it is
 KEY = ("dataset", "model", "method", "variant", "budget", "metric")
 
 
@@ -266,6 +278,61 @@ def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
     """Return whether all runs completed, but runs of this kind do not record the metric."""
     done = (runs["status"] == "completed").all()
     return bool(done and runs[metric.column].isna().all())
+
+
+def printed_runs(runs: pd.DataFrame, tables: Mapping[ReportItem, Path]) -> pd.DataFrame:
+    """Return what a paper prints of the configurations of a study, as one run of each.
+
+    Args:
+        runs: the planned runs of all panels; whether they have results does not matter.
+        tables: the published table that each report item shows.
+
+    Returns:
+        A row for each configuration, and for each best baseline of which no name is printed: its
+        panel and place, `status`, `seed` 0, the number of `seeds` planned, each metric in its own
+        unit, and its `<metric> deviation`; NaN where none is printed.
+
+    Raises:
+        UserError: a table is wrong.
+    """
+    rows: dict[Configuration, dict[str, Any]] = {}
+    for (panel, *place), planned in split(runs, "panel", *PLACE):
+        rows[panel, *place] = {"seeds": planned["seed"].nunique()}
+    for item, table in tables.items():
+        cells = read_published(table)
+        named = {(*cell.head, cell.variant) for cell in cells}
+        for panel in item.panels:
+            here = [place for name, *place in map(tuple, rows) if name == panel]
+            for cell in cells:
+                match = _printed_place(cell, {tuple(place) for place in here}, named)
+                if match is not None:
+                    row = rows.setdefault((panel, *match), {"seeds": 1})
+                    row[cell.metric] = float(cell.value)
+                    if cell.deviation is not None:
+                        row[f"{cell.metric} deviation"] = float(cell.deviation)
+    lines = [
+        {
+            **dict(zip(("panel", *PLACE), place, strict=True)),
+            "status": "completed",
+            "seed": 0,
+            **row,
+        }
+        for place, row in rows.items()
+    ]
+    frame = pd.DataFrame(lines)
+    metrics = {name.removesuffix(" deviation") for name in frame.columns[len(PLACE) + 4 :]}
+    usual = {ACCURACY.column, LOSS.column, *metrics}
+    every = [f"{name}{end}" for name in sorted(usual) for end in ("", " deviation")]
+    return frame.reindex(columns=[*frame.columns[: len(PLACE) + 4], *every])
+
+
+def _printed_place(
+    cell: PublishedCell, places: Collection[Configuration], named: Container[Configuration]
+) -> Configuration | None:
+    """Return the place of a cell in a panel, also if the paper does not say whose number it is."""
+    if cell.variant == BEST and any(place[:3] == cell.head[:3] for place in places):
+        return (*cell.head, BEST)
+    return _match(cell, places, named)
 
 
 def _match(

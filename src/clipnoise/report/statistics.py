@@ -11,7 +11,7 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from clipnoise.report.formats import Metric
 
@@ -141,6 +141,33 @@ def paired_interval(differences: Mapping[int, float]) -> Interval:
     mean, error = float(np.mean(values)), float(stats.sem(values))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
     return Interval(mean, mean - reach, mean + reach)
+
+
+def chance_above(gap: float, spread: float, n: int) -> float:
+    """Return how probably a t-interval of n values lies above a bound below their expectation.
+
+    Args:
+        gap: the expectation less the bound.
+        spread: the standard deviation of the values, which are normal.
+        n: how many there are.
+
+    Returns:
+        The power of the one-sided t-test at the level of one end of the interval.
+    """
+    if n < 2:
+        return 0.0
+    if spread == 0:
+        return float(gap > 0)
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    return float(stats.nct.sf(quantile, n - 1, gap * math.sqrt(n) / spread))
+
+
+def resolved(spread: float, n: int, chance: float) -> float:
+    """Return the gap that `chance_above` gives this chance; infinite for fewer than two values."""
+    if n < 2:
+        return math.inf
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    return float(special.nctdtrinc(n - 1, 1 - chance, quantile)) * spread / math.sqrt(n)
 
 
 def sampling_error(share: float, examples: float) -> float:

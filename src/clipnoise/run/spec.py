@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -374,7 +374,7 @@ class RunSpec:
             UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
         """
         privacy = self.privacy
-        return participation_under(
+        found = participation_under(
             "poisson" if privacy is None else privacy.sampler,
             examples=self.examples,
             expected_batch_size=self.training.expected_batch_size,
@@ -384,6 +384,11 @@ class RunSpec:
             largest_batch=None if privacy is None else privacy.largest_batch,
             degree=self.dataset.degree_bound(),
         )
+        if privacy is None or privacy.noise.kind != "tree" or self.steps < 2:
+            return found
+        from clipnoise.privacy.noise_strategies import prefix_cost
+
+        return replace(found, prefix_cost=prefix_cost(self.steps, min(found.groups, self.steps)))
 
     @cached_property
     def budget(self) -> Budget | None:

@@ -204,9 +204,15 @@ class PaperClaim:
         metric: a metric, a statistic of diagnostics such as `v_private.median`, or one of a curve:
             the largest fall of test accuracy from one evaluation to the next, or its mean over the
             evaluations. None takes test accuracy, or test loss where there is none.
+        against: whether it is claimed against each of `than`, or against the best of them at each
+            place, which is the one with the highest mean over seeds.
         at_least: the smallest advantage that is claimed; 0 if no bound is given.
         at_most: the largest one.
+        about: an advantage that the paper states, or the ends of a range, of which one may be
+            open: the claim is widened by a margin.
+        within: the largest margin; None for half of each number in `about`.
         over: whether it is claimed of each dataset, model and budget, or of their mean.
+        contradicted: which of the paper's own numbers contradict it; empty if none does.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -222,23 +228,50 @@ class PaperClaim:
     models: tuple[str, ...] = ()
     epsilons: tuple[Positive, ...] = ()
     metric: ClaimMetric | None = None
+    against: Literal["each", "best"] = "each"
     at_least: float | None = None
     at_most: float | None = None
+    about: float | tuple[float | None, float | None] | None = None
+    within: Positive | None = None
     over: Literal["each", "mean"] = "each"
+    contradicted: str = ""
 
     def __post_init__(self) -> None:
-        if self.than_panel and not self.than:
-            raise ValueError("`than_panel` needs `than`")
-        if not self.than and self.at_least is None and self.at_most is None:
+        if not self.than and (self.than_panel or self.against == "best"):
+            raise ValueError("`than_panel` and `against` need `than`")
+        bounded = self.at_least is not None or self.at_most is not None
+        if not self.than and not bounded and self.about is None:
             raise ValueError("a claim without `than` needs a bound")
+        if self.about is None and self.within is not None:
+            raise ValueError("`within` needs `about`")
+        if self.about is not None and bounded:
+            raise ValueError("`about` is allowed without `at_least` and `at_most` only")
+        if self.about is not None and 0 in self.bounds and self.within is None:
+            raise ValueError("`about` 0 needs `within`")
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval that the advantage is claimed to lie in; infinite ends are no bounds."""
+        """What the paper states, without a margin; infinite ends are no bounds."""
         low, high = self.at_least, self.at_most
-        if low is None:
-            low = 0.0 if high is None else -math.inf
-        return low, math.inf if high is None else high
+        if self.about is not None:
+            low, high = self.about if isinstance(self.about, tuple) else (self.about, self.about)
+        elif low is None and high is None:
+            low = 0.0
+        return -math.inf if low is None else low, math.inf if high is None else high
+
+    def widened(self, margin: float) -> tuple[float, float]:
+        """Return the interval that the advantage must lie in.
+
+        Args:
+            margin: what runs of the paper's spread resolve; infinite if the spread is unknown.
+        """
+        low, high = self.bounds
+        if self.about is None:
+            return low, high
+        below, above = (
+            min(margin, abs(end) / 2 if self.within is None else self.within) for end in (low, high)
+        )
+        return low - below, high + above
 
 
 def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
