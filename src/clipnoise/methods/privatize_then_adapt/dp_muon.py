@@ -53,7 +53,8 @@ class DPMuon(Adam, PrivateMethod):
     m̂ times a factor, from which Newton–Schulz does not differ: it divides by the norm first. That
     norm is floored at 1 in the paper, which would leave small momenta as they are; here it is
     not, as in Muon's released code. Muon gives the first and the last layer to Adam, too; here
-    the shape alone decides.
+    the shape alone decides. The paper clips each matrix by itself, which is the clip rule
+    `{per: layer}` here; by default the gradient is clipped as a whole, as for other methods.
 
     Source: Kim and Fan 2026 (DP-Muon), without its bias correction; the polynomial `taylor` is the
     paper's, `muon` that of the released code of Jordan et al. 2024 (Muon), muon.py.
