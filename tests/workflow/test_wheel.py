@@ -30,7 +30,8 @@ print(round(training.spent, 1))
 
 
 def run(*words: object, folder: Path) -> str:
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    left_out = {"PYTHONPATH", "CLIPNOISE_PLUGINS"}
+    environment = {name: text for name, text in os.environ.items() if name not in left_out}
     done = subprocess.run(
         [str(word) for word in words], cwd=folder, env=environment, text=True, capture_output=True
     )
