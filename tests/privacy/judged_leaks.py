@@ -397,22 +397,6 @@ DONE: dict[str, tuple[str, set[str]]] = {
         method(kept_if("like.dtype == torch.float32"), query="Bad()", before=KEEPS),
         {"processes"},
     ),
-    "a release that adds no noise": (
-        method(
-            "return -self.learning_rate * torch.as_tensor(released[0]).as_subclass(Tensor)",
-            query="Bad()",
-            before="""
-                class Quiet(Tensor):
-                    def add(self, other, *, alpha=1):
-                        return self.as_subclass(Tensor)
-
-                class Bad(ClippedMean):
-                    def values(self, mean, clip_norm):
-                        return (mean.as_subclass(Quiet),)
-            """,
-        ),
-        {"processes", "boundary"},
-    ),
     "a clip rule that does not clip": (
         method(
             before="""

@@ -210,7 +210,7 @@ def _make_database(uri: str) -> None:
     MLflow makes it in dozens of migrations. One that is killed in between leaves a database with
     which MLflow can do nothing more.
     """
-    from mlflow.tracking.client import MlflowClient
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     file = database_file(uri)
     assert file is not None
@@ -222,7 +222,8 @@ def _make_database(uri: str) -> None:
             left.unlink()
         # SQLite itself would let only its owner write it, whatever the umask.
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL, 0o666))
-        MlflowClient(tracking_uri=f"sqlite:///{unfinished}").search_experiments(max_results=1)
+        # The place of the unused default experiment; MLflow would quote that of this folder badly.
+        SqlAlchemyStore(f"sqlite:///{unfinished}", "mlflow-artifacts:/")  # type: ignore[no-untyped-call]
         unfinished.rename(file)
 
 
