@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from clipnoise.audit.canaries import CanaryEngine
 from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.mistakes import crossing
 from clipnoise.audit.subject import subject
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
@@ -50,6 +53,33 @@ def test_correlated_noise_is_whitened_before_scoring(
     result = audit(subject("dp-sgd", noise=noise, sampler=sampler), cache, settings)
     assert result["verdict"] == "not refuted"
     assert result["bound"]["epsilon"] > 0.3
+
+
+@pytest.mark.parametrize("quiet", [0, 1])
+def test_a_released_value_without_noise_is_seen_beside_one_that_has_some(
+    quiet: int, cache: Path
+) -> None:
+    def normals(noise: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [z * (number != quiet) for number, z in enumerate(noise)]
+
+    result = audit(subject("ime-adam", cross=crossing(normals=normals)), cache, QUICK)
+    assert result["verdict"] == "refuted"
+
+
+def test_over_several_runs_canaries_are_in_all_places(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+
+    class Noted(CanaryEngine):
+        def __init__(self, *words: Any, **named: Any) -> None:
+            super().__init__(*words, **named)
+            places.append(self.places)
+
+    monkeypatch.setattr("clipnoise.audit.empirical.CanaryEngine", Noted)
+    audit(subject("dp-sgd"), cache, Settings(runs=3, steps=1))
+    assert len(torch.cat(places).unique()) == 650  # every parameter
+    assert all(len(one.unique()) == 640 for one in places)
 
 
 def test_under_replacement_the_claim_is_nominal(cache: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from clipnoise.run.spec import RunSpec
 
 SCORE = (
-    "log-likelihood ratio of a canary's coordinate over all steps and released values, real "
-    "examples taken out, in units of the noise, whitened where noise is correlated"
+    "log-likelihood ratio of a canary's coordinate over all steps, for each released value and for "
+    "all together, real examples taken out, in units of the noise, whitened where noise is "
+    "correlated"
 )
 FINAL_SCORE = (
     "change of a canary's coordinate from the first to the last parameters, less the change to "
@@ -99,7 +101,9 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         _one_run(subject, replace(spec, seed=chosen.seed + i), cache, calibration.noise_multiplier)
         for i in range(chosen.runs)
     ]
-    by_release, by_parameters, coins = (np.concatenate(part) for part in zip(*runs, strict=True))
+    by_release, by_parameters, coins = (
+        np.concatenate(part, axis=-1) for part in zip(*runs, strict=True)
+    )
     bound, final = (
         lower_bound(scores, coins, delta=chosen.delta, confidence=chosen.confidence)
         for scores in (by_release, by_parameters)
@@ -211,7 +215,11 @@ def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) ->
 
 
 def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
-    """Return Σ log p(y | in)/p(y | out) for each canary over steps and released values.
+    """Return Σ log p(y | in)/p(y | out) over steps for each canary.
+
+    The first row is the sum over released values, which is the best score if each has the noise
+    that is declared. Where there are several, a row of each follows: one that is released without
+    noise is lost in a sum, but not by itself.
 
     y is whitened and projected: with C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is what
     participation at step t adds, plus noise of standard deviation σ/‖C[:, t]‖, for participations
@@ -229,24 +237,28 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
     matrix = np.eye(spec.steps) if strategy is None else strategy.matrix()
     columns = torch.as_tensor(matrix, dtype=seen.dtype)
     lengths = columns.square().sum(dim=0)[:, None]
-    evidence = torch.zeros(spec.steps, m, dtype=seen.dtype)
+    found = []
     for signals, inside, opposite, deviation in (one.unbind(1) for one in seen.unbind(1)):
         y = (columns.T @ (columns @ signals)) / lengths
         variance = deviation.square() / lengths
-        evidence += _evidence(y, inside, variance, participation.sampling_rate)
+        evidence = _evidence(y, inside, variance, participation.sampling_rate)
         if spec.method.query.adjacency == "replace":
             evidence -= _evidence(y, opposite, variance, participation.sampling_rate)
+        found.append(evidence)
+    rows = torch.stack(found)
+    if len(rows) > 1:
+        rows = torch.cat([rows.sum(dim=0, keepdim=True), rows])
     if participation.groups == 1:
-        return evidence.sum(dim=0)
+        return rows.sum(dim=1)
     steps = torch.arange(spec.steps)
     first = spec.examples - m
-    mine = torch.zeros_like(evidence)
+    mine = torch.zeros_like(rows[0])
     for group in range(participation.groups):
         members = sampler.group(group)
         mask = torch.zeros(m)
         mask[members[members >= first] - first] = 1
         mine[steps % participation.groups == group] = mask.to(mine)
-    return (evidence * mine).sum(dim=0)
+    return (rows * mine).sum(dim=1)
 
 
 def _evidence(y: Tensor, effect: Tensor, variance: Tensor, rate: float) -> Tensor:
@@ -271,7 +283,7 @@ class Bound:
         guesses: r, how many canaries were guessed on; the auditor abstains on the others.
         correct: v, how many guesses were right.
         confidence: 1 − β.
-        tries: how many numbers of guesses were tried; each got its share of β.
+        tries: how many scores and numbers of guesses were tried; each got its share of β.
     """
 
     epsilon: float
@@ -345,11 +357,12 @@ def lower_bound(
 ) -> Bound:
     """Guess "in" for the highest scores and "out" for the lowest, and bound ε from the result.
 
-    Several numbers of guesses are tried; by the union bound each is tested at an equal share of the
-    allowed error, so the best of them may be reported.
+    Every score and several numbers of guesses are tried; by the union bound each is tested at an
+    equal share of the allowed error, so the best of them may be reported.
 
     Args:
-        scores: one per canary; the higher, the more it looks included.
+        scores: one per canary, shape (m,), or several, shape (k, m); the higher, the more it looks
+            included.
         included: the coins.
         delta: δ.
         confidence: of the bound.
@@ -358,12 +371,13 @@ def lower_bound(
     Returns:
         The best bound.
     """
-    order, m = np.argsort(scores, kind="stable"), len(scores)
-    significance = (1 - confidence) / len(shares)
+    orders = np.argsort(np.atleast_2d(scores), axis=1, kind="stable")
+    m, tries = len(included), len(orders) * len(shares)
+    significance = (1 - confidence) / tries
     bounds = []
-    for share in shares:
+    for order, share in product(orders, shares):
         half = max(1, math.floor(share * m / 2))
         right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
         value = epsilon_at_least(m, 2 * half, right, delta=delta, significance=significance)
-        bounds.append(Bound(value, m, 2 * half, right, confidence, len(shares)))
+        bounds.append(Bound(value, m, 2 * half, right, confidence, tries))
     return max(bounds, key=lambda bound: bound.epsilon)
