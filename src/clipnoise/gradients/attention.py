@@ -45,7 +45,7 @@ def write_out_attention(
 
     Args:
         linear: runs a linear layer on rows, weight and bias.
-        parameter: returns a parameter as other functions are to use it.
+        parameter: returns a value as other functions are to use it; it may be a parameter.
         query, key, value: shape (T, b, width).
 
     Returns:
@@ -56,7 +56,7 @@ def write_out_attention(
         raise UnsupportedError("attention without an axis for the batch")
     separate = (q_proj_weight, k_proj_weight, v_proj_weight)
     weights_of_each = separate if use_separate_proj_weight else (in_proj_weight,)
-    inputs = (query, key, value)
+    inputs = [parameter(rows) for rows in (query, key, value)]
     q, k, v = _projected(linear, parameter, inputs, weights_of_each, in_proj_bias)
     length = k.shape[1]
     if bias_k is not None and bias_v is not None:
@@ -65,7 +65,8 @@ def write_out_attention(
     if add_zero_attn:
         k, v = (pad(rows, (0, 0, 0, 1)) for rows in (k, v))
     q, k, v = (x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2) for x in (q, k, v))
-    mask = _mask(q, length, key_padding_mask, attn_mask)
+    pairs = None if attn_mask is None else parameter(attn_mask)
+    mask = _mask(q, length, key_padding_mask, pairs)
     if mask is not None:  # every query sees the rows that were added
         mask = pad(mask, (0, k.shape[2] - length))
     rate = dropout_p if training else 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from clipnoise.gradients.attention import write_out_attention
@@ -17,11 +16,6 @@ def record_attention(
     recording: Recording, *arguments: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Run `multi_head_attention_forward` and record its linear layers."""
-
-    def parameter(value: Tensor) -> Tensor:
-        copies: Tensor = recording.by_copies(torch.clone, (value,), {})
-        return copies
-
     with recording.dropout:
         linear = partial(recording.layer, record_linear)
-        return write_out_attention(linear, parameter, *arguments, **options)
+        return write_out_attention(linear, recording.own, *arguments, **options)

@@ -50,11 +50,11 @@ def _record_cell(
     of_state: Tensor | None = None,
 ) -> Any:
     """Run one step and record it as two linear layers, of the input and of the state."""
-    h = state if isinstance(state, Tensor) else state[0]
-    if recording.trains(h):
-        raise UnsupportedError("a recurrent cell with a trained initial state")
+    single = isinstance(state, Tensor)
+    parts = _parts(recording, state)
     gates = recording.layer(record_linear, input, inward, of_input)
-    return step(gates, recording.layer(record_linear, h, across, of_state), state)
+    own = recording.layer(record_linear, parts[0], across, of_state)
+    return step(gates, own, parts[0] if single else parts)
 
 
 def _record(
@@ -91,9 +91,7 @@ def _record(
     """
     if not isinstance(has_biases, bool):  # sizes of batches take a place before it
         raise UnsupportedError("a recurrent layer on packed sequences")
-    start = (state,) if isinstance(state, Tensor) else state
-    if any(recording.trains(part) for part in start):
-        raise UnsupportedError("a recurrent layer with a trained initial state")
+    start = _parts(recording, state)
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
     if len(parameters) != each * directions * num_layers:
@@ -116,6 +114,11 @@ def _record(
         rows = torch.cat(outputs, dim=2) if directions > 1 else outputs[0]
     states = rows if batch_first else rows.transpose(0, 1)
     return states, *(torch.stack(part) for part in zip(*ends, strict=True))
+
+
+def _parts(recording: Recording, state: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return h, and of an LSTM c as well."""
+    return [recording.own(part) for part in ((state,) if isinstance(state, Tensor) else state)]
 
 
 def _layer(
