@@ -247,27 +247,28 @@ def _dropout(
     return drop(masks, input, p) if training else input
 
 
-def _lstm(masks: ExampleDropout, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Run an LSTM layer by layer: the fused kernel draws the masks between its layers itself."""
+def _recurrent(
+    run: Callable[..., tuple[Tensor, ...]], masks: ExampleDropout, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """Run a recurrent network layer by layer: PyTorch draws the masks between its layers itself."""
     input, state, parameters, has_biases, layers, rate, train, bidirectional, batch_first = (
         arguments
     )
-    if not train or not rate or layers == 1 or isinstance(state, torch.Tensor):
-        return torch.lstm(*arguments)  # the state is a tensor where sequences are packed
+    if not train or not rate or layers == 1 or not isinstance(has_biases, bool):
+        return run(*arguments)  # packed sequences have the sizes of their batches before it
+    single = isinstance(state, torch.Tensor)  # of an LSTM, the state is h and c
     directions, each = 2 if bidirectional else 1, len(parameters) // layers
     rows, ends = input, []
     for layer in range(layers):
         if layer:
             dropped = masks.drop(rows if batch_first else rows.transpose(0, 1), rate)
             rows = dropped if batch_first else dropped.transpose(0, 1)
-        own = [part[layer * directions : (layer + 1) * directions] for part in state]
+        of_layer = slice(layer * directions, (layer + 1) * directions)
+        own = state[of_layer] if single else [part[of_layer] for part in state]
         weights = parameters[layer * each : (layer + 1) * each]
-        rows, *end = torch.lstm(
-            rows, own, weights, has_biases, 1, 0.0, train, bidirectional, batch_first
-        )
+        rows, *end = run(rows, own, weights, has_biases, 1, 0.0, train, bidirectional, batch_first)
         ends.append(end)
-    h, c = (torch.cat(part) for part in zip(*ends, strict=True))
-    return rows, h, c
+    return rows, *(torch.cat(part) for part in zip(*ends, strict=True))
 
 
 def _multi_head_attention(
@@ -278,7 +279,7 @@ def _multi_head_attention(
     if not bound.arguments["dropout_p"] or not bound.arguments.get("training", True):
         return run(*arguments, **options)
     with masks:  # a mode is off while it handles a function, and this one calls others
-        return write_out_attention(functional.linear, *arguments, **options)
+        return write_out_attention(functional.linear, lambda value: value, *arguments, **options)
 
 
 def _attention(
@@ -328,6 +329,7 @@ def _rand_like(masks: ExampleDropout, input: Tensor, **options: Any) -> Tensor:
     return masks.uniform(torch.empty_like(input, **options))
 
 
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 HANDLERS: dict[Any, Callable[..., Any]] = {
     functional.dropout: partial(_dropout, ExampleDropout.drop),
     functional.dropout1d: partial(_dropout, ExampleDropout.drop_channels),
@@ -335,7 +337,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     functional.dropout3d: partial(_dropout, ExampleDropout.drop_channels),
     functional.scaled_dot_product_attention: _attention,
     functional.multi_head_attention_forward: _multi_head_attention,
-    torch.lstm: _lstm,
+    **{run: partial(_recurrent, run) for run in RECURRENT},
     torch.Tensor.bernoulli_: _bernoulli_in_place,
     torch.rand: _rand,
     torch.rand_like: _rand_like,

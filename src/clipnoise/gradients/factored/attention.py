@@ -17,4 +17,5 @@ def record_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Run `multi_head_attention_forward` and record its linear layers."""
     with recording.dropout:
-        return write_out_attention(partial(recording.layer, record_linear), *arguments, **options)
+        linear = partial(recording.layer, record_linear)
+        return write_out_attention(linear, recording.own, *arguments, **options)

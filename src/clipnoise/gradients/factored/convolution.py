@@ -88,7 +88,7 @@ def record_conv2d(
     """Run a two-dimensional convolution and record its factors."""
     _require_batch(input, weight)
     kernel, dilations = (weight.shape[2], weight.shape[3]), _pair(dilation)
-    around = _padding(padding, kernel, dilations)
+    input, around = _padded(input, padding, kernel, dilations)
     g = Geometry(kernel, _pair(stride), around, dilations, groups)
     constants = recording.plain(weight, input), recording.plain(bias, input)
     output = conv2d(input, *constants, g.stride, g.padding, g.dilation, groups)
@@ -108,8 +108,8 @@ def record_conv1d(
     """Run a one-dimensional convolution and record its factors, as for images one pixel high."""
     _require_batch(input, weight)
     kernel, dilations = (1, weight.shape[2]), (1, _pair(dilation)[1])
-    around = (0, _padding(padding, kernel, dilations)[1])
-    g = Geometry(kernel, (1, _pair(stride)[1]), around, dilations, groups)
+    input, (_, wide) = _padded(input, padding, kernel, dilations)
+    g = Geometry(kernel, (1, _pair(stride)[1]), (0, wide), dilations, groups)
     constants = recording.plain(weight, input), recording.plain(bias, input)
     output = conv1d(input, *constants, g.stride[1], g.padding[1], g.dilation[1], groups)
     return _record(recording, input, output, (weight, bias), g)
@@ -141,15 +141,21 @@ def _pair(value: int | tuple[int, ...]) -> Pair:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
-def _padding(padding: str | int | tuple[int, ...], kernel: Pair, dilation: Pair) -> Pair:
+def _padded(
+    input: Tensor, padding: str | int | tuple[int, ...], kernel: Pair, dilation: Pair
+) -> tuple[Tensor, Pair]:
+    """Return the input and how it is to be padded on both sides.
+
+    Where `same` needs one pixel more at the end of an axis, the input returned has it.
+    """
     if not isinstance(padding, str):
-        return _pair(padding)
+        return input, _pair(padding)
     if padding == "valid":
-        return (0, 0)
-    around = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
-    if any(total % 2 for total in around):
-        raise UnsupportedError("a convolution with asymmetric padding")
-    return (around[0] // 2, around[1] // 2)
+        return input, (0, 0)
+    high, wide = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
+    if high % 2 or wide % 2:
+        input = pad(input, (0, wide % 2, 0, high % 2)[: 2 * (input.ndim - 2)])
+    return input, (high // 2, wide // 2)
 
 
 class Patches(InProducts):

@@ -14,6 +14,7 @@ from clipnoise.core.clipping import Clipping, zeros
 from clipnoise.gradients.clipping import clip_factors, is_finite, with_count
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of, parts
+from clipnoise.gradients.factored import recurrent
 from clipnoise.gradients.factored.attention import record_attention
 from clipnoise.gradients.factored.convolution import record_conv1d, record_conv2d
 from clipnoise.gradients.factored.embedding import record_embedding
@@ -24,7 +25,6 @@ from clipnoise.gradients.factored.normalisation import (
     record_rms_norm,
 )
 from clipnoise.gradients.factored.recording import Recording, Rule
-from clipnoise.gradients.factored.recurrent import record_lstm
 from clipnoise.gradients.factored.uses import (
     Constant,
     Groups,
@@ -54,7 +54,7 @@ def rules() -> dict[Any, Rule]:
     return {
         **{function: _rule_of_layer(function, rule) for function, rule in layers.items()},
         functional.multi_head_attention_forward: record_attention,
-        torch.lstm: record_lstm,
+        **recurrent.rules(),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -114,6 +115,7 @@ class Recording(TorchFunctionMode):
             inputs: how many there are.
             options: further arguments.
         """
+        arguments = (*map(self.own, arguments[:inputs]), *arguments[inputs:])
         if not self.hides:
             return rule(self, *arguments, **options)
 
@@ -131,30 +133,39 @@ class Recording(TorchFunctionMode):
     ) -> Any:
         """Call a function under vmap with a copy of each trained parameter for each example.
 
-        The gradients of the copies are the per-example gradients.
-
         Raises:
             UnsupportedError: a parameter is large.
         """
-        name = getattr(function, "__name__", str(function))
+        own = partial(self.own, user=getattr(function, "__name__", str(function)))
+        given, named = tree_map_only(nn.Parameter, own, (tuple(arguments), dict(options)))
+        return self._drop(function, (), given, named)
 
-        def copy(value: Tensor) -> Tensor:
-            if not self.trains(value):
-                return value
-            if value.numel() > COPIED:
-                size = f"of {value.numel():,} numbers"
-                raise UnsupportedError(f"a trained parameter {size} in {name}")
+    def own(self, value: Tensor, user: str = "the input of a layer") -> Tensor:
+        """Return a trained parameter as a copy for each example, and any other value as it is.
 
-            def run(*_: object) -> Tensor:
-                copies = value.expand(self.count, *value.shape)
-                self.use(value, self.tap(copies), ExplicitGradients)
-                return copies
+        The gradients of the copies are the per-example gradients.
 
-            copies: Tensor = on_whole_batch(self.dropout.hidden, run)
+        Args:
+            value: what a function without a rule for its gradient takes.
+            user: that function, for the message.
+
+        Raises:
+            UnsupportedError: the parameter is large, or the network does not run under vmap.
+        """
+        if not self.trains(value):
+            return value
+        if not self.hides:
+            raise UnsupportedError(f"a trained parameter in {user}")
+        if value.numel() > COPIED:
+            raise UnsupportedError(f"a trained parameter of {value.numel():,} numbers in {user}")
+
+        def run(*_: object) -> Tensor:
+            copies = value.expand(self.count, *value.shape)
+            self.use(value, self.tap(copies), ExplicitGradients)
             return copies
 
-        given, named = tree_map_only(nn.Parameter, copy, (tuple(arguments), dict(options)))
-        return self._drop(function, (), given, named)
+        copies: Tensor = on_whole_batch(self.dropout.hidden, run)
+        return copies
 
     def trains(self, parameter: Tensor | None) -> bool:
         """Return whether a tensor is a trained parameter."""
