@@ -251,6 +251,18 @@ def test_a_competitor_may_be_in_another_panel_or_without_privacy(tmp_path: Path)
     assert verdicts(tmp_path, one, runs)[0]["verdict"] == "holds"
 
 
+def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path) -> None:
+    both = {**PANEL, "datasets": ["digits", {"id": "digits", "label": "pale"}], "epsilons": [1]}
+    claim = {"than": ["slow"], "datasets": ["digits"], "than_dataset": "pale"}
+    one = study(tmp_path, claim, {**claim, "at_least": 0.1}, comparison=both)
+    runs = rows({("slow", "eps=1"): shifted(0.02)}) + rows(
+        {("slow", "eps=1"): list(BASE)}, dataset="pale"
+    )
+    held, missed = verdicts(tmp_path, one, runs)
+    assert (held["verdict"], missed["verdict"]) == ("holds", "does not hold")
+    assert [found["sides"] for found in held["found"]] == ["slow − slow on pale"]
+
+
 @pytest.mark.parametrize(
     ("claim", "message"),
     [
@@ -263,7 +275,9 @@ def test_a_competitor_may_be_in_another_panel_or_without_privacy(tmp_path: Path)
         ({"metric": "acuracy"}, r"claims\.0\.metric"),
         ({"at_last": 1}, r"claims\.0\.at_last: unknown key. Did you mean 'at_least'"),
         ({"than": []}, r"claims\.0: a claim without `than` needs a bound"),
-        ({"than": [], "against": "best", "about": 1}, r"`than_panel` and `against` need `than`"),
+        ({"datasets": ["digits"], "than_dataset": "digit"}, r"0\.than_dataset: .* mean 'digits'"),
+        ({"than_dataset": "digits"}, r"claims\.0: `than_dataset` needs `datasets`"),
+        ({"than": [], "against": "best", "about": 1}, r"`against` need `than`"),
         ({"about": 0.1, "at_least": 0.1}, r"`about` is allowed without `at_least` and `at_most`"),
         ({"about": [0, None]}, r"claims\.0: `about` 0 needs `within`"),
         ({"within": 0.1}, r"claims\.0: `within` needs `about`"),

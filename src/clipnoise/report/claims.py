@@ -350,10 +350,11 @@ class _Reading:
 def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> Iterator[Found]:
     """Yield what was found in each place: against each competitor, or the best of them."""
     metric = _metric(claim, where(runs, panel=contrast.method.panel))
-    ours = _readings(contrast.method, claim, runs, metric)
-    theirs = {side: _readings(side, claim, runs, metric) for side in contrast.than}
+    ours = _readings(contrast.method, claim, runs, metric, claim.datasets)
+    there = (claim.than_dataset,) if claim.than_dataset else claim.datasets
+    theirs = {side: _readings(side, claim, runs, metric, there) for side in contrast.than}
     unnamed = Side(contrast.than[0].panel, BEST) if claim.against == "best" else None
-    if unnamed is not None and (best := _readings(unnamed, claim, runs, metric)):
+    if unnamed is not None and (best := _readings(unnamed, claim, runs, metric, there)):
         theirs = {unnamed: best}
     for at, method in ours.items():
         dataset, model, text = at
@@ -361,8 +362,10 @@ def _against_each(contrast: Contrast, claim: PaperClaim, runs: pd.DataFrame) -> 
         place = ", ".join(dict.fromkeys([contrast.method.panel, dataset, model, budget(text)]))
         if not theirs:
             yield _compared(place, contrast.method.label, method, None, metric)
-        there = ((side.label, _beside(at, each)) for side, each in theirs.items())
-        others = {label: other for label, other in there if other is not None}
+        beside = (claim.than_dataset or dataset, model, text)
+        on = f" on {claim.than_dataset}" if claim.than_dataset else ""
+        found = ((f"{side.label}{on}", _beside(beside, each)) for side, each in theirs.items())
+        others = {label: other for label, other in found if other is not None}
         for label, other in _chosen(others, claim, metric):
             yield _compared(place, f"{contrast.method.label} − {label}", method, other, metric)
 
@@ -384,11 +387,11 @@ def _chosen(
 
 
 def _readings(
-    side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric
+    side: Side, claim: PaperClaim, runs: pd.DataFrame, metric: Metric, datasets: Sequence[str]
 ) -> dict[Place, _Reading]:
     """Return the runs of a method by place, where the claim is about that place."""
     chosen = where(runs, panel=side.panel, label=side.label)
-    for column, names in (("dataset", claim.datasets), ("model", claim.models)):
+    for column, names in (("dataset", datasets), ("model", claim.models)):
         chosen = chosen[chosen[column].isin(names)] if names else chosen
     budgets = [NON_PRIVATE, *(f"eps={epsilon:g}" for epsilon in claim.epsilons)]
     chosen = chosen[chosen["budget"].isin(budgets)] if claim.epsilons else chosen

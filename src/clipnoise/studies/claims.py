@@ -59,9 +59,12 @@ def _contrasts(
             raise unknown("panel", name, families, file=str(path), key=key)
     named = claim.panels or families
     chosen = having((one for one in panels if one.family in named), claim.only, path, key)
+    pairs = [(one, _beside(one, claim, panels, path, key)) for one in chosen]
     _require_places(claim, [one.panel for one in chosen], path, key)
-    for one in chosen:
-        other = _beside(one, claim, panels, path, key)
+    if claim.than_dataset:
+        datasets = (one for _, other in pairs for one in other.panel.datasets)
+        _require("dataset", claim.than_dataset, datasets, path, f"{key}.than_dataset")
+    for one, other in pairs:
         yield Contrast(
             Side(one.name, _label(claim.method, one, path, f"{key}.method")),
             tuple(
@@ -87,11 +90,16 @@ def _require_places(claim: PaperClaim, panels: Iterable[Panel], path: Path, key:
     """Require that each dataset, model and ε that a claim names is in one of its panels."""
     every = list(panels)
     for axis in ("datasets", "models", "epsilons"):
-        names = {_name(value) for panel in every for value in getattr(panel, axis)}
+        values = [value for panel in every for value in getattr(panel, axis)]
         for name in map(_name, getattr(claim, axis)):
-            if name not in names:
-                where = f"{key}.{axis}"
-                raise unknown(axis.removesuffix("s"), name, names, file=str(path), key=where)
+            _require(axis.removesuffix("s"), name, values, path, f"{key}.{axis}")
+
+
+def _require(kind: str, name: str, values: Iterable[Any], path: Path, key: str) -> None:
+    """Require that one of the values of an axis has a name."""
+    names = {_name(value) for value in values}
+    if name not in names:
+        raise unknown(kind, name, names, file=str(path), key=key)
 
 
 def _label(name: str, panel: NamedPanel, path: Path, key: str) -> str:

@@ -200,6 +200,7 @@ class PaperClaim:
         only: as in ReportEntry.
         than_panel: the panel that `than` is in; empty takes the same one. A competitor at one
             budget only, such as one without privacy, is compared at every budget.
+        than_dataset: the dataset that `than` is on; empty takes the same one.
         datasets, models, epsilons: where it is claimed; everywhere if none is named.
         metric: a metric, a statistic of diagnostics such as `v_private.median`, or one of a curve:
             the largest fall of test accuracy from one evaluation to the next, or its mean over the
@@ -224,6 +225,7 @@ class PaperClaim:
     panels: tuple[str, ...] = ()
     only: dict[str, str] = field(default_factory=dict)
     than_panel: str = ""
+    than_dataset: str = ""
     datasets: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     epsilons: tuple[Positive, ...] = ()
@@ -237,8 +239,10 @@ class PaperClaim:
     contradicted: str = ""
 
     def __post_init__(self) -> None:
-        if not self.than and (self.than_panel or self.against == "best"):
-            raise ValueError("`than_panel` and `against` need `than`")
+        if not self.than and (self.than_panel or self.than_dataset or self.against == "best"):
+            raise ValueError("`than_panel`, `than_dataset` and `against` need `than`")
+        if self.than_dataset and not self.datasets:
+            raise ValueError("`than_dataset` needs `datasets`")
         bounded = self.at_least is not None or self.at_most is not None
         if not self.than and not bounded and self.about is None:
             raise ValueError("a claim without `than` needs a bound")
