@@ -24,6 +24,7 @@ from lower_bounds import (
     reverse,
     sampled,
 )
+from mechanisms import mechanism, participation_under
 from scipy.stats import binom, hypergeom
 
 from clipnoise.errors import UserError
@@ -34,8 +35,8 @@ from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.participation import Participation, participation_under
-from clipnoise.privacy.samplers import SamplerName, start_sampler
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.samplers import SamplerName
 from clipnoise.seeds import generator
 
 EACH = 20  # settings of a block
@@ -96,19 +97,13 @@ def test_whole_batches_cost_exactly_the_gaussians_in_which_the_busiest_example_t
     draw = np.random.default_rng(2)
     for name, n, size, steps in whole_batches():
         accountant: AccountantName = "per-epoch" if name == "shuffled" else "rdp"
-        parts = participation_under(
+        chosen = mechanism(
             name, examples=n, expected_batch_size=size, steps=steps, accountant=accountant
         )
+        parts = chosen.participation
         sigma, delta = log_uniform(draw, 0.05, 200), log_uniform(draw, 1e-12, 1e-2)
         found = parts.epsilon(accountant, noise_multiplier=sigma, delta=delta)
-        sampler = start_sampler(
-            name,
-            generator("sampling", 0),
-            examples=n,
-            batch_size=size,
-            sampling_rate=parts.sampling_rate,
-            groups=parts.groups,
-        )
+        sampler = chosen.batches(generator("sampling", 0))
         taken: Counter[int] = Counter()
         for _ in range(steps):
             taken.update(sampler.sample().tolist())
@@ -285,7 +280,7 @@ def test_examples_that_take_turns_cost_what_they_move_through_correlated_noise()
             examples=n,
             expected_batch_size=size,
             steps=steps,
-            bands=noise.bands_over(steps),
+            noise=noise,
         )
         sigma, delta = log_uniform(draw, 0.05, 200), log_uniform(draw, 1e-12, 1e-2)
         found = parts.epsilon("rdp", noise_multiplier=sigma, delta=delta)

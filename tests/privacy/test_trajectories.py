@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from every_method import VARIANTS, build, public
+from mechanisms import participation_under
 from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping, zeros
@@ -26,7 +27,6 @@ from clipnoise.core.step import privatize, step
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.microbatches import MicroBatches
-from clipnoise.privacy.participation import participation_under
 
 D = 4
 PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]

@@ -33,7 +33,7 @@ BUDGET = [field.name for field in fields(Budget) if field.name != "participation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class Accounted:
     """What every accountant needs besides σ: δ with q and T, or with participations."""
 
     delta: Annotated[Probability, "δ, greater than 0 and less than 1."]
@@ -64,7 +64,7 @@ def account(
     noise_multiplier: Annotated[
         Positive, "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C."
     ],
-    mechanism: Mechanism,
+    mechanism: Accounted,
     accountant: Annotated[PoissonAccountant | None, "Print only this one."] = None,
 ) -> None:
     """Print the ε that a noise multiplier costs under each accountant.
@@ -112,7 +112,7 @@ class Details:
 
 @options.command()
 def calibrate(
-    mechanism: Mechanism,
+    mechanism: Accounted,
     details: Details,
     epsilon: Annotated[Positive | None, "The target ε, greater than 0."] = None,
     noise_multiplier: Annotated[Positive | None, "σ instead, greater than 0."] = None,
@@ -159,7 +159,7 @@ def budget_of(given: Mapping[str, Any]) -> Budget:
     return parse(Budget, {**values, "participation": participation})
 
 
-def _print_exact(target: float | None, sigma: float | None, mechanism: Mechanism) -> None:
+def _print_exact(target: float | None, sigma: float | None, mechanism: Accounted) -> None:
     """Print σ and ε of k participations in a fixed order: one Gaussian mechanism at σ/√k."""
     scale = mechanism.sensitivity * math.sqrt(mechanism.participations or 1)
     if sigma is None:

@@ -82,6 +82,18 @@ class NoiseCorrelation(WithOwnKinds):
         most = self.bands if self.kind == "banded" and self.bands else steps
         return max(1, min(most, steps))
 
+    def prefix_cost(self, steps: int, groups: int) -> float:
+        """Return by how much the first t < T steps may cost more than the participations in them.
+
+        Args:
+            steps, groups: as for `strategy`.
+        """
+        if self.kind != "tree" or steps < 2:
+            return 1.0
+        from clipnoise.privacy.noise_strategies import prefix_cost
+
+        return prefix_cost(steps, min(groups, steps))
+
     def strategy(self, steps: int, groups: int) -> Strategy | None:
         """Compute the strategy matrix; None for independent noise.
 
@@ -141,6 +153,7 @@ class OwnNoise(OwnKind, NoiseCorrelation):
         *SEALED,
         "_unscaled",
         "bands_over",
+        "prefix_cost",
         "source",
         "strategy",
     )
