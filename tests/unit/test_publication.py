@@ -51,6 +51,25 @@ def test_csv_and_parquet_hold_the_same(published: Path) -> None:
     assert len(table) == len(same)
 
 
+def test_a_page_is_printed_again_from_the_parquet_file_with_all_but_times(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = str(published.parent / "quickstart.yaml")
+    file = str(published / "quickstart.parquet")
+    words = ["publish", "--study", study, "--runs", file, "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["clipnoise", *words])
+    assert main() == 0
+    names = ("quickstart.csv", "quickstart.parquet", "croissant.json")
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (published / name).read_bytes()
+    plan, rows = load_study(Path(study)), publication.read_published(Path(file))
+    first = settings(plan, read_runs(published.parent / "runs.csv"))
+    again = settings(plan, publication.published_runs(rows))
+    lost = ["Time", "ε with tuning"]
+    assert again["Time"].isna().all()
+    pd.testing.assert_frame_equal(again.drop(columns=lost), first.drop(columns=lost))
+
+
 def test_a_reader_of_the_description_finds_the_same_rows(
     published: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

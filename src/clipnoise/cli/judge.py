@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = Path("config.yaml")
 LEAGUES = {"lite": "league-lite", "full": "league"}
-PUBLISHED = Path("docs/league/v2/league.csv.gz")  # the newest results of the whole league
+PUBLISHED = Path("docs/league/v2/league.parquet")  # the newest results of the whole league
 
 
 @options.command()

@@ -162,7 +162,7 @@ def report(
 @options.command()
 def publish(
     study: StudyFile,
-    runs: RunsTable,
+    runs: Annotated[Path, "The study's runs.csv, or the Parquet file of an earlier `publish`."],
     out: Annotated[Path, "Folder to write index.html and the data files to."],
     template: options.Template = options.TEMPLATES / "page.html",
     scale: options.Scale = None,
@@ -170,13 +170,18 @@ def publish(
     """Make a web page of a study's results, and files with a row per run.
 
     The page needs no network. The files are CSV, Parquet, and a description of them in the
-    Croissant format, which catalogues of datasets read.
+    Croissant format, which catalogues of datasets read. A Parquet file of published runs gives the
+    page again, without the times.
     """
     from clipnoise.report import publication
     from clipnoise.report.page import build_page
     from clipnoise.report.records import read_runs
 
-    plan, rows = load_study(study, scale), read_runs(runs)
+    plan = load_study(study, scale)
+    if runs.suffix == ".parquet":
+        rows = publication.published_runs(publication.read_published(runs))
+    else:
+        rows = read_runs(runs)
     shown, name = publication.run_rows(rows), plan.name.replace("/", "-")
     table = publication.to_parquet(shown)
     links = {
