@@ -21,8 +21,7 @@ from clipnoise.report.statistics import holm
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "league-results.md").read_text(encoding="utf-8")
-VERSION = re.findall(r"^Version (\d+) of", PAGE, re.MULTILINE)[0]
-LATEST = ROOT / "docs" / "league" / f"v{VERSION}"
+LATEST = ROOT / "docs" / "league"
 CHANGES = ("transfer", "half-rate", "twice-rate", "half-clip", "twice-clip")
 NOISE = {
     "independent": "",
