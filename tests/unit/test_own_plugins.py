@@ -331,9 +331,9 @@ print(len({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules)))
     assert in_python(code, installed, str(folder)) == "set()\n2\n"
 
 
-def test_the_example_is_the_method_of_the_readme() -> None:
+def test_the_example_is_the_complete_method_of_the_documentation() -> None:
     source = (ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py").read_text()
-    assert f"```python\n{source}```" in (ROOT / "README.md").read_text()
+    assert f"```python\n{source}```" in (ROOT / "docs" / "own.md").read_text()
 
 
 FINGERPRINT = (

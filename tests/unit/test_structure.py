@@ -72,8 +72,8 @@ def imported_layers(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield parts[1], node.lineno
 
 
-def test_the_readme_lists_every_folder_of_the_package_and_no_other() -> None:
-    table = (ROOT / "README.md").read_text().rpartition("| folder |")[2]
+def test_the_page_for_contributors_lists_every_folder_of_the_package_and_no_other() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| folder |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
