@@ -43,6 +43,7 @@ LONG = (
     "clipnoise audit contract",
     "clipnoise audit empirical",
     "clipnoise judge",
+    "clipnoise partial-report workflow/studies/league.yaml",
     "clipnoise publish",
     "clipnoise reaccount",
     EVERY_PAPER,
