@@ -320,9 +320,9 @@ def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
     code = f"""
 import os, sys
 from pathlib import Path
-from clipnoise.cli.warm import _prepare_training
+from clipnoise.cli.warm import prepare_training
 from clipnoise.run.spec import read_spec
-_prepare_training(["--spec", {str(spec)!r}], Path())
+prepare_training(["--spec", {str(spec)!r}], Path())
 print({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules))
 os.environ["CLIPNOISE_PLUGINS"] = {str(folder)!r}
 read_spec(Path({str(spec)!r}))  # as a run does

@@ -112,7 +112,7 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     assert len(summaries) == 2 * (2 + 2)  # methods × (seeds + trials)
 
     (runs,) = checkout.glob("results/studies/*/runs.csv")
-    rows = run_rows(read_runs(runs)).replace({"method": {"my-dp-lion": "published-lion"}})
+    rows = run_rows(read_runs(runs)).replace({"my-dp-lion": "published-lion"})
     (checkout / "league.parquet").write_bytes(to_parquet(rows))
     assert main([*words, "--against", "league.parquet"]) == 0
     league = json.loads((checkout / "judgement" / "judgement.json").read_text())["league"]
