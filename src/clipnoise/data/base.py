@@ -138,8 +138,8 @@ class Dataset:
         manual: what to do by hand before the files can be had: a licence, a login.
         raw: the folder of raw files, where datasets share one; empty for the id.
         prepared_with: names of the options that decide what is prepared.
-        cut_by_position: whether removing a private example would choose others instead, because
-            their number, which is not public, decides the cut.
+        cut_by_position: whether another example takes the place of a private one that is removed,
+            because the examples are cut into parts by their position in the file.
     """
 
     __pydantic_config__: ClassVar = STRICT
