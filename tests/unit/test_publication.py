@@ -72,6 +72,7 @@ def test_a_page_is_printed_again_from_the_parquet_file_with_all_but_times(
     pd.testing.assert_frame_equal(again.drop(columns=lost), first.drop(columns=lost))
 
 
+@pytest.mark.long
 def test_a_report_is_printed_again_from_the_parquet_file(
     published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

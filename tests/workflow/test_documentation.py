@@ -167,7 +167,8 @@ def understand(words: list[str]) -> None:
         for page in PAGES
         for one in commands(page)
         if one.startswith(LONG)
-        and not one.startswith("clipnoise judge")  # tests/privacy/test_judge.py judges this file
+        # test_judge.py judges this file, and test_league_results.py publishes these runs.
+        and not one.startswith(("clipnoise judge", "clipnoise publish"))
     ],
 )
 def test_a_long_command_of_a_page_works(command: str, checkout: Path) -> None:
