@@ -74,6 +74,14 @@ site: $(READY) ## Build the documentation as a site, into site/
 	@$(IN_ENV) clipnoise --markdown docs/commands.md
 	@$(IN_ENV) zensical build --strict --clean $(ARGS)
 
+.PHONY: pages
+pages: $(READY) ## Write the pages that are made from the code, and the recipes made from the lock
+	@$(IN_ENV) clipnoise methods --markdown docs/methods.md
+	@$(IN_ENV) clipnoise models --markdown docs/models.md
+	@$(IN_ENV) clipnoise data list --markdown docs/datasets.md
+	@$(IN_ENV) clipnoise papers --markdown docs/papers
+	@$(IN_ENV) python envs/generate.py
+
 .PHONY: doctor
 doctor: $(READY) ## Show what this machine has, and what to do about what it lacks
 	@$(IN_ENV) clipnoise doctor

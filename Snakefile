@@ -47,8 +47,8 @@ else:
     LOCK = lambda wildcards: None
 
 
-# Commands of jobs are forked from a process that has imported what they need, and that ends with this
-# one: clipnoise.cli.warm. The first words are Snakemake's own for bash.
+# To save each job the imports, its command is forked from a process that has done them already; see
+# clipnoise.cli.warm. That process ends when this one does. The `set` is Snakemake's default prefix.
 shell.prefix("set -euo pipefail; export CLIPNOISE_WARM_OWNER=$PPID; ")
 
 # The files of a study and of its scale, as inputs `study` and `scale`.

@@ -44,11 +44,6 @@ def wanted() -> list[str]:
     return [*PROJECT["project"]["dependencies"], *(r for extra in extras for r in extra)]
 
 
-def test_the_recipes_are_those_that_the_lock_gives(generate: ModuleType) -> None:
-    for name, text in generate.recipes(ENVS).items():
-        assert (ENVS / name).read_text() == text, f"envs/{name} is out of date: run make lock"
-
-
 def test_the_conda_file_names_every_pin_and_hash_of_the_lock() -> None:
     lock = (ENVS / "requirements.lock").read_text()
     lines = yaml.safe_load((ENVS / "environment.yaml").read_text())["dependencies"][-1]["pip"]

@@ -3,11 +3,9 @@ where they are."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,49 +30,11 @@ SOURCES = sorted(
 
 # Files are data.
 
-YAML_READS = {"safe_load", "safe_load_all"}
 
-
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of `module.function` as written."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield ast.unparse(node.func), node
-
-
-def option(call: ast.Call, name: str) -> Any:
-    return next((ast.literal_eval(k.value) for k in call.keywords if k.arg == name), None)
-
-
-def unsafe(name: str, call: ast.Call) -> bool:
-    """Tell whether a call could run code that a file holds, or write where an archive says."""
-    if name.startswith("yaml."):
-        return "load" in name and name.removeprefix("yaml.") not in YAML_READS
-    if name in ("np.load", "numpy.load"):
-        return option(call, "allow_pickle") is not False
-    if name == "torch.load":
-        return option(call, "weights_only") is not True
-    loads = ("pickle.load", "pickle.loads", "joblib.load", "dill.load", "marshal.loads")
-    return name in loads or name.rpartition(".")[2] in ("extractall", "unpack_archive")
-
-
-def test_what_would_be_unsafe_is_recognised() -> None:
-    written = "yaml.load(x); np.load(x); torch.load(x); pickle.loads(x); a.extractall(x)"
-    for statement in ast.parse(written).body:
-        call = statement.value  # type: ignore[attr-defined]
-        assert unsafe(ast.unparse(call.func), call)
-
-
-@pytest.mark.parametrize("folder", ["src", "benchmarks", "envs"])
-def test_reading_a_file_never_runs_code_from_it(folder: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
-        for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == folder
-        for name, call in calls(path)
-        if unsafe(name, call)
-    ]
-    assert not found
+def test_reading_a_file_never_runs_code_from_it() -> None:
+    """Ruff refuses pickle and unsafe YAML; torch and numpy read no code unless they are told to."""
+    told = re.compile(r"allow_pickle=True|weights_only=False|\.extractall\(|unpack_archive\(")
+    assert [path for path in SOURCES if told.search(path.read_text())] == []
 
 
 def test_the_workflow_does_not_parse_yaml_itself() -> None:

@@ -118,6 +118,7 @@ def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
     assert sorted(run.data.tags["seed"] for run in shown(results)) == ["0", "1"]
 
 
+@pytest.mark.long
 def test_a_server_that_goes_away_during_a_run_costs_only_the_rest_of_its_view(
     results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,7 +218,7 @@ init_store(Path(sys.argv[1]), {})
 """
 
 
-@pytest.mark.parametrize("statements", [150, 400])
+@pytest.mark.parametrize("statements", [150, pytest.param(400, marks=pytest.mark.long)])
 def test_a_store_whose_making_was_killed_is_made_by_the_next_call(
     statements: int, tmp_path: Path
 ) -> None:

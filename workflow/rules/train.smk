@@ -1,7 +1,8 @@
-# exec, because a signal must reach the run, not a shell that would end before the run is saved. The
-# outputs are updated: a sound result is left as it is, so that a job that holds several runs repeats
-# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources
-# rather than params: they cannot change a result, so changing them must not train anything again.
+# With `exec`, a signal reaches the run itself. A shell in between would end at once, before the run
+# has saved its state. With `update`, Snakemake keeps existing outputs: a job that holds several runs
+# repeats only those that have no sound result, and the log of an earlier attempt stays. `tracking`
+# and `device` are resources, because they cannot change a result, and a changed param would train
+# every run again.
 rule train:
     input:
         unpack(lambda wildcards: plan.inputs(wildcards.hash)),

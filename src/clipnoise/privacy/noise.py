@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from clipnoise.privacy.noise_strategies import Array, Strategy
 
-LARGEST_DEVIATION = 1e6  # of one step's noise at σ = 1; a sign that later steps amplify it
+# The largest standard deviation that the noise of one step may have at σ = 1. Beyond it, the
+# coefficients amplify the noise from step to step.
+LARGEST_DEVIATION = 1e6
 OPTIONS = {
     "bands": ("banded", "banded-inverse"),
     "cancelled": ("lambda-cgd",),

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from clipnoise.report.baseline import BASELINE, baseline_of, changes, contended, cost_ratio
+from clipnoise.report.baseline import (
+    BASELINE,
+    baseline_of,
+    changes,
+    contended,
+    cost_ratio,
+    device_seconds,
+)
 from clipnoise.report.formats import DASH, Metric, budget, count, decimal
 from clipnoise.report.records import Place, Task, by_key, is_private, of_panels, split, where
 from clipnoise.report.tables import (
@@ -137,7 +144,9 @@ class Overview:
             "Change: the same mean, from the runs to the left to those that a heading names."
             if compared
             else "",
-            f"Time: device time as a multiple of that of {BASELINE}, the median over tasks.",
+            f"Time: device time as a multiple of that of {BASELINE}, the median over tasks."
+            if (TIME, "time") in self.lines[0].entries
+            else "",
             "(n/N): over n of N tasks. On the others runs are missing, or none is planned."
             if any(entry and entry.tasks < self.tasks for entry in every)
             else "",
@@ -170,6 +179,7 @@ def build_overview(item: ReportItem, runs: pd.DataFrame, watermark: str = "") ->
         heading: changes(runs[runs["panel"].isin(panels)], shown, metric)
         for heading, panels in item.changes
     }
+    timed = device_seconds(shown).notna().any() or not (shown["status"] == "completed").any()
     lines = []
     for (method, label), rows in methods.items():
         gains = changes(rows, level.assign(method=method, label=label), metric)[method, label]
@@ -182,7 +192,8 @@ def build_overview(item: ReportItem, runs: pd.DataFrame, watermark: str = "") ->
             (CHANGE, heading): _entry(found.get((method, label), {}), _mean)
             for heading, found in others.items()
         }
-        columns[TIME, "time"] = _time(rows, level)
+        if timed:
+            columns[TIME, "time"] = _time(rows, level)
         lines.append(Line(method, label, cell_of(rows, metric), columns))
     tasks = len(shown[["dataset", "model"]].drop_duplicates())
     return Overview(item.title or "Overview", item.caption, metric, tasks, tuple(lines), watermark)

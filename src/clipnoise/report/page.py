@@ -180,10 +180,11 @@ def _origin(runs: pd.DataFrame) -> str:
         name: ", ".join(sorted(set(done[name]) - {""})) for name in ("git_commit", "cpu", "gpu")
     }
     machine = " and ".join(filter(None, (named["cpu"], named["gpu"])))
+    day = max(done["finished"])[:10]
     return (
         f"{len(done):,} reported runs took {span(float(done['seconds'].sum()))} on "
         f"{machine or 'an unknown machine'}, without those for tuning. "
-        f"Commit {named['git_commit'] or 'unknown'}, {max(done['finished'])[:10]}."
+        f"Commit {', '.join(filter(None, (named['git_commit'] or 'unknown', day)))}."
     )
 
 

@@ -368,7 +368,10 @@ class RunSpec:
         return to_mapping(self)
 
     def at_seed(self, seed: int) -> RunSpec:
-        """Return the same run with another seed; what does not depend on it is known already."""
+        """Return the same run with another seed.
+
+        The copy keeps what this spec has already computed and what no seed changes.
+        """
         _ = self._plain
         other = copy(self)
         object.__setattr__(other, "seed", seed)

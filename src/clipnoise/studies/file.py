@@ -71,7 +71,7 @@ SHARED_FILE = "shared.yaml"  # what the studies of its folder share
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a study file and an item of a report both say of a table or figure.
+    """What can be said of a table or figure, both in a study file and in an item of its report.
 
     Attributes:
         title: heading; empty takes the panel's name.
@@ -374,14 +374,16 @@ class Panel:
 
     @property
     def each_method(self) -> list[dict[str, Any]]:
-        """The methods as mappings, with what `hyperparameters` says of them."""
+        """The methods as mappings, each with its entry under `hyperparameters` merged in."""
         mappings = map(as_mapping, self.methods)
         return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
 
 
 def alike_but_different(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return two names that differ by case or by Unicode form only: a reader, or the file system
-    of another machine, takes them for one."""
+    """Return two names that differ only in case or Unicode form, or None.
+
+    A reader takes them for the same name, and so do the file systems of some machines.
+    """
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
