@@ -68,6 +68,12 @@ def required(name: str) -> dict[str, Any]:
     return example_settings(methods()[name])
 
 
+def recorded(name: str) -> dict[str, Any]:
+    """Return the same for a recorded stream, which has no layers that could be clipped."""
+    whole = {"clip_rule": {"per": "example"}} if name == "dp-muon" else {}
+    return {**required(name), **whole}
+
+
 def build(name: str, **options: Any) -> Method:
     return example(methods()[name], **options)
 

@@ -49,7 +49,7 @@ def take(optimizer: Method, state: State, t: int, constants: Public | None = Non
 
     def form(clipping: Clipping) -> ClippedSum:
         rows = gradients(t, d=width(optimizer))[: len(clipping.weights)]
-        return ClippedSum(clipped_sum(rows, clipping))
+        return ClippedSum(clipped_sum(rows, clipping, [rows[0].shape[1]]))
 
     return step(
         torch.zeros(D, dtype=torch.float64),
