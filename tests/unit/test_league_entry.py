@@ -13,14 +13,14 @@ from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.files import csv_text
-from clipnoise.methods.base import example, method_class
+from clipnoise.methods.base import example, method_class, track
 from clipnoise.report.judgement import standing, standing_rows
 from clipnoise.report.publication import read_published, run_rows, to_csv
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
 from clipnoise.studies.grid import PanelGrid
-from clipnoise.studies.league import LeagueEntry, enter, require_data, track
+from clipnoise.studies.league import LeagueEntry, enter, require_data
 from clipnoise.studies.scale import Scale
 from clipnoise.studies.study import Study, load_study
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clipnoise.studies.league import LeagueEntry
     from clipnoise.studies.study import Study
 
-TYPES = Path(".mypy_cache/judge")
 CONFIG = Path("config.yaml")
 LEAGUES = {"lite": "league-lite", "full": "league"}
 PUBLISHED = Path("docs/league/v2/league.csv.gz")  # the newest results of the whole league
@@ -69,7 +68,7 @@ def judge(
     require_writable(out)
     contest = None if league is None else Contest.open(league)
     torch.set_num_threads(1)  # sums in another order would not be the same bit for bit
-    result = judge_file(file, cache, name=method, options=hyperparameters, types=TYPES.resolve())
+    result = judge_file(file, cache, name=method, options=hyperparameters)
     _write(result, out, template)
     for check in result["checks"]:
         print(f"{'ok' if check['holds'] else 'REFUTED':<9}{check['name']:<12}{check['said']}")
