@@ -4,7 +4,8 @@ Each seed has a copy of the checkout on a small file system of its own, and Linu
 that nothing else on the machine can be hit. There a study is trained once undisturbed. Then it is
 trained again from nothing, round after round, while faults at random moments hit it; whenever
 Snakemake has ended it is started again, and where its messages or docs/operations.md ask for
-something, that is done. At the end of a round every number must be as it was undisturbed.
+something, that is done. A round ends with a call that nothing disturbs. Then every number must be
+as it was undisturbed.
 
     python benchmarks/soak.py --minutes 60 --seeds 1 2 3
 
@@ -49,6 +50,7 @@ COLUMNS = ("seed", "round", "kind", "at", "recovered")
 TIMES = ("seconds", "examples_per_second", "peak_memory_mb", "started", "finished")
 TIMES += ("training_seconds", "cpu_seconds")
 POLL = 0.2  # seconds
+FAULTS = 15  # of a round, on average
 STUCK = 12  # calls of Snakemake in a row that finish nothing, without a fault
 WRITING = 20  # seconds after which no file may be open for writing
 NOTHING_LEFT = 30  # seconds after its end until every process of a study must have ended
@@ -207,7 +209,9 @@ class Soak:
         self.idle_calls = 0  # that finished nothing, in a row
         self.rows: list[tuple[Any, ...]] = []
         self.pending: list[Fault] = []
-        self.disturbed = False  # since Snakemake was started
+        self.left = 0  # faults of this round
+        self.in_force = False  # a fault that lasts
+        self.disturbed = False  # whether there was one since Snakemake was started
         self.whole = False
         self.problems: list[str] = []
         self.finished: dict[Path, int] = {}  # summary → inode
@@ -240,9 +244,11 @@ class Soak:
         for name in ("results", "reports/soak", "data", ".snakemake"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self.finished, self.excused, self.whole, self.idle_calls = {}, set(), False, 0
+        self.left = self.draw.randint(1, 2 * FAULTS)
         while not self.whole:
             self.watch(self.draw.expovariate(1 / self.every))
-            if not self.whole and self.now() < self.seconds:
+            if not self.whole and self.left > 0 and self.now() < self.seconds:
+                self.left -= 1
                 self.disturb()
         self.counts["rounds"] += 1
         self.compare(undisturbed)
@@ -269,7 +275,7 @@ class Soak:
     def start(self) -> None:
         """Start Snakemake as a user does."""
         self.calls += 1
-        self.disturbed = False
+        self.disturbed = self.in_force
         self.before = len(self.finished_files())
         with self.said.open("wb") as stream:
             self.snakemake = subprocess.Popen(
@@ -287,6 +293,8 @@ class Soak:
         if code == 0 and not self.disturbed:
             self.whole = True
             return
+        if code == 0:  # the next call shall find nothing left to do, or mend what was disturbed
+            self.left = 0
         progress = len(self.finished_files()) > self.before
         self.idle_calls = 0 if progress or self.disturbed else self.idle_calls + 1
         if self.idle_calls == STUCK:
@@ -439,10 +447,11 @@ class Soak:
         if kind is None:
             return
         print(f"seed {self.seed}, {self.now():.0f} s: {kind}", file=sys.stderr, flush=True)
-        self.disturbed = True
+        self.in_force = self.disturbed = True
         self.idle_calls = 0
         self.pending.append(Fault(kind, self.now(), self.finished_files()))
         possible[kind]()
+        self.in_force = False
 
     def wanted(self, kind: str) -> bool:
         """Return whether a kind of fault was asked for."""
