@@ -183,6 +183,32 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
 
 
+STARVED = """
+import resource, sys
+from pathlib import Path
+import torch
+import clipnoise.run.job, clipnoise.run.train
+from clipnoise.cli import main
+
+held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 2**20, held + 2**20))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
+def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
+    cache: Path, tmp_path: Path
+) -> None:
+    run = spec()
+    words = [sys.executable, "-c", STARVED, *command(run, tmp_path, cache)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("clipnoise train: there is not enough memory")
+    assert read_run(run_folder(tmp_path, run)) is None
+    assert train_here(run, tmp_path, cache) == 0
+
+
 # Disk.
 
 
