@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -158,6 +159,26 @@ def test_a_damaged_result_is_reported_and_made_again(
     assert (row["status"], row["test_accuracy"]) == ("corrupt", "")
     (folder / TABLE).unlink()  # as Snakemake does where a job's exit code is 1
     assert planned(snakemake(folder, "-n", TABLE)) == {"train": 1, "collect": 1}
+
+
+def test_after_a_clock_was_set_back_the_documented_command_lets_jobs_start(
+    shared: Shared, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shared.folder, folder)
+    (folder / TABLE).unlink()
+    later = time.time() + 86400
+    for path in [*folder.glob("results/runs/**/*"), folder / "together.yaml"]:
+        os.utime(path, (later, later))
+    words = command(folder, TABLE)[1:]
+    failed = forked_snakemake.run(words, folder, environment())
+    assert failed.returncode == 1
+    assert "clock skew" in failed.stdout + failed.stderr
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (line,) = re.findall("^find .* -newermt now .*$", page, re.MULTILINE)
+    subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+    snakemake(folder, TABLE)
+    assert planned(snakemake(folder, "-n", TABLE)) == {}
 
 
 def test_without_snakemakes_notes_a_finished_study_is_finished(
