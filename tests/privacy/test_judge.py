@@ -61,6 +61,12 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "mine: refuted: updates: step 3 depends on private data"
+    assert (tmp_path / "judgement.pdf").exists()
+    monkeypatch.chdir(tmp_path)  # nothing is checked out here
+    assert main(["judge", "mine.py"]) == 1
+    said = capsys.readouterr().out
+    assert "no PDF without reports/templates/audit.typ, judgement/judgement.json" in said
+    assert [path.name for path in (tmp_path / "judgement").iterdir()] == ["judgement.json"]
     result["verdict"], result["controls"] = "void", [{"name": "leaky", "found": [],
                                                      "as_expected": False}]  # fmt: skip
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
-from clipnoise.cli import client, warm
+from clipnoise.cli import client, main, warm
+from clipnoise.privacy import calibration
 from clipnoise.privacy.calibration import calibrate
-from clipnoise.run.spec import read_spec
+from clipnoise.run.spec import from_mapping, read_spec
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
 
@@ -60,6 +63,7 @@ warm.REQUEST_SECONDS = 600
 warm.serve(int(sys.argv[1]), int(sys.argv[2]))
 """
 
+RUNS = int(os.environ.get("CLIPNOISE_RUNS", "200"))
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -311,6 +315,38 @@ def test_the_first_command_starts_a_warm_process_that_ends_with_its_owner() -> N
         owner.kill()
     assert all((one.returncode, one.stdout) == (0, plain.stdout) for one in both)
     until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.long
+def test_after_many_runs_a_warm_process_is_as_small_as_after_a_few(tmp_path: Path) -> None:
+    """CLIPNOISE_RUNS says how many; each has a seed of its own, and a calibration."""
+    assert main(["data", "prepare", "digits", "--cache", str(tmp_path / "data")]) == 0
+    values = {**yaml.safe_load(SPEC.read_text()), "dataset": "digits", "model": "logistic"}
+    values["training"] = {"expected_batch_size": 50, "steps": 2, "evaluations": 1}
+    run = from_mapping(values)
+    assert run.budget is not None
+    calibration.calibrate(run.budget).write(tmp_path / "it.json")
+    words = ["--calibration", "it.json", "--device", "cpu", "--cache", "data", "--spec"]
+    found: list[tuple[int, float]] = []
+    seconds: list[float] = []
+    with subprocess.Popen(["sleep", "36000"]) as owner:
+        environment = {**os.environ, client.OWNER: str(owner.pid)}
+        command = [str(Path(sys.executable).parent / "clipnoise"), "train", *words]
+        for number in range(RUNS):
+            begin = time.monotonic()
+            spec = json.dumps({**values, "seed": number})
+            subprocess.run([*command, spec], cwd=tmp_path, env=environment, check=True)
+            seconds.append(time.monotonic() - begin)
+            (server,) = [one for one in servers(owner.pid) if one.ppid() == 1 or not one.children()]
+            found.append((server.num_fds(), server.memory_full_info().uss / 2**20))
+        assert not server.children()
+        owner.kill()
+    assert len(list(tmp_path.rglob("summary.json"))) == RUNS
+    few, last = found[19], found[-1]
+    halves = [statistics.median(half) for half in (seconds[20:120], seconds[-100:])]
+    print(f"{RUNS} runs: files and MB after 20 and after all: {few}, {last}; seconds {halves}")
+    assert last[0] == few[0]
+    assert last[1] < few[1] + 5
 
 
 def test_a_command_starts_as_usual_where_no_warm_process_can_be_had() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,15 @@ training = clipnoise.private(
 for step in training:
     pass
 print(round(training.spent, 1))
+"""
+
+# The runs of a study, for commands that Snakemake calls where clipnoise is checked out.
+SPECS = """
+import sys
+from pathlib import Path
+from clipnoise.studies.study import load_study
+for run in load_study(Path(sys.argv[1])).runs:
+    print(run.spec.to_json(), run.spec.budget.options(), sep="\\t")
 """
 
 
@@ -57,7 +68,23 @@ def test_the_wheel_works_in_an_environment_without_the_checkout(tmp_path: Path) 
     assert Path(place).is_relative_to(tmp_path / "empty")
     assert float(spent) <= 3
     assert "dp-adambc" in run(python.parent / "clipnoise", "methods", folder=tmp_path)
-    (tmp_path / "config.yaml").write_text("plugins: mine\n")
-    assert "mine/own.py" in run(
-        python.parent / "clipnoise", "new", "method", "own", folder=tmp_path
-    )
+    program, folder = python.parent / "clipnoise", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("plugins: mine\n")
+    assert "mine/own.py" in run(program, "new", "method", "own", folder=folder)
+    assert "own: not refuted" in run(program, "judge", "mine/own.py", folder=folder)
+    assert (folder / "judgement" / "judgement.json").exists()
+
+    assert "mine/study.yaml" in run(program, "new", "study", "study", folder=folder)
+    study = folder / "mine" / "study.yaml"
+    text = study.read_text().replace("epsilons: [1, 8]", "epsilons: [8]")
+    study.write_text(text.replace("seeds: [1, 2, 3]", "seeds: [1]"))
+    assert "train 2" in run(program, "check", study, folder=folder)
+    run(program, "data", "prepare", "digits", folder=folder)
+    for line in run(python, "-c", SPECS, study, folder=folder).splitlines():
+        spec, budget = line.split("\t")
+        run(program, "calibrate", *shlex.split(budget), "--out", "it.json", folder=folder)
+        run(program, "train", "--spec", spec, "--calibration", "it.json", folder=folder)
+    run(program, "collect", study, "--out", "made", folder=folder)
+    with (folder / "made" / "runs.csv").open(newline="") as stream:
+        assert [row["status"] for row in csv.DictReader(stream)] == ["completed"] * 2

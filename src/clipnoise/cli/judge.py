@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clipnoise.studies.study import Study
 
 CONFIG = Path("config.yaml")
+TEMPLATE = options.TEMPLATES / "audit.typ"  # it is there where clipnoise is checked out
 LEAGUES = {"lite": "league-lite", "full": "league"}
 
 
@@ -49,7 +50,7 @@ def judge(
     cores: Annotated[str, "CPU cores for the runs of the league."] = "all",
     out: Annotated[Path, "Folder for judgement.pdf and judgement.json."] = Path("judgement"),
     cache: options.Cache = options.CACHE,
-    template: options.Template = options.TEMPLATES / "audit.typ",
+    template: options.Template = TEMPLATE,
 ) -> int:
     """Judge the method in a Python FILE: say what refutes its claim, if anything does.
 
@@ -66,8 +67,8 @@ def judge(
     from clipnoise.plugins import use_no_places
 
     use_no_places()  # the judged file may lie in a folder whose files this process would import
-    if not template.is_file():
-        raise UserError(f"{template}: no such template; run this where clipnoise is checked out.")
+    if not template.is_file() and template != TEMPLATE:
+        raise UserError(f"{template}: no such template.")
     require_writable(out)
     if against is not None and league is None:
         raise UserError("--against: needs --league, which trains the method to be ranked.")
@@ -88,7 +89,8 @@ def judge(
         _write(result, out, template)
     elif contest is not None:
         print("left out: the league, which ranks methods that are not refuted")
-    print(f"{out / 'judgement.pdf'}, {out / 'judgement.json'}")
+    pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
+    print(f"{pdf}, {out / 'judgement.json'}")
     reasons = "; ".join(f"{each['name']}: {each['said']}" for each in result["refuted_by"])
     wrong = ", ".join(one["name"] for one in result["controls"] if not one["as_expected"])
     last = {"refuted": f": {reasons}", "void": f": the control {wrong} came out wrong"}
@@ -100,7 +102,8 @@ def _write(result: dict[str, Any], out: Path, template: Path) -> None:
     from clipnoise.report.judgement import build_judgement, standing_rows
 
     write_json(out / "judgement.json", result)
-    write_atomically(out / "judgement.pdf", build_judgement(result, template))
+    if template.is_file():
+        write_atomically(out / "judgement.pdf", build_judgement(result, template))
     if "league" in result:
         heads, rows = standing_rows(result["league"])
         for row in rows:

@@ -45,6 +45,9 @@ class Circumstances:
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."
     ] = False
+    fingerprint: Annotated[
+        str, "Of the code that was planned to train; an edit since is an error. Empty: any."
+    ] = ""
     checkpoint_minutes: Annotated[
         Positive, "How often a run is saved, so that it can resume after a stop."
     ] = 10.0
@@ -73,6 +76,7 @@ def train(
     from clipnoise.run.scheduler import hold_gpus
     from clipnoise.tracking import LiveRun
 
+    _check_code(run, given.fingerprint)
     noise = None if run.budget is None else find_calibration(calibration, run.budget)
     keep_freed_memory()
     try:
@@ -113,6 +117,22 @@ def with_choice(spec: RunSpec, choice: Sequence[Path]) -> RunSpec:
             f"--choice: {names} of this run are tuned: give the file written by select."
         )
     return resolve(spec, read_choice(choice[0]))
+
+
+def _check_code(run: RunSpec, planned: str) -> None:
+    """Refuse to train by other code than was planned: its result would be taken for the planned.
+
+    Raises:
+        UserError: the code has been edited since.
+    """
+    from clipnoise.run.fingerprint import fingerprint
+
+    code = planned.partition("-")[0]  # what follows is that of weights
+    if code and fingerprint(run) != code:
+        raise UserError(
+            f"run {run.hash}: code that can change its result has been edited since Snakemake "
+            "planned it. The next call trains it with the present code."
+        )
 
 
 def _try_again(requeue: bool) -> int:
