@@ -117,13 +117,14 @@ def run(words: list[str]) -> int:
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
-    from clipnoise.errors import ENDED_BY_CODE, UserError, printable
+    from clipnoise.errors import ENDED_BY_CODE, UserError, naming_extras, printable
     from clipnoise.plugins import use_places_of
 
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
-        use_places_of(Path("config.yaml"))
-        code = program.main(words, prog_name="clipnoise", standalone_mode=False)
+        with naming_extras():
+            use_places_of(Path("config.yaml"))
+            code = program.main(words, prog_name="clipnoise", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
