@@ -1,4 +1,4 @@
-"""Study files: what their YAML may say, and how panels and report items follow from it.
+"""Study files: what their YAML may say, and how panels follow from it.
 
 A panel is built up from layers, the later ones taking precedence: the base that it names in the
 file shared by its folder, the study's defaults, its own values, and one option of each of its axes.
@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,45 +20,9 @@ from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
-Kind = Literal[
-    "table",
-    "published",
-    "accuracy-vs-epsilon",
-    "accuracy-along-epsilon",
-    "curves",
-    "ablation",
-    "filter-sweep",
-    "sweep",
-    "momentum-sweep",
-    "moments",
-    "estimates",
-    "corrections",
-    "moments-table",
-    "noise-bias",
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-    "closed-gap",
-    "best-of",
-    "changes",
-    "overview",
-]
-SWEEPS = ("sweep", "momentum-sweep")
-RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
-OVERVIEW = "overview"
-TABLES = (*RESULTS, "moments-table", OVERVIEW)
-CURVES = ("curves", "accuracy-along-epsilon")
-CHANGES = "changes"
-ACROSS = (
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-    "closed-gap",
-    "best-of",
-)
-TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES, OVERVIEW)  # of panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
     CurveMetric
@@ -67,122 +31,6 @@ ClaimMetric = (
 )
 LONGEST_NAME = 120  # characters of a panel's name
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What a study file and an item of a report both say of a table or figure.
-
-    Attributes:
-        title: heading; empty takes the panel's name.
-        caption: what the reader should see.
-        published: the published table of an item of that kind: its name, or a path that ends in
-            `.csv`; empty takes the table that has the study's name.
-        over: the hyper-parameter on the axis of a sweep.
-        metric: what curves show; several give each panel a row of subplots; None takes test
-            accuracy, or test loss where there is none.
-        costs: whether a table also shows what methods cost and what their audits found.
-        side_by_side: whether panels that share a `published` table have columns of their own there;
-            those without privacy have rows that span them.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    title: str = ""
-    caption: str = ""
-    published: str = ""
-    over: str = ""
-    metric: CurveMetric | tuple[CurveMetric, ...] | None = None
-    costs: bool = False
-    side_by_side: bool = False
-
-    @property
-    def metrics(self) -> tuple[CurveMetric, ...]:
-        """What curves show, by name; empty for the default."""
-        return (self.metric,) if isinstance(self.metric, str) else self.metric or ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportItem(Shown):
-    """One table or figure of a report.
-
-    Attributes:
-        kind: how it is drawn.
-        panel: the panel of the study that it shows.
-        beside: further panels that the same table or figure shows.
-        against: the panel that each of its panels is compared with, in their order.
-        changes: the columns of an overview that compare other panels with these: heading and
-            panels, in their order.
-        titles: what titles call its panels, the first one's first.
-    """
-
-    kind: Kind
-    panel: str
-    beside: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    changes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    titles: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.over) != (self.kind in SWEEPS):
-            raise ValueError("`over` is required for sweeps and not allowed otherwise")
-        if self.metric and self.kind not in CURVES:
-            raise ValueError("`metric` is allowed for curves only")
-        if bool(self.against) != (self.kind == CHANGES):
-            raise ValueError("`against` is required for changes and not allowed otherwise")
-        if self.changes and self.kind != OVERVIEW:
-            raise ValueError("`changes` is allowed for an overview only")
-        if self.beside and self.kind not in TOGETHER:
-            raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
-        if self.costs and self.kind not in RESULTS:
-            raise ValueError("`costs` is allowed for table and published only")
-        if self.side_by_side and not (self.kind == "published" and self.beside):
-            raise ValueError("`side_by_side` is allowed for published panels that are `together`")
-
-    @property
-    def panels(self) -> tuple[str, ...]:
-        """Every panel that it shows."""
-        return (self.panel, *self.beside)
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is a figure."""
-        return self.kind not in TABLES
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportEntry(Shown):
-    """What a study file says of its report: one item, or the same item for several panels.
-
-    Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
-    option that a panel has on an axis.
-
-    Attributes:
-        kind: as in ReportItem; None with `each`.
-        panel: the panel; one with axes gives an item for each of its options.
-        panels: several panels; without `panel` and `panels`, every panel of the study.
-        together: whether these panels share one table or figure.
-        only: axis → the label of the option that is shown; of other axes all are.
-        against: axis → the label of the option whose panel each panel is compared with.
-        changes: heading → axis → the label of the option whose panels a column of an overview
-            compares with these.
-        each: entries that are repeated for every panel in turn, instead of a kind.
-    """
-
-    kind: Kind | None = None
-    panel: str = ""
-    panels: tuple[str, ...] = ()
-    together: bool = False
-    only: dict[str, str] = field(default_factory=dict)
-    against: dict[str, str] = field(default_factory=dict)
-    changes: dict[str, dict[str, str]] = field(default_factory=dict)
-    each: tuple[ReportEntry, ...] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.each) == (self.kind is not None):
-            raise ValueError("give exactly one of kind and each")
-        if self.panel and self.panels:
-            raise ValueError("give at most one of panel and panels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -600,88 +448,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float) and 0 < abs(value) < 1e-3:
         return re.sub(r"\.?0*e-0*", "e-", f"{value:e}")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def expand_report(
-    entries: tuple[ReportEntry, ...], panels: list[NamedPanel], path: Path
-) -> tuple[ReportItem, ...]:
-    """Return the items of a report, in order.
-
-    Raises:
-        UserError: an entry names a panel, an axis or an option that does not exist, or there is
-            more than one overview.
-    """
-    items = tuple(
-        item
-        for number, entry in enumerate(entries)
-        for item in _items(entry, panels, path, f"report.{number}")
-    )
-    if sum(item.kind == OVERVIEW for item in items) > 1:  # its files have one name
-        raise UserError(f"{path}: report: more than one overview. Is `together` missing?")
-    return items
-
-
-def _items(
-    entry: ReportEntry, panels: list[NamedPanel], path: Path, key: str
-) -> Iterator[ReportItem]:
-    families = list(dict.fromkeys(one.family for one in panels))
-    named = [entry.panel] if entry.panel else list(entry.panels) or families
-    shown: list[NamedPanel] = []
-    for family in named:
-        if family not in families:
-            raise UserError(
-                f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
-                f"{', '.join(families)}."
-            )
-        members = having((one for one in panels if one.family == family), entry.only, path, key)
-        for number, repeated in enumerate(entry.each):
-            yield from _items(
-                replace(repeated, panel=family), members, path, f"{key}.each.{number}"
-            )
-        shown += members if entry.kind else []
-    for members in [shown] if entry.together and shown else [[member] for member in shown]:
-        against = _others(members, entry.against, panels, path, f"{key}.against")
-        changes = tuple(
-            (heading, _others(members, options, panels, path, f"{key}.changes.{heading}"))
-            for heading, options in entry.changes.items()
-        )
-        yield _item(entry, members, {"against": against, "changes": changes}, path, key)
-
-
-def _others(
-    members: list[NamedPanel],
-    options: Mapping[str, str],
-    panels: list[NamedPanel],
-    path: Path,
-    key: str,
-) -> tuple[str, ...]:
-    """Return the names of the panels that differ from some in these options; none without any."""
-    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in panels}
-    found = []
-    for one in members if options else ():
-        place = (one.family, tuple(sorted({**one.options, **options}.items())))
-        if place not in names:
-            raise UserError(f"{path}: {key}: {one.family} has no panel with {dict(options)}.")
-        found.append(names[place])
-    return tuple(found)
-
-
-def _item(
-    entry: ReportEntry,
-    shown: list[NamedPanel],
-    compared: Mapping[str, Any],
-    path: Path,
-    key: str,
-) -> ReportItem:
-    panel, *others = shown
-    values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
-    values |= {"kind": entry.kind, "panel": panel.name, **compared}
-    for text in ("title", "caption"):
-        for name in re.findall(r"\{([a-z-]+)\}", values[text]):
-            if name not in panel.titles:
-                raise unknown("name in a title", name, panel.titles, file=str(path), key=key)
-            values[text] = values[text].replace(f"{{{name}}}", panel.titles[name])
-    if entry.together:
-        values["beside"] = tuple(one.name for one in others)
-        values["titles"] = tuple(one.titles["panel"] for one in shown)
-    return parse(ReportItem, values, file=str(path), key=key)

@@ -23,6 +23,7 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import Option, PanelValues, SharedFile, StudyFile
+from clipnoise.studies.items import item_kinds
 from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
@@ -96,6 +97,9 @@ def _study() -> Schema:
     datasets, models = plugins("clipnoise.data", Dataset), plugins("clipnoise.models", Model)
     classes = (*datasets.values(), *models.values(), *methods().values())
     definitions = _definitions(StudyFile, SharedFile, Tune, *classes)
+    for shown in item_kinds().values():
+        required = definitions[shown.__name__].get("required", [])
+        definitions[shown.__name__]["required"] = ["kind", *required]
     del definitions["Tune"]["required"]  # `tuning` may give what a `tune` leaves out
     for identifier, kind in {**datasets, **models}.items():
         definition = definitions[kind.__name__]
