@@ -498,6 +498,27 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
         load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
 
 
+def test_later_values_take_precedence_from_bases_to_the_entry_of_a_method(tmp_path: Path) -> None:
+    """Each of a to f is said by one more of the places that follow each other."""
+    places = ["base of base", "base", "defaults", "panel", "option", "entry"]
+    said = [dict.fromkeys("abcdef"[number:], place) for number, place in enumerate(places)]
+    lowest, base, defaults, panel, option = ({"hyperparameters": {"sgd": one}} for one in said[:5])
+    shared = {"bases": {"lowest": lowest, "base": {**base, "base": "lowest"}}}
+    grid = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1]}
+    methods = [{"id": "sgd", **said[5]}]
+    study = {
+        "title": "Places",
+        "defaults": {**defaults, "base": "base"},
+        "panels": {"one": {**grid, **panel, "methods": methods, "axes": {"x": {"y": option}}}},
+        "report": [{"kind": "table"}],
+    }
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(shared))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    (only,) = load_study(tmp_path / "study.yaml").panels.values()
+    (method,) = only.each_method
+    assert method == {"id": "sgd", **dict(zip("abcdef", places, strict=True))}
+
+
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     path = multiplied(tmp_path)
     study = load_study(path)
@@ -510,9 +531,15 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     [
         ("base: digits", "base: digit", "panels.main: base: unknown base 'digit'. Did you mean 'd"),
         ("notes: [limits]", "notes: [limit]", "notes: unknown note 'limit'. Did you mean 'limits'"),
-        ("{base: digits}", "{title: Alone}", "panels.main.datasets: required, but not given."),
+        ("{base: digits}", "{title: Alone}", "panels.main.datasets: give at least one."),
         ('suffix: ""', 'suffix: "a b"', "panel 'main-a b': letters, digits, - and _ make a name"),
         ("corrected: {", 'corrected: {suffix: "", ', "two panels are named 'main'"),
+        ("corrected: {", "corrected: {base: digits, ", "option corrected of accounting has a base"),
+        (
+            "main: {",
+            "main: {suffix: x, ",
+            "panels: main has a suffix, which is for options of axes",
+        ),
         ("accounting: corrected}", "accounting: none}", "report.2.only: unknown option of accoun"),
         ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
         ("{kind: table}", "{}", "report.1.each.1: give its 'kind'"),

@@ -1,7 +1,7 @@
 """Study files: what their YAML may say, and how panels follow from it.
 
-A panel is built up from layers, the later ones taking precedence: the base that it names in the
-file shared by its folder, the study's defaults, its own values, and one option of each of its axes.
+A panel is built up from grids, the later ones taking precedence: the bases that the defaults and it
+name in the file shared by its folder, the defaults, itself, and one option of each of its axes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError, shorten, unknown
-from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.fields import STRICT, Natural, Positive
 from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
@@ -132,13 +133,14 @@ def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelValues:
-    """What the defaults of a study, a base, a panel or an option of an axis may say.
+class Panel:
+    """One grid, whole or in part: datasets × models × methods × ε × seeds.
 
     Attributes:
-        base: the base in the folder's shared file that these values start from, or several, the
-            later ones taking precedence.
+        base: the base in the folder's shared file that a panel starts from, or several, the later
+            ones taking precedence.
         title: what titles of the report call the panel, or the option; empty takes its name.
+        suffix: what an option adds to the panel's name; None adds its label, empty adds nothing.
         datasets: dataset ids, or mappings with an id and options.
         models: model ids, or mappings with an id and options.
         methods: method ids, or mappings with an id, hyper-parameters, an optional label, an
@@ -149,8 +151,8 @@ class PanelValues:
             may name several methods: `dp-sgd, dp-sgdm`.
         epsilons: targets for the methods that add noise; any other runs once per seed.
         seeds: one run each.
-        training: values of the training section; they add to those of earlier layers.
-        privacy: values of the privacy section; they add to those of earlier layers.
+        training: values of the training section.
+        privacy: values of the privacy section.
         tuning: values that every `tune` of a method starts from.
         public: the dataset that methods with public data take it from; None leaves it to the
             public examples that a private dataset sets aside itself.
@@ -162,69 +164,71 @@ class PanelValues:
 
     base: str | tuple[str, ...] = ()
     title: str = ""
-    datasets: tuple[str | dict[str, Any], ...] | None = None
-    models: tuple[str | dict[str, Any], ...] | None = None
-    methods: tuple[str | dict[str, Any], ...] | None = None
+    suffix: str | None = None
+    datasets: tuple[str | dict[str, Any], ...] = ()
+    models: tuple[str | dict[str, Any], ...] = ()
+    methods: tuple[str | dict[str, Any], ...] = ()
     hyperparameters: Annotated[dict[str, dict[str, Any]], AfterValidator(_of_each)] = field(
         default_factory=dict
     )
     epsilons: tuple[Positive, ...] | None = None
-    seeds: tuple[Natural, ...] | None = None
+    seeds: tuple[Natural, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=dict)
     public: str | dict[str, Any] | None = None
-    axes: dict[str, dict[str, Option]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option(PanelValues):
-    """One value of an axis: what it changes in a panel.
-
-    Attributes:
-        suffix: what it adds to the panel's name; None adds its label, empty adds nothing.
-    """
-
-    suffix: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One grid: datasets × models × methods × ε × seeds; attributes as in PanelValues."""
-
-    __pydantic_config__: ClassVar = STRICT
-
-    datasets: tuple[str | dict[str, Any], ...]
-    models: tuple[str | dict[str, Any], ...]
-    methods: tuple[str | dict[str, Any], ...]
-    seeds: tuple[Natural, ...]
-    epsilons: tuple[Positive, ...] = ()
-    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
-    privacy: dict[str, Any] = field(default_factory=dict)
-    tuning: dict[str, Any] = field(default_factory=dict)
-    public: str | dict[str, Any] | None = None
+    axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("datasets", "models", "methods", "seeds", "epsilons"):
-            values = getattr(self, key)
-            if not values and key != "epsilons":
-                raise ValueError(f"{key}: give at least one")
-            numbers = key in ("seeds", "epsilons")
-            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                advice = "" if numbers else "; tell them apart by `label`"
-                raise ValueError(f"{key}: {twice[0]} is given twice{advice}")
-            alike = alike_but_different(names)
-            if alike:
-                raise ValueError(f"{key}: {' and '.join(map(repr, alike))} look the same")
+        for axis, options in self.axes.items():
+            for label, option in options.items():
+                if option.base or option.axes:
+                    raise ValueError(
+                        f"axes: option {label} of {axis} has a base or axes of its own"
+                    )
 
     @property
     def each_method(self) -> list[dict[str, Any]]:
         """The methods as mappings, with what `hyperparameters` says of them."""
         mappings = map(as_mapping, self.methods)
         return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
+
+    def beneath(self, above: Panel) -> Panel:
+        """Return this grid with what another one says: mappings key by key, anything else whole."""
+        values: dict[str, Any] = {}
+        for name in GRID:
+            mine, theirs = getattr(self, name), getattr(above, name)
+            if name == "hyperparameters":
+                theirs = {key: {**mine.get(key, {}), **value} for key, value in theirs.items()}
+            adds_up = isinstance(theirs, dict) and name != "public"
+            given = theirs is not None if name == "epsilons" else bool(theirs)
+            values[name] = {**mine, **theirs} if adds_up else theirs if given else mine
+        return Panel(**values)
+
+    def require_complete(self, path: Path, key: str) -> None:
+        """Require that nothing is missing, and that names tell everything apart.
+
+        Raises:
+            UserError: names what is missing or ambiguous.
+        """
+        for name in ("datasets", "models", "methods", "seeds", "epsilons"):
+            values, where = getattr(self, name) or (), f"{path}: {key}.{name}:"
+            if not values and name != "epsilons":
+                raise UserError(f"{where} give at least one.")
+            numbers = name in ("seeds", "epsilons")
+            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
+            twice = [each for each, count in Counter(names).items() if count > 1]
+            if twice:
+                advice = "" if numbers else "; tell them apart by `label`"
+                raise UserError(f"{where} {twice[0]} is given twice{advice}.")
+            if alike := alike_but_different(names):
+                raise UserError(f"{where} {' and '.join(map(repr, alike))} look the same.")
+
+
+GRID = (
+    *("datasets", "models", "methods", "hyperparameters", "epsilons", "seeds"),
+    *("training", "privacy", "tuning", "public"),
+)
 
 
 def alike_but_different(names: Iterable[str]) -> tuple[str, str] | None:
@@ -260,7 +264,7 @@ class SharedFile:
     __pydantic_config__: ClassVar = STRICT
 
     notes: dict[str, str] = field(default_factory=dict)
-    bases: dict[str, PanelValues] = field(default_factory=dict)
+    bases: dict[str, Panel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,8 +292,8 @@ class StudyFile:
     title: str
     description: str = ""
     notes: tuple[str, ...] = ()
-    defaults: PanelValues = PanelValues()
-    panels: dict[str, PanelValues] = field(default_factory=dict)
+    defaults: Panel = Panel()
+    panels: dict[str, Panel] = field(default_factory=dict)
     shares: str = ""
     report: tuple[ReportEntry, ...]
     claims: tuple[PaperClaim, ...] = ()
@@ -299,6 +303,9 @@ class StudyFile:
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.panels):
             raise ValueError("give exactly one of panels and shares")
+        for name, panel in self.panels.items():
+            if panel.suffix is not None:
+                raise ValueError(f"panels: {name} has a suffix, which is for options of axes")
 
 
 @dataclass(frozen=True)
@@ -343,14 +350,14 @@ def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[Named
 
 
 def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Iterator[NamedPanel]:
-    key, defaults, values = f"panels.{family}", file.defaults, file.panels[family]
-    bases = [
-        *_bases(defaults.base, shared, f"{path}: defaults").values(),
-        *_bases(values.base, shared, f"{path}: {key}").values(),
-    ]
-    layers = [*bases, defaults, values]
+    key, panel = f"panels.{family}", file.panels[family]
+    bases = {
+        **_bases(file.defaults.base, shared, f"{path}: defaults"),
+        **_bases(panel.base, shared, f"{path}: {key}"),
+    }
+    layers = [*bases.values(), file.defaults, panel]
     title = next((layer.title for layer in reversed(layers) if layer.title), family)
-    axes: dict[str, dict[str, Option]] = {}
+    axes: dict[str, dict[str, Panel]] = {}
     for layer in layers:
         axes |= layer.axes
     axes = {axis: options for axis, options in axes.items() if options}
@@ -362,14 +369,20 @@ def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Ite
         if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", name):  # it names files
             allowed = f"letters, digits, - and _ make a name, {LONGEST_NAME} at most"
             raise UserError(f"{path}: panel {shorten(name)}: {allowed}.")
+        grid = reduce(Panel.beneath, [*layers, *options.values()], Panel())
+        methods = (
+            swept
+            for number, one in enumerate(grid.methods)
+            for swept in _swept(one, path, f"{key}.methods.{number}")
+        )
+        grid = replace(grid, methods=tuple(methods), epsilons=grid.epsilons or ())
+        grid.require_complete(path, key)
         yield NamedPanel(
             name=name,
             family=family,
             options=at,
             titles={"panel": title, **{k: one.title or at[k] for k, one in options.items()}},
-            panel=parse(
-                Panel, _merged([*layers, *options.values()], path, key), file=str(path), key=key
-            ),
+            panel=grid,
         )
 
 
@@ -392,9 +405,9 @@ def having(
 
 def _bases(
     names: str | tuple[str, ...], shared: SharedFile, where: str, *before: str
-) -> dict[str, PanelValues]:
+) -> dict[str, Panel]:
     """Return bases in order, each once and after those that it starts from itself."""
-    found: dict[str, PanelValues] = {}
+    found: dict[str, Panel] = {}
     for name in (names,) if isinstance(names, str) else names:
         if name not in shared.bases:
             raise unknown("base", name, shared.bases, file=where, key="base")
@@ -403,24 +416,6 @@ def _bases(
         base = shared.bases[name]
         found |= {**_bases(base.base, shared, where, *before, name), name: base} | found
     return found
-
-
-def _merged(layers: list[PanelValues], path: Path, key: str) -> dict[str, Any]:
-    """Return the values of several layers: mappings key by key, anything else from the last."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        for one in fields(Panel):
-            value = getattr(layer, one.name)
-            if one.name == "hyperparameters":
-                before = merged.get(one.name, {})
-                value = {k: {**before.get(k, {}), **v} for k, v in value.items()}
-            if isinstance(value, dict) and one.name != "public":
-                merged[one.name] = {**merged.get(one.name, {}), **value}
-            elif value is not None:
-                merged[one.name] = value
-    methods = enumerate(merged.get("methods", ()))
-    swept = (_swept(one, path, f"{key}.methods.{number}") for number, one in methods)
-    return {**merged, "methods": [one for each in swept for one in each]}
 
 
 def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dict[str, Any]]:

@@ -22,7 +22,7 @@ from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import Option, PanelValues, SharedFile, StudyFile
+from clipnoise.studies.file import SharedFile, StudyFile
 from clipnoise.studies.items import item_kinds
 from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
@@ -126,12 +126,10 @@ def _study() -> Schema:
     bare = {"$ref": "#/$defs/MethodId"}
     method = {"anyOf": [bare, {"allOf": [_own(Method), _forbid(AXES)]}]}
     items = {"datasets": _own(Dataset), "models": _own(Model), "methods": method}
-    for kind in (PanelValues, Option):
-        values = definitions[kind.__name__]["properties"]
-        for key, item in items.items():
-            values[key] = _nullable({"type": "array", "items": item})
-        values["public"] = _nullable(_own(Dataset))
-        values["hyperparameters"] = {"$ref": "#/$defs/Hyperparameters"}
+    values = definitions["Panel"]["properties"]
+    values |= {key: {"type": "array", "items": item} for key, item in items.items()}
+    values["public"] = _nullable(_own(Dataset))
+    values["hyperparameters"] = {"$ref": "#/$defs/Hyperparameters"}
     return _file("A study file", _own(StudyFile), definitions)
 
 
