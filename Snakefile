@@ -130,7 +130,7 @@ wildcard_constraints:
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
     study=plan.patterns["study"],
-    panel="[A-Za-z0-9_-]+",
+    panel="[A-Za-z0-9_.-]+",
     number="[0-9]+",
 
 

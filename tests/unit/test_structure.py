@@ -23,7 +23,10 @@ LAYERS = [
     {"methods"},
     {"run"},
     {"tracking"},
-    {"studies", "report", "papers", "audit"},
+    {"studies"},
+    {"audit"},
+    {"report"},
+    {"papers"},
     {"cli"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

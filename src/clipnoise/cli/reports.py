@@ -13,7 +13,7 @@ from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
 from clipnoise.studies.collect import CURVE_COLUMNS, collect
-from clipnoise.studies.file import OVERVIEW, RESULTS
+from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
 
@@ -33,7 +33,9 @@ def table(
     study: StudyFile,
     runs: RunsTable,
     out: Annotated[Path, "File name without ending; .csv, .md and .tex are added."],
-    panel: Annotated[str, "Panel of the study to show; the report's overview if not given."] = "",
+    panel: Annotated[
+        str, "Panel whose results to show, or PANEL.KIND; the overview if not given."
+    ] = "",
     scale: options.Scale = None,
 ) -> None:
     """Make the table of one panel of a study, or its overview, as CSV, Markdown and LaTeX.
@@ -41,40 +43,22 @@ def table(
     A panel's table shows mean ± standard deviation over seeds, from whatever runs there are. Failed
     and missing runs are counted in it. The overview shows what methods gain over tasks.
     """
-    from clipnoise.report import export
-    from clipnoise.report.overview import build_overview
+    from clipnoise.report.items import ItemData, TableItem
     from clipnoise.report.records import read_runs
-    from clipnoise.report.tables import build_table
 
-    plan, kinds = load_study(study, scale), RESULTS if panel else (OVERVIEW,)
-    if panel and panel not in plan.panels:
-        raise unknown("panel", panel, plan.panels, file=str(study))
-    shown = [item for item in plan.report if item.kind in kinds and panel in ("", item.panel)]
-    rows, watermark = read_runs(runs), plan.scale.watermark
-    if panel:
-        made = build_table(
-            rows,
-            panel,
-            title=shown[0].title if shown else "",
-            caption=shown[0].caption if shown else "",
-            costs=any(item.costs for item in shown),
-            watermark=watermark,
-        )
-        texts = {
-            ".csv": export.to_csv(made),
-            ".md": export.to_markdown(made),
-            ".tex": export.to_latex(made),
-        }
-    elif shown:
-        over = build_overview(shown[0], rows, watermark)
-        texts = {
-            ".csv": export.overview_to_csv(over),
-            ".md": export.overview_to_markdown(over),
-            ".tex": export.overview_to_latex(over),
-        }
-    else:
+    plan, name = load_study(study, scale), f"tables/{panel}" if panel else "overview"
+    shown = next((placed for placed in plan.report if placed.file == name), None)
+    if shown is None and panel in plan.panels:
+        shown = PlacedItem(item=item_kinds()["table"](), panels=(panel,))
+    if shown is None and panel:
+        names = [placed.file.removeprefix("tables/") for placed in plan.report if placed.file]
+        raise unknown("panel", panel, {*plan.panels, *names} - {name}, file=str(study))
+    if shown is None:
         raise UserError(f"{study}: report: has no overview. Give a --panel to make its table.")
-    for ending, text in texts.items():
+    assert isinstance(shown.item, TableItem)
+    rows, watermark = read_runs(runs), plan.scale.watermark
+    data = ItemData(placed=shown, every_run=rows, every_curve=rows[:0], watermark=watermark)
+    for ending, text in shown.item.files(data).items():
         write_atomically(out.with_name(out.name + ending), text)
     print(f"{out}: .csv, .md and .tex")
 
@@ -92,21 +76,26 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.report.figures.kinds import draw_figure
+    from clipnoise.report.drawing import draw_figure
+    from clipnoise.report.items import ItemData
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
-    figures = [number for number, shown in enumerate(plan.report) if shown.drawn]
+    figures = [number for number, placed in enumerate(plan.report) if placed.item.drawn]
     if item not in figures:
         raise UserError(
             f"{study}: report: item {item} is not a figure. "
             f"Allowed: {', '.join(map(str, figures)) or 'none'}."
         )
     shown = plan.report[item]
-    write_atomically(
-        out, draw_figure(shown, read_runs(runs), read_curves(curves), plan.scale.watermark)
+    data = ItemData(
+        placed=shown,
+        every_run=read_runs(runs),
+        every_curve=read_curves(curves),
+        watermark=plan.scale.watermark,
     )
-    print(f"{out}: {shown.kind} of {shown.panel}")
+    write_atomically(out, draw_figure(data))
+    print(f"{out}: {shown.item.kind} of {shown.panel}")
 
 
 @options.command()
@@ -132,7 +121,7 @@ def compare(
             f"{study}: no published table: its report names none, and there is no "
             f"{published / plan.name}.csv."
         )
-    compared = [compare_runs(rows, item, table) for item, table in tables.items()]
+    compared = [compare_runs(rows, placed.panels, table) for placed, table in tables.items()]
     write_atomically(out, to_csv(compared, plan.scale.watermark))
     pairs = [pair for comparison in compared for pair in comparison.pairs]
     measured = sum(pair.ours is not None and pair.ours.sample.n > 0 for pair in pairs)
@@ -225,7 +214,8 @@ def partial_report(
     import pandas as pd
 
     from clipnoise.report import publication
-    from clipnoise.report.figures.kinds import draw_figure
+    from clipnoise.report.drawing import draw_figure
+    from clipnoise.report.items import ItemData
     from clipnoise.report.pdf import build_report
     from clipnoise.studies.status import study_status
 
@@ -242,10 +232,15 @@ def partial_report(
             remark = f", {outdated} of them by code that has been edited since"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, item in enumerate(plan.report):
-            if item.drawn:
-                image = draw_figure(item, rows, curves, plan.scale.watermark)
-                (folder / f"{number}.svg").write_bytes(image)
+        for number, placed in enumerate(plan.report):
+            if placed.item.drawn:
+                data = ItemData(
+                    placed=placed,
+                    every_run=rows,
+                    every_curve=curves,
+                    watermark=plan.scale.watermark,
+                )
+                (folder / f"{number}.svg").write_bytes(draw_figure(data))
         write_atomically(out, build_report(plan, rows, curves, folder, template, published))
     done = int((rows["status"] == "completed").sum())
     print(f"{out}: {done} of {len(rows)} planned runs completed{remark}")

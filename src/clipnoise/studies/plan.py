@@ -31,7 +31,7 @@ from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import LONGEST_NAME, OVERVIEW, RESULTS, alike_but_different
+from clipnoise.studies.file import LONGEST_NAME, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
 from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
 from clipnoise.studies.tuning import Search
@@ -313,18 +313,14 @@ class Plan:
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
         folder = f"{self.config.reports}/{study}"
-        shown = [
-            OVERVIEW if item.kind == OVERVIEW else f"tables/{item.panel}"
-            for item in self.study(study).report
-            if item.kind in (*RESULTS, OVERVIEW)
-        ]
-        return [f"{folder}/{name}.csv" for name in dict.fromkeys(shown)]
+        files = dict.fromkeys(filter(None, (item.file for item in self.study(study).report)))
+        return [f"{folder}/{name}.csv" for name in files]
 
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study's report; the name of a file is the number of its item."""
-        items = enumerate(self.study(study).report)
+        every = enumerate(self.study(study).report)
         folder = f"{self.config.reports}/{study}/figures"
-        return [f"{folder}/{number}.svg" for number, item in items if item.drawn]
+        return [f"{folder}/{number}.svg" for number, placed in every if placed.item.drawn]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report.
@@ -332,9 +328,9 @@ class Plan:
         The report writes labels into a script as they are, where `<` could end it, and braces are
         wildcards in them: both are replaced by what looks like them.
         """
-        item = self.study(study).report[number]
-        title = (item.title or item.kind).translate(str.maketrans("<{}", "‹❴❵"))
-        return {"figure": title, "panel": item.panel}
+        placed = self.study(study).report[number]
+        title = (placed.title or placed.item.kind).translate(str.maketrans("<{}", "‹❴❵"))
+        return {"figure": title, "panel": placed.panel}
 
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""
