@@ -22,6 +22,7 @@ from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
+from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import (
     FINAL,
@@ -141,17 +142,19 @@ def run_job(
             )
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
+            start_progress(folder, spec, provenance.started)
             outcome = train(
                 spec,
                 cache=cache,
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=partial(_show, view, spec.steps),
+                on_metrics=partial(_show, folder, view, spec.steps),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
             checkpoint.path.unlink(missing_ok=True)
+            end_progress(folder)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
 
@@ -162,7 +165,7 @@ def _locked_run(folder: Path) -> Iterator[bool]:
 
     Two people may share a results folder, and jobs outlive a Snakemake process that was killed.
     """
-    path = folder / ".lock"
+    path = folder / LOCK
     with ExitStack() as held:
         waited = False
         try:
@@ -178,8 +181,9 @@ def _locked_run(folder: Path) -> Iterator[bool]:
         yield waited
 
 
-def _show(view: MetricsView | None, steps: int, metrics: Metrics) -> None:
+def _show(folder: Path, view: MetricsView | None, steps: int, metrics: Metrics) -> None:
     logger.info(describe(metrics, steps))
+    note_progress(folder, metrics)
     if view is not None:
         view.log(asdict(metrics))
 
