@@ -1,7 +1,7 @@
 # exec, because a signal must reach the run, not a shell that would end before the run is saved. The
 # outputs are updated: a sound result is left as it is, so that a job that holds several runs repeats
-# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources
-# rather than params: they cannot change a result, so changing them must not train anything again.
+# only what is missing, and the log of an earlier attempt is kept. device is a resource rather than a
+# param: it cannot change a result, so changing it must not train anything again.
 rule train:
     input:
         unpack(lambda wildcards: plan.inputs(wildcards.hash)),
@@ -27,7 +27,6 @@ rule train:
         cpus_per_task=JOB.threads,
         gpus_held=JOB.gpus,
         slots=lambda wildcards: JOB.slots(wildcards.model),
-        tracking=plan.config.tracking,
         device=plan.config.device,
     params:
         spec=lambda wildcards: plan.spec_json(wildcards.hash),
@@ -40,5 +39,5 @@ rule train:
     shell:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
-        " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
+        " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q}"
         " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"

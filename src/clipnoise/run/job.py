@@ -6,12 +6,12 @@ import json
 import logging
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
@@ -38,13 +38,6 @@ CHECKPOINT_SECONDS = 600.0
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
 
 logger = logging.getLogger(__name__)
-
-
-class MetricsView(Protocol):
-    """What shows the metrics of a run while it trains."""
-
-    def log(self, metrics: Mapping[str, Any], /) -> None:
-        """Show the metrics of one evaluation."""
 
 
 def data_digests(spec: RunSpec, cache: Path, weights: Path) -> dict[str, str]:
@@ -94,7 +87,6 @@ def run_job(
     cache: Path,
     weights: Path,
     device: str,
-    open_view: Callable[[], AbstractContextManager[MetricsView | None]] = nullcontext,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep_finished: bool = False,
 ) -> dict[str, Any]:
@@ -105,7 +97,6 @@ def run_job(
         calibration: σ and the ε it costs; None for a non-private run.
         results, cache, weights: the folders of results, prepared datasets and pretrained weights.
         device: a torch device name; "auto" takes a CUDA GPU if there is one.
-        open_view: opens what shows the metrics while the run trains; by default nothing does.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
         keep_finished: whether a finished run is left as it is; see `is_finished`.
 
@@ -136,7 +127,7 @@ def run_job(
             return finished
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache, weights))
-        with stop_requests() as stop, open_view() as view:
+        with stop_requests() as stop:
             checkpoint = Checkpoint(
                 folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
             )
@@ -149,7 +140,7 @@ def run_job(
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=partial(_show, folder, view, spec.steps),
+                on_metrics=partial(_note, folder, spec.steps),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
@@ -181,11 +172,9 @@ def _locked_run(folder: Path) -> Iterator[bool]:
         yield waited
 
 
-def _show(folder: Path, view: MetricsView | None, steps: int, metrics: Metrics) -> None:
+def _note(folder: Path, steps: int, metrics: Metrics) -> None:
     logger.info(describe(metrics, steps))
     note_progress(folder, metrics)
-    if view is not None:
-        view.log(asdict(metrics))
 
 
 def describe(metrics: Metrics, total: int) -> str:
