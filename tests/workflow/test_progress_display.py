@@ -130,11 +130,16 @@ def test_ctrl_c_while_the_workflow_plans_is_one_line(tmp_path: Path) -> None:
         shutil.copy(root / name, tmp_path)
     for name in ("workflow", "profiles", "envs", "reports"):
         shutil.copytree(root / name, tmp_path / name)
-    (tmp_path / "plugins/methods").mkdir(parents=True)
+    (tmp_path / "plugins").mkdir()
     slow = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(100)\n"
-    (tmp_path / "plugins/methods/slow.py").write_text(slow)
+    (tmp_path / "plugins/slow.py").write_text(slow)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Slow\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
+        "  methods: [{id: slow}], training: {expected_batch_size: 10, steps: 1}}}\nreport: []\n"
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "snakemake", "--cores", "1", "results/studies/quickstart/runs.csv"],
+        [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "studies=[mine.yaml]"],
+        env={name: text for name, text in os.environ.items() if name != "CLIPNOISE_PLUGINS"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -124,7 +124,7 @@ def test_credentials_in_an_address_are_never_written_or_printed(
     settings = {**os.environ, "MLFLOW_TRACKING_URI": server.with_credentials()}
     study = tmp_path / "study.yaml"
     study.write_text(
-        "title: One\nparts: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
+        "title: One\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
         "  methods: [{id: sgd, learning_rate: 0.1}],\n"
         "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, panel: p}]\n"
     )
