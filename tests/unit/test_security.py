@@ -215,6 +215,7 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
 ) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     dataset_class("digits")().prepare(tmp_path / "cache")
     values = {**STUDY["panels"]["main"], "methods": [{"id": "sgd", "learning_rate": 0.5}]}
     path = tmp_path / "mine.yaml"
@@ -225,8 +226,8 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
     places = ["--results", str(tmp_path / "results")]
     words = ["--spec", json.dumps(to_mapping(run)), "--cache", str(tmp_path / "cache"), *places]
     with caplog.at_level("DEBUG"):
-        assert main(["mlflow-init", str(path), *places, "--tracking", "off"]) == 0
-        assert main(["train", *words, "--device", "cpu", "--tracking", "live"]) == 0
+        assert main(["train", *words, "--device", "cpu"]) == 0
+        assert main(["mlflow-sync", "--study", str(path), *places]) == 1
         assert main(["collect", str(path), *places, "--out", str(tmp_path / "table")]) == 0
     said = "".join(capfd.readouterr()) + caplog.text
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
@@ -263,7 +264,7 @@ def test_yaml_that_stands_for_more_than_it_says_is_refused_at_once(
     with pytest.raises(UserError, match=r"mine\.yaml: not valid YAML: ") as refused:
         load_study(path)
     assert len(str(refused.value)) < 300
-    assert main(["mlflow-init", str(path), "--results", str(tmp_path / "results")]) == 2
+    assert main(["collect", str(path), "--out", str(tmp_path / "table")]) == 2
     assert "mine.yaml: not valid YAML" in capsys.readouterr().err
 
 

@@ -185,6 +185,14 @@ def test_tracking_is_off_as_the_configuration_says_it(word: str) -> None:
     assert parse(Config, load_yaml(f"tracking: {word}")).tracking == "off"
 
 
+@pytest.mark.parametrize("word", ["live", "after"])
+def test_a_time_of_tracking_that_earlier_versions_knew_says_what_to_write(word: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(Config, {"tracking": word}, file="config.yaml")
+    assert f"config.yaml: tracking: {word} is gone" in str(error.value)
+    assert "write sync. `make mlflow`" in str(error.value)
+
+
 def test_a_title_ends_no_script_and_is_no_wildcard_in_snakemakes_report(tmp_path: Path) -> None:
     title = "</script><script>alert(1)</script> {A}"
     path = study(tmp_path)

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.workflow
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-SERVERS = ("clipnoise mlflow-ui", "mlflow ")  # opened in a browser by tests of their own
+# They run until interrupted, and have tests of their own.
+SERVERS = ("clipnoise mlflow-ui", "clipnoise mlflow-sync --follow", "mlflow ")
 EVERY_PAPER = "snakemake --cores all reports/all.pdf"
 PAPER = "snakemake --cores all reports/dp-adambc/report.pdf"
 LONG = (

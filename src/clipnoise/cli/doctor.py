@@ -356,9 +356,7 @@ def torch_and_device() -> Iterator[Check]:
 
 def _database(file: Path) -> Check:
     """Count the runs in an SQLite store, opened read-only."""
-    advice = (
-        "`snakemake --cores all` creates it; `clipnoise mlflow-sync` fills it from result files."
-    )
+    advice = "`make mlflow` and `clipnoise mlflow-sync` make it from the result files."
     if not file.is_file():
         return Check("mlflow store", False, f"{file} does not exist yet", advice)
     if find_spec("mlflow") is None:

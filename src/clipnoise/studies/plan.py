@@ -33,9 +33,17 @@ from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import LONGEST_NAME, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
-from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
+from clipnoise.studies.study import (
+    PUBLISHED,
+    Study,
+    descriptions,
+    find_study,
+    memberships,
+    names_below,
+    published_tables,
+)
 from clipnoise.studies.tuning import Search
-from clipnoise.tracking import tracking_fault
+from clipnoise.tracking import note, tracking_fault
 
 T = TypeVar("T")
 
@@ -340,6 +348,15 @@ class Plan:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
         return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
 
+    def note_studies(self) -> None:
+        """Note which of the studies read so far plan which runs, for MLflow."""
+        note(Path(self.config.results), memberships(self.read), descriptions(self.read))
+
+    def tracked(self) -> list[str]:
+        """Return the files that show that MLflow was told of each study of config.yaml."""
+        wanted = self.configured if self.config.tracking == "sync" else ()
+        return [str(self._outcome(study)) for study in wanted]
+
     def what_mlflow_lacks(self) -> list[str]:
         """Return a line for the user on each study that MLflow does not show, though it should."""
         return [
@@ -380,15 +397,6 @@ class Plan:
     def secure_option(self) -> str:
         """The option that makes a command plan the same runs as config.yaml; may be empty."""
         return "--secure-noise" if self.config.secure_noise else ""
-
-    @property
-    def open_store(self) -> str:
-        """The command that prepares the MLflow store for the runs of this plan, for a shell."""
-        studies = [str(self.study(name).path) for name in self.configured]
-        words = ["clipnoise", "mlflow-init", *studies, "--results", self.config.results]
-        scale = [] if self.scale is None else ["--scale", str(self.scale)]
-        words += [*scale, "--tracking", self.config.tracking, self.secure_option]
-        return shlex.join(word for word in words if word)
 
     @property
     def collected(self) -> str:
