@@ -76,6 +76,7 @@ site: $(READY) ## Build the documentation as a site, into site/
 pages: $(READY) ## Write the pages that are made from the code, and the recipes made from the lock
 	@$(IN_ENV) clipnoise methods --markdown docs/methods.md
 	@$(IN_ENV) clipnoise models --markdown docs/models.md
+	@$(IN_ENV) clipnoise samplers --markdown docs/samplers.md
 	@$(IN_ENV) clipnoise data list --markdown docs/datasets.md
 	@$(IN_ENV) clipnoise papers --markdown docs/papers
 	@$(IN_ENV) python envs/generate.py

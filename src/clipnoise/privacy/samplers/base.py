@@ -162,6 +162,15 @@ class Sampler(Draws):
             )
 
     @classmethod
+    def noise(cls) -> str:
+        """Return in words which noise its batches may go with."""
+        return {
+            "any": "any",
+            "banded": "independent, or as many bands as groups",
+            None: "independent",
+        }[cls.correlated]
+
+    @classmethod
     def depends_on_n(cls, accountant: AccountantName, affected_examples: int) -> bool:
         """Return whether the analysis needs n besides the sampling rate."""
         return False
