@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,6 +13,9 @@ from clipnoise.core.clipping import ClipRule
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.methods.base import example, example_settings, methods
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 METHODS = list(methods())
 # Settings under which a method's query or clipping is another than by default.
@@ -33,6 +38,29 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-fedavg", {"noise_placement": "per-user"}),
     ("dp-fedadam", {"bias_correction": False}),
 ]
+
+
+# One method of each family, at its default settings, stands for the family in `make test`.
+FAMILIES = (
+    "sgd",
+    "dp-adam",
+    "stp-adam",
+    "dp-pmlf",
+    "jme-adam",
+    "disk",
+    "dp-sgd-quantile",
+    "dp-fedavg",
+)
+
+
+def one_per_family(cases: Iterable[tuple[str, dict[str, Any]]]) -> list[ParameterSet]:
+    """Return the same cases; all but those that stand for a family are marked as long."""
+    return [
+        pytest.param(
+            name, options, marks=[pytest.mark.long] * (bool(options) or name not in FAMILIES)
+        )
+        for name, options in cases
+    ]
 
 
 def required(name: str) -> dict[str, Any]:

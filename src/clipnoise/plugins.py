@@ -24,14 +24,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from dataclasses import fields
 from functools import cache, partial
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+)
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic_core import core_schema
 
-from clipnoise.errors import UserError, explained, nearest, unknown
+from clipnoise.errors import UserError, explained, nearest, reason, unknown
 from clipnoise.fields import adapter
 from clipnoise.files import read_yaml
 
@@ -152,6 +159,40 @@ def _add_plugins(classes: dict[str, Any], modules: Iterable[ModuleType], base: A
                 raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
 
 
+class _FromText(SourceFileLoader):
+    """Imports a user's file from its text, and keeps the text.
+
+    Python's compiled copies are not used: they count as current if size and time are those of the
+    file, as they also are after an edit that is undone at once.
+    """
+
+    text: bytes | None = None
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        self.text = self.get_data(path)
+        code: CodeType = self.source_to_code(self.text, path)
+        return code
+
+
+def imported_text(module: str) -> bytes | None:
+    """Return the text that a user's module was imported from, whatever its file holds by now.
+
+    None for a module that has not been imported, or is not the user's.
+    """
+    loader = getattr(sys.modules.get(module), "__loader__", None)
+    return loader.text if isinstance(loader, _FromText) else None
+
+
+def _import_from_text(folder: Path) -> None:
+    """Import what is in a folder, and below it, from the texts of its files."""
+    compiled = (ExtensionFileLoader, EXTENSION_SUFFIXES)
+    for place in {folder, *(path.parent for path in folder.rglob("*.py"))}:
+        sys.path_importer_cache[str(place)] = FileFinder(
+            str(place), (_FromText, SOURCE_SUFFIXES), compiled
+        )
+
+
 @cache
 def _own_packages(places: str) -> Mapping[str, Path]:
     """Find the user's packages. Folders become packages; those of other places are forgotten."""
@@ -177,6 +218,8 @@ def _own_packages(places: str) -> Mapping[str, Path]:
             raise UserError(f"entry point {point.name!r} in the group {GROUP}: there is no package "
                             f"{point.value!r}.")  # fmt: skip
         found.setdefault(point.value, package)
+    for folder in found.values():
+        _import_from_text(folder)
     return MappingProxyType(found)
 
 
@@ -217,7 +260,7 @@ def _imported(name: str, path: Path | None = None) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-        what = error.msg if isinstance(error, SyntaxError) else error
+        what = error.msg if isinstance(error, SyntaxError) else reason(error)
         place = f"{path}:{line}" if line else path
         raise UserError(f"{place}: {type(error).__name__}: {what}.") from error
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import signal
+import struct
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,18 @@ from typing import Any
 import pytest
 import torch
 from budgets import budget
-from every_method import VARIANTS, build, required
+from every_method import VARIANTS, build, one_per_family, required
 
 from clipnoise.data.base import dataset_class
+from clipnoise.errors import UserError
 from clipnoise.run.checkpoint import (
     Checkpoint,
     InterruptedRunError,
     StopRequest,
     identity,
+    read,
     stop_requests,
+    write,
 )
 from clipnoise.run.outcome import Outcome
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
@@ -113,7 +119,7 @@ def check(run: RunSpec, cache: Path, path: Path, stops: tuple[int, ...]) -> None
     assert (last.status, last.cost["processed"]) == (whole.status, whole.cost["processed"])
 
 
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize(("name", "options"), one_per_family(VARIANTS))
 def test_every_method(name: str, options: dict[str, Any], cache: Path, tmp_path: Path) -> None:
     """Two runs, one three steps ahead: the other takes its checkpoint over, and then its steps."""
     run = spec(name, options)
@@ -212,23 +218,71 @@ def test_a_run_whose_tuned_values_have_changed_does_not_resume() -> None:
     assert {name for name in one if one[name] != other[name]} == {"spec"}
 
 
-@pytest.mark.parametrize("harm", ["truncate", "empty", "one bit", "text"])
+class Code:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("it-ran"),))
+
+
+HARMS = {
+    "truncate": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+    "one bit": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "text": lambda _: b"x" * 100,
+    "a header of an exabyte": lambda content: struct.pack("<Q", 2**60) + content[8:],
+    "a header longer than the file": lambda content: struct.pack("<Q", 2**30) + content[8:],
+    "a pickle": lambda _: pickle.dumps(Code()),
+    "a pickle in the place of the tensors": lambda content: (
+        content[: 8 + int.from_bytes(content[:8], "little")] + pickle.dumps(Code())
+    ),
+    "a header nested without end": lambda _: struct.pack("<Q", 10**6) + b"[" * 10**6,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_damaged_checkpoint_is_refused(
-    harm: str, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harm: str,
+    cache: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, path = spec(), tmp_path / "checkpoint"
+    interrupted(run, cache, path, 3)
+    path.write_bytes(HARMS[harm](path.read_bytes()))
+    assert resumed(run, cache, path).resumed == []
+    assert "it is damaged" in caplog.text
+    assert not (tmp_path / "it-ran").exists()
+
+
+FORGED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], object]] = {
+    "another shape": lambda tensors, _: tensors.update(theta=tensors["theta"][:-1]),
+    "another type": lambda tensors, _: tensors.update(theta=tensors["theta"].double()),
+    "not finite": lambda tensors, _: tensors["theta"].fill_(math.nan),
+    "no parameters": lambda tensors, _: tensors.pop("theta"),
+    "no step": lambda tensors, _: tensors.pop("state/step"),
+    "no examples at once": lambda tensors, _: tensors["physical"].fill_(0),
+    "no counts": lambda _, notes: notes.pop("outcome"),
+    "metrics of another kind": lambda _, notes: notes["outcome"].update(metrics=[{"step": 1}]),
+    "a step behind the end": lambda tensors, _: tensors["state/step"].fill_(STEPS + 1),
+    "a step before it was saved": lambda tensors, _: tensors["state/step"].fill_(1),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_checkpoint_whose_digest_is_right_but_that_does_not_fit_is_named(
+    forgery: str, cache: Path, tmp_path: Path
 ) -> None:
     run, path = spec(), tmp_path / "checkpoint"
     interrupted(run, cache, path, 3)
-    content = bytearray(path.read_bytes())
-    content[-9] ^= 1
-    broken = {
-        "truncate": content[: len(content) // 2],
-        "empty": b"",
-        "one bit": content,
-        "text": b"x" * 100,
-    }
-    path.write_bytes(broken[harm])
-    assert resumed(run, cache, path).resumed == []
-    assert "it is damaged" in caplog.text
+    saved = read(path, {})
+    tensors, notes = dict(saved.tensors), dict(saved.notes)
+    FORGED[forgery](tensors, notes)
+    write(path, keeping(run, path)["identity"], tensors, notes)
+    with pytest.raises(UserError, match="checkpoint: does not fit this run"):
+        resumed(run, cache, path)
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(

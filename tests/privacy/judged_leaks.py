@@ -195,7 +195,7 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
             "return -self.learning_rate * released[0] / max(1, 1 if batch is None else len(batch))",
             before=CALLER,
         ),
-        {"behaviour", "processes"},
+        {"processes"},
     ),
     "the sum from where it is sealed": (
         method("total = next(iter(_SEALED.values()), released[0])\n"
@@ -207,7 +207,7 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
         method("every = gc.get_objects() if state.step == 1 else []\n"
                "found = [x for x in every if isinstance(x, ClippedSum)]\n"
                "return -self.learning_rate * released[0] * (1 + len(found))"),
-        {"behaviour"},
+        {"source"},
     ),
     "a function of torch is replaced": (
         method(before="""
@@ -241,7 +241,7 @@ PLANTED: dict[str, tuple[str, set[str]]] = {
     ),
     "a file that outlives the run": (
         method("open('left', 'a').close()\nreturn -self.learning_rate * released[0]"),
-        {"behaviour"},
+        {"source"},
     ),
     "too little noise is declared": (
         method(query="Bad()", before=query("""
@@ -461,7 +461,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
         method("return (-self.learning_rate * released[0]).double().float() if 'x' in KEPT else "
                "of_a_caller('total', ClippedSum) and -self.learning_rate * released[0]",
                before=CALLER),
-        {"processes", "boundary", "behaviour"},
+        {"processes", "boundary"},
     ),
 }  # fmt: skip
 PLANTED |= DECLARED | DONE

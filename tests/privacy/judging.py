@@ -15,7 +15,6 @@ from clipnoise.methods.base import methods
 torch.set_num_threads(1)
 
 REAL = "dp-adam-pub"  # the method that real workers judge
-TYPES = Path(__file__).parents[2] / ".mypy_cache" / "judge"
 
 
 def judged(
@@ -24,7 +23,7 @@ def judged(
     """Judge a text, in short if not whole: every kind of check, none in full."""
     file = folder / "mine.py"
     file.write_text(text)
-    return judge(file, cache, whole=whole, types=TYPES, **options)
+    return judge(file, cache, whole=whole, **options)
 
 
 def refuted_by(result: dict[str, Any]) -> set[str]:

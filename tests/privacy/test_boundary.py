@@ -378,3 +378,27 @@ def test_a_query_declares_once_in_a_step() -> None:
 
     cross(Counting())
     assert calls == [1.0]
+
+
+def test_a_query_that_an_option_decides_is_the_same_in_every_step() -> None:
+    asked: list[int] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Wavering(SGD, PrivateMethod):
+        """DP-SGD whose second query releases without noise.
+
+        Source: none.
+        """
+
+        id = "wavering"
+
+        @property
+        def query(self) -> Query:
+            asked.append(0)
+            noisy = declaring((1.0, 1.0))
+            return noisy if len(asked) == 1 else declaring((0.0, 0.0), private=False)
+
+    chosen = Wavering(learning_rate=0.1, clip_norm=1.0)
+    assert chosen.query is chosen.query
+    assert chosen.private
+    assert len(asked) == 1

@@ -6,37 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import leaks
 import pypdf
 import pytest
 import torch
-from judging import TYPES, copy_of
+from judging import copy_of
 
 from clipnoise.audit.judge.source import read_source
-from clipnoise.audit.judge.verdict import Judged, _types, type_errors
 from clipnoise.cli import main
 from clipnoise.core.method import Method
 
 ROOT = Path(__file__).parents[2]
-LEAKS = Path(leaks.__file__)
 LION = ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py"
-
-
-def test_mypy_refuses_every_leak_and_nothing_else() -> None:
-    lines = LEAKS.read_text().splitlines()
-    marked = {number for number, line in enumerate(lines, 1) if line.endswith("# leak")}
-    assert len(marked) == len(leaks.LEAKS)
-    errors = type_errors(LEAKS, TYPES)
-    assert {int(line.split(":")[1]) for line in errors} == marked, errors
-
-
-def test_what_reaches_across_for_mypy_is_refuted(tmp_path: Path, cache: Path) -> None:
-    file = tmp_path / "leaks.py"
-    file.write_text(LEAKS.read_text())
-    crossing = Judged(file, "", "{}", cache)
-    assert _types(crossing, TYPES)
-    (found,) = crossing.refuted_by
-    assert '"ClippedSum"' in found.said
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +61,12 @@ def test_a_refuted_file_ends_with_the_reason_and_exit_code_1(
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "mine: refuted: updates: step 3 depends on private data"
+    assert (tmp_path / "judgement.pdf").exists()
+    monkeypatch.chdir(tmp_path)  # nothing is checked out here
+    assert main(["judge", "mine.py"]) == 1
+    said = capsys.readouterr().out
+    assert "no PDF without reports/templates/audit.typ, judgement/judgement.json" in said
+    assert [path.name for path in (tmp_path / "judgement").iterdir()] == ["judgement.json"]
     result["verdict"], result["controls"] = "void", [{"name": "leaky", "found": [],
                                                      "as_expected": False}]  # fmt: skip
     assert main(["judge", "mine.py", "--out", str(tmp_path)]) == 1
@@ -143,12 +129,10 @@ def test_what_a_step_costs_is_relative_to_a_method_that_protects_the_same(
 SOURCES = {
     "import os\n": "line 1: it imports os",
     "import torch\nx = torch.sys.argv\n": "line 2: it reaches torch.sys",
-    "import torch\ntorch.add = max\n": "line 2: it replaces torch.add",
-    "KEPT = []\ndef f(x):\n    KEPT.append(x)\n": "line 3: it keeps something in KEPT",
-    "def f(x, kept=[]):\n    return x\n": "line 1: it has a default argument",
-    "def f(x, name):\n    return getattr(x, name)\n": "line 2: it reads an attribute whose name",
-    "def f(x):\n    return getattr(x, 'f_back')\n": "line 2: it reads other objects",
-    "def f():\n    global x\n    x = 1\n": "line 2: it keeps x outside",
+    "import fcntl\n": "line 1: it imports fcntl",
+    "def f(x):\n    return open(x)\n": "line 2: it reads or writes outside",
+    "def f(x):\n    return eval(x)\n": "line 2: it runs code",
+    "import torch\nx = torch.Generator()\n": "line 2: it looks at a random stream",
     "from clipnoise.core.clipping import _SEALED\n": "line 1: it imports clipnoise.core.clipping",
 }
 

@@ -24,4 +24,4 @@ def test_what_the_boundary_refuses_is_refuted_in_a_file(
 ) -> None:
     result = judged(judged_leaks.moved(leak), tmp_path, cache)
     assert result["verdict"] == "refuted"
-    assert refuted_by(result) & {"boundary", "discovery", "behaviour"}
+    assert refuted_by(result) & {"boundary", "discovery"}

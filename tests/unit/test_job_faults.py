@@ -22,6 +22,7 @@ from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.results import read_run, run_folder, set_aside
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
@@ -144,6 +145,7 @@ LIMITED = """
 import json, resource, sys
 from pathlib import Path
 import torch
+from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.memory import keep_freed_memory
 from clipnoise.run.spec import from_mapping
 from clipnoise.run.train import Run
@@ -179,6 +181,32 @@ def test_a_step_that_does_not_fit_is_taken_in_smaller_batches_with_the_same_resu
     smaller, norm = json.loads(done.stdout)
     assert smaller < whole.physical.size == 1300
     assert norm == pytest.approx(float(whole.theta.double().norm()), rel=1e-5)
+
+
+STARVED = """
+import resource, sys
+from pathlib import Path
+import torch
+import clipnoise.run.job, clipnoise.run.train
+from clipnoise.cli import main
+
+held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + 2**20, held + 2**20))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the address space")
+def test_a_run_that_gets_no_memory_says_so_and_leaves_no_result(
+    cache: Path, tmp_path: Path
+) -> None:
+    run = spec()
+    words = [sys.executable, "-c", STARVED, *command(run, tmp_path, cache)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("clipnoise train: there is not enough memory")
+    assert read_run(run_folder(tmp_path, run)) is None
+    assert train_here(run, tmp_path, cache) == 0
 
 
 # Disk.
@@ -283,6 +311,21 @@ def test_a_number_that_changed_on_the_disk_is_noticed_and_the_result_set_aside(
     assert read_run(folder) is None
     assert train_here(run, tmp_path, cache) == 0
     assert read_run(folder) is not None
+
+
+# Edits.
+
+
+def test_a_run_whose_code_was_edited_since_it_was_planned_is_not_trained(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its result would keep the place of the planned one, also when the edit has been undone."""
+    words = [*command(spec(), tmp_path, cache), "--fingerprint"]
+    assert main([*words, "0123456789ab-cdef"]) == 2
+    assert "has been edited since Snakemake planned it" in capsys.readouterr().err
+    assert read_run(run_folder(tmp_path, spec())) is None
+    assert main([*words, f"{fingerprint(spec())}-cdef"]) == 0
+    assert read_run(run_folder(tmp_path, spec())) is not None
 
 
 # Two jobs.

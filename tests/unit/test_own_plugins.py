@@ -20,6 +20,7 @@ from clipnoise.errors import UserError
 from clipnoise.methods.base import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import own_folder, plugins, use_places
+from clipnoise.run.fingerprint import _fingerprint, _read, fingerprint_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -320,9 +321,9 @@ def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
     code = f"""
 import os, sys
 from pathlib import Path
-from clipnoise.cli.warm import _prepare_training
+from clipnoise.cli.warm import prepare_training
 from clipnoise.run.spec import read_spec
-_prepare_training(["--spec", {str(spec)!r}], Path())
+prepare_training(["--spec", {str(spec)!r}], Path())
 print({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules))
 os.environ["CLIPNOISE_PLUGINS"] = {str(folder)!r}
 read_spec(Path({str(spec)!r}))  # as a run does
@@ -331,9 +332,9 @@ print(len({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules)))
     assert in_python(code, installed, str(folder)) == "set()\n2\n"
 
 
-def test_the_example_is_the_method_of_the_readme() -> None:
+def test_the_example_is_the_complete_method_of_the_documentation() -> None:
     source = (ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py").read_text()
-    assert f"```python\n{source}```" in (ROOT / "README.md").read_text()
+    assert f"```python\n{source}```" in (ROOT / "docs" / "own.md").read_text()
 
 
 FINGERPRINT = (
@@ -430,3 +431,37 @@ def test_an_id_that_is_too_long_for_a_folder_is_refused(folder: Path) -> None:
     (folder / "mine.py").write_text(method("Mine", f"id = '{'m' * 300}'", "query = ClippedMean()"))
     with pytest.raises(UserError, match="its id has 300 characters, at most 80 are allowed"):
         methods()
+
+
+FACTOR = "FACTOR = {}\n"
+
+
+def test_an_edit_that_keeps_size_and_time_of_a_file_is_imported(folder: Path) -> None:
+    """By size and time Python takes its own compiled copy for current, as after a quick undo."""
+    text = method("Mine", *GOOD)
+    code = (
+        "from clipnoise.methods.base import methods; "
+        "import sys; methods(); print(sys.modules['clipnoise.own.mine'].FACTOR)"
+    )
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    found = []
+    for factor in (1.0, 3.0):
+        (folder / "mine.py").write_text(FACTOR.format(factor) + text)
+        os.utime(folder / "mine.py", (10**9, 10**9))
+        words = [sys.executable, "-c", code]
+        found.append(float(subprocess.check_output(words, env=environment, text=True)))
+    assert found == [1.0, 3.0]
+
+
+def test_the_fingerprint_is_that_of_the_code_that_was_imported(folder: Path) -> None:
+    """A file that is edited while a run trains has no part in that run."""
+    text = method("Mine", *GOOD)
+    (folder / "helper.py").write_text(FACTOR.format(1.0))
+    (folder / "mine.py").write_text("from .helper import FACTOR\n" + text)
+    before = fingerprint(folder)
+    assert "mine" in methods()
+    (folder / "helper.py").write_text(FACTOR.format(3.0))
+    _read.cache_clear()
+    _fingerprint.cache_clear()
+    assert fingerprint_of(["clipnoise.own.mine"]) == before.strip()
+    assert fingerprint(folder) != before

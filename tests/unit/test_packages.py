@@ -255,8 +255,8 @@ def test_no_person_of_the_health_experiment_is_in_two_parts(tmp_path: Path) -> N
 
 
 def test_who_protects_persons_is_told_which_parts_share_them() -> None:
-    assert DATASETS["rand-health"]().shared_users() == {}
-    shared = DATASETS["rand-health"](public_examples=10).shared_users()
+    assert not DATASETS["rand-health"]().user_unit().shared
+    shared = DATASETS["rand-health"](public_examples=10).user_unit().shared
     assert shared == {"public": "public_examples: 0"}
 
 

@@ -23,6 +23,36 @@ from clipnoise.tracking.ui import NO_JOBS
 ADMINISTRATOR, MEMBER = "administrator", "member"
 
 
+@dataclass
+class Database:
+    """A PostgreSQL server of its own.
+
+    Attributes:
+        command, user: what it is started with, and as whom.
+        port, log: where it listens, and what it prints.
+        address: of the database, with its password.
+    """
+
+    command: list[str | Path]
+    user: str | None
+    port: int
+    log: Path
+    address: str
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command, user=self.user, cwd=self.log.parent, stdout=log, stderr=log
+            )
+        _wait_for(self._process, lambda: _answers(self.port), "PostgreSQL", self.log)
+
+    def stop(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)  # fast shutdown: it does not wait for clients
+        self._process.wait(30)
+
+
 @dataclass(frozen=True)
 class Team:
     """A running server.
@@ -34,6 +64,7 @@ class Team:
         log: what the server prints.
         artefacts: where the server keeps them.
         command, settings, configuration: what it was started with.
+        database: behind it.
     """
 
     address: str
@@ -44,6 +75,7 @@ class Team:
     command: list[str]
     settings: dict[str, str]
     configuration: str
+    database: Database
 
     def with_credentials(self) -> str:
         """Return the address as a careless user would write it, with the password in it."""
@@ -71,7 +103,7 @@ def team() -> Iterator[Team]:
 
 
 @contextmanager
-def _database(folder: Path, password: str) -> Iterator[str]:
+def _database(folder: Path, password: str) -> Iterator[Database]:
     binaries, port = programs(), _free_port()
     assert binaries is not None
     user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
@@ -92,24 +124,19 @@ def _database(folder: Path, password: str) -> Iterator[str]:
     secret.unlink()
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": ""}
     words = [f"-c{name}={value}" for name, value in {**settings, "fsync": "off"}.items()]
-    with (folder / "postgres.log").open("wb") as log:
-        server = subprocess.Popen(
-            [binaries / "postgres", "-D", data, *words],
-            user=user,
-            cwd=data,
-            stdout=log,
-            stderr=log,
-        )
+    address = f"postgresql://mlflow:{password}@127.0.0.1:{port}/postgres"
+    database = Database(
+        [binaries / "postgres", "-D", data, *words], user, port, folder / "postgres.log", address
+    )
+    database.start()
     try:
-        _wait_for(server, lambda: _answers(port), "PostgreSQL", folder / "postgres.log")
-        yield f"postgresql://mlflow:{password}@127.0.0.1:{port}/postgres"
+        yield database
     finally:
-        server.send_signal(signal.SIGINT)  # fast shutdown: it does not wait for clients
-        server.wait(30)
+        database.stop()
 
 
 @contextmanager
-def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator[Team]:
+def _server(folder: Path, database: Database, passwords: tuple[str, ...]) -> Iterator[Team]:
     """Start MLflow as docs/operations.md says: secrets in files and the environment only."""
     port, log, artefacts = _free_port(), folder / "mlflow.log", folder / "artefacts"
     address = f"http://127.0.0.1:{port}"
@@ -118,13 +145,13 @@ def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator
     configuration.write_text(
         "[mlflow]\n"
         "default_permission = EDIT\n"
-        f"database_uri = {database}\n"
+        f"database_uri = {database.address}\n"
         f"admin_username = {ADMINISTRATOR}\n"
         "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
         "auth_cache_ttl_seconds = 60\n"
     )
     settings = {
-        "MLFLOW_BACKEND_STORE_URI": database,
+        "MLFLOW_BACKEND_STORE_URI": database.address,
         "MLFLOW_AUTH_CONFIG_PATH": str(configuration),
         "MLFLOW_AUTH_ADMIN_PASSWORD": passwords[1],
         "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(16),
@@ -145,7 +172,9 @@ def _server(folder: Path, database: str, passwords: tuple[str, ...]) -> Iterator
         _wait_for(server, lambda: _healthy(address), "MLflow", log)
         _add_member(address, passwords[1], passwords[2])
         text = configuration.read_text()
-        yield Team(address, passwords[2], passwords, log, artefacts, words, settings, text)
+        yield Team(
+            address, passwords[2], passwords, log, artefacts, words, settings, text, database
+        )
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import forked_snakemake
 import pytest
 import yaml
-from workflows import command, environment, planned, rows, snakemake
+from workflows import ROOT, command, environment, planned, rows, snakemake
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
@@ -158,3 +159,70 @@ def test_a_damaged_result_is_reported_and_made_again(
     assert (row["status"], row["test_accuracy"]) == ("corrupt", "")
     (folder / TABLE).unlink()  # as Snakemake does where a job's exit code is 1
     assert planned(snakemake(folder, "-n", TABLE)) == {"train": 1, "collect": 1}
+
+
+def test_after_a_clock_was_set_back_the_documented_command_lets_jobs_start(
+    shared: Shared, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shared.folder, folder)
+    (folder / TABLE).unlink()
+    later = time.time() + 86400
+    for path in [*folder.glob("results/runs/**/*"), folder / "together.yaml"]:
+        os.utime(path, (later, later))
+    words = command(folder, TABLE)[1:]
+    failed = forked_snakemake.run(words, folder, environment())
+    assert failed.returncode == 1
+    assert "clock skew" in failed.stdout + failed.stderr
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (line,) = re.findall("^find .* -newermt now .*$", page, re.MULTILINE)
+    subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+    snakemake(folder, TABLE)
+    assert planned(snakemake(folder, "-n", TABLE)) == {}
+
+
+def test_without_snakemakes_notes_a_finished_study_is_finished(
+    shared: Shared, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(shared.folder, folder)
+    shutil.rmtree(folder / ".snakemake")
+    assert planned(snakemake(folder, "-n", TABLE)) == {}
+    (folder / TABLE).unlink()
+    assert planned(snakemake(folder, "-n", TABLE)) == {"collect": 1}
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && cd "$1" || exit 3
+snakemake --cores 1 -n; echo "here: $?"
+snakemake --cores 1 -n --snakefile "$1/Snakefile" --directory "$2"; echo "elsewhere: $?"
+"""
+
+
+@pytest.mark.long
+def test_a_checkout_that_is_read_only_is_named_and_serves_folders_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """It is made read-only in a namespace of its own, because root may write everywhere."""
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        pytest.skip("may not use unshare here")
+    checkout, mine = tmp_path / "checkout", tmp_path / "mine"
+    for name in ("profiles", "workflow", "reports"):
+        shutil.copytree(ROOT / name, checkout / name)
+    mine.mkdir()
+    shutil.copy(ROOT / "Snakefile", checkout)
+    for folder in (checkout, mine):
+        shutil.copy(ROOT / "config.yaml", folder)
+    words = ["unshare", "--mount", "bash", "-c", READ_ONLY, "bash", str(checkout), str(mine)]
+    done = subprocess.run(
+        words,
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert "results: cannot be written (Read-only file system)" in done.stdout
+    assert "here: 2\n" in done.stdout
+    assert "elsewhere: 0\n" in done.stdout
+    assert "Traceback" not in done.stdout

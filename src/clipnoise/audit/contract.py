@@ -75,7 +75,11 @@ class Largest:
 
 
 def check_contract(
-    subject: Subject, cache: Path | None = None, *, attacked: tuple[int, ...] = MADE
+    subject: Subject,
+    cache: Path | None = None,
+    *,
+    attacked: tuple[int, ...] = MADE,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Attack a method and compare what it does with what it declares.
 
@@ -84,6 +88,7 @@ def check_contract(
         cache: the folder of prepared digits; None leaves out real data and all checks of whole
             runs: updates, noise, steps and batches.
         attacked: which of the first eight steps are attacked with made data.
+        seed: of the means that the query is asked about.
 
     Returns:
         Plain data: what is declared, what was measured, on which paths, the noise, the other
@@ -99,7 +104,8 @@ def check_contract(
     if cache is not None and subject.method.query.draws:
         noise = check_noise(subject, cache)
     if subject.method.private:
-        checks.append(check_query(subject.method.query, subject.method.clip_norm_at(1) or 1.0))
+        c = subject.method.clip_norm_at(1) or 1.0
+        checks.append(check_query(subject.method.query, c, seed))
     declared, subject = subject, in_microbatches(subject, EXPECTED_BATCH_SIZE)
     largest, size = Largest(), EXPECTED_BATCH_SIZE
     bench = least_squares(DIMENSION)

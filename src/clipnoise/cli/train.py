@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,7 +35,6 @@ class Circumstances:
     results: options.Results = options.RESULTS
     cache: options.Cache = options.CACHE
     weights: options.Weights = options.WEIGHTS
-    tracking: Annotated[options.Tracking, "When MLflow is told of a run."] = "off"
     device: Annotated[Literal["auto", "cpu", "cuda"], "Where to train."] = "auto"
     threads: options.Threads = 1
     gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
@@ -45,6 +43,9 @@ class Circumstances:
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."
     ] = False
+    fingerprint: Annotated[
+        str, "Of the code that was planned to train; an edit since is an error. Empty: any."
+    ] = ""
     checkpoint_minutes: Annotated[
         Positive, "How often a run is saved, so that it can resume after a stop."
     ] = 10.0
@@ -71,8 +72,8 @@ def train(
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.scheduler import hold_gpus
-    from clipnoise.tracking import LiveRun
 
+    _check_code(run, given.fingerprint)
     noise = None if run.budget is None else find_calibration(calibration, run.budget)
     keep_freed_memory()
     try:
@@ -87,7 +88,6 @@ def train(
                 cache=given.cache,
                 weights=given.weights,
                 device=given.device,
-                open_view=partial(LiveRun, given.results, run, mode=given.tracking),
                 checkpoint_seconds=60 * given.checkpoint_minutes,
                 keep_finished=given.keep_finished,
             )
@@ -113,6 +113,22 @@ def with_choice(spec: RunSpec, choice: Sequence[Path]) -> RunSpec:
             f"--choice: {names} of this run are tuned: give the file written by select."
         )
     return resolve(spec, read_choice(choice[0]))
+
+
+def _check_code(run: RunSpec, planned: str) -> None:
+    """Refuse to train by other code than was planned: its result would be taken for the planned.
+
+    Raises:
+        UserError: the code has been edited since.
+    """
+    from clipnoise.run.fingerprint import fingerprint
+
+    code = planned.partition("-")[0]  # what follows is that of weights
+    if code and fingerprint(run) != code:
+        raise UserError(
+            f"run {run.hash}: code that can change its result has been edited since Snakemake "
+            "planned it. The next call trains it with the present code."
+        )
 
 
 def _try_again(requeue: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from clipnoise.core.clipping import HARD, ClipNorm, Clipping, ClipRule
@@ -99,19 +100,26 @@ class Method(Immutable):
 
     @property
     def _rule(self) -> ClipRule:
-        """How vectors are clipped: an option of the methods that take any rule."""
+        """The clip rule. Methods that accept any rule have it as their option `clip_rule`."""
         return HARD
 
     @final
     @property
     def private(self) -> bool:
-        """Whether what is released protects the examples; never so for an oracle."""
+        """Whether the method's releases protect examples. Those of an oracle never do."""
         return self.sees == "released values" and self.query.private
 
     def __init_subclass__(cls) -> None:
-        """Refuse a method that declares itself private: its query decides."""
+        """Refuse a method that declares itself private: its query decides, and is asked for once.
+
+        A query that an option decides cannot be another one in a later step of the same method.
+        """
         super().__init_subclass__()
         require_sealed(cls)
+        query = vars(cls).get("query")
+        if isinstance(query, property) and query.fget is not None:
+            cls.query = cached_property(query.fget)  # type: ignore[assignment]
+            cls.query.__set_name__(cls, "query")  # type: ignore[attr-defined]
 
     @classmethod
     def source(cls) -> str:

@@ -185,3 +185,12 @@ def example_settings(kind: type[Method]) -> dict[str, Any]:
 def example(kind: type[M], **options: Any) -> M:
     """Return an instance of a method; what `options` leave out are defaults or example settings."""
     return kind(**{**example_settings(kind), **options})
+
+
+def track(method: Method) -> str:
+    """Return with which methods it can be ranked: those that protect and are given the same."""
+    if method.local_training() is not None:
+        return "users"
+    if method.uses_side_information:
+        return "side information"
+    return "public data" if method.uses_public_data() else "no public data"

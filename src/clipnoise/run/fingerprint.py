@@ -3,7 +3,7 @@
 A run's fingerprint covers the training loop, its dataset, model and method, and what these import
 within the package and the user's own packages and folders. Comments, docstrings and layout do not
 count, so editing them repeats no run. Reports, tracking and the command line do not count either:
-the training loop does not import them.
+the training loop does not import them. A user's file counts as it was when it was imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from clipnoise.plugins import own_packages
+from clipnoise.plugins import imported_text, own_packages
 from clipnoise.run.spec import RunSpec
 
 PACKAGE = "clipnoise"
@@ -166,7 +166,8 @@ def _tree(module: str) -> ast.Module:
     """Return a module without its docstrings."""
     path = _source(module)
     assert path is not None, module
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    text = imported_text(module)
+    tree = ast.parse(path.read_bytes() if text is None else text)
     for node in list(_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             match node.body:

@@ -17,7 +17,7 @@ from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
-from clipnoise.errors import explained
+from clipnoise.errors import UserError, explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
@@ -130,13 +130,25 @@ def _resume(
     clock: Clock,
     on_metrics: Callable[[Metrics], None],
 ) -> bool:
-    """Bring a run to where its checkpoint is and return whether there is one."""
+    """Bring a run to where its checkpoint is and return whether there is one.
+
+    Raises:
+        UserError: it is sound, but holds what this run cannot have saved.
+    """
     saved = None if checkpoint is None else checkpoint.load()
-    if saved is None:
+    if checkpoint is None or saved is None:
         return False
-    run.set_state(saved.tensors)
-    outcome.set_state(saved.notes["outcome"])
-    clock.set_state(saved.notes["clock"])
+    try:
+        run.set_state(saved.tensors)
+        outcome.set_state(saved.notes["outcome"])
+        clock.set_state(saved.notes["clock"])
+        if run.state.step != outcome.steps_done:
+            raise ValueError(f"it is of step {run.state.step} and {outcome.steps_done}")
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise UserError(
+            f"{checkpoint.path}: does not fit this run ({error!r}). Delete it, and the run starts "
+            "again from the beginning."
+        ) from None
     outcome.seconds_before = clock.elapsed
     for metrics in outcome.metrics:
         on_metrics(metrics)
@@ -234,8 +246,8 @@ class Run:
             theta = public.warm(theta)
         known = Public(
             noise_multiplier=noise_multiplier,
-            expected_batch_size=spec.microbatches.count(spec.training.expected_batch_size),
-            sensitivity_factor=spec.sensitivity_factor,
+            expected_batch_size=spec.mechanism.denominator,
+            sensitivity_factor=spec.mechanism.sensitivity_factor,
             total_steps=spec.steps,
             seed=derive("directions", spec.seed),
             side_information=side,
@@ -376,8 +388,19 @@ class Run:
         return {"theta": self.theta, "physical": size, **average, **past, **gather(self._parts())}
 
     def set_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go to a saved position; the steps that follow are the same bit for bit."""
+        """Go to a saved position; the steps that follow are the same bit for bit.
+
+        Raises:
+            KeyError, ValueError: something is missing, or parameters of another kind are there.
+        """
         device = self.theta.device
+        for name, value in tensors.items():
+            parameters = name in ("theta", "average") or name.startswith("past ")
+            alike = (value.shape, value.dtype) == (self.theta.shape, self.theta.dtype)
+            if parameters and not (alike and bool(value.isfinite().all())):
+                raise ValueError(f"{name} is not {self.theta.numel()} finite parameters")
+        if int(tensors["physical"]) < 1:
+            raise ValueError("physical is less than 1")
         self.theta = tensors["theta"].to(device)
         self.average = tensors["average"].to(device) if "average" in tensors else None
         self.physical.size = int(tensors["physical"])

@@ -7,20 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse, to_plain
-from clipnoise.methods.base import example, method_class
+from clipnoise.methods.base import example, method_class, track
 from clipnoise.studies.file import Panel, as_mapping
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Tune
 
 GIVEN = "given"
 BASELINES = ("dp-sgd", "dp-fedavg")  # the first one that a panel has is compared with
-PRIVATE, PUBLIC, USERS = "no public data", "public data", "users"
-TRACKS = (PRIVATE, PUBLIC, "side information", USERS, "correlated noise")  # docs/league.md
 
 
 @dataclass(frozen=True)
@@ -40,15 +37,6 @@ class LeagueEntry:
     tune: dict[str, Any]
     space: str
     baseline: str
-
-
-def track(method: Method) -> str:
-    """Return the track of the league that a method belongs to."""
-    if method.local_training() is not None:
-        return USERS
-    if method.uses_side_information:
-        return "side information"
-    return PUBLIC if method.uses_public_data() else PRIVATE
 
 
 def enter(
@@ -111,7 +99,8 @@ def enter(
 
 def _ranked(league: Study) -> dict[str, Panel]:
     """Return the panels in which methods are ranked: those whose table shows what they cost."""
-    shown = {name for item in league.report if item.costs for name in item.panels}
+    tables = [placed for placed in league.report if getattr(placed.item, "costs", False)]
+    shown = {name for placed in tables for name in placed.panels}
     return {name: panel for name, panel in league.panels.items() if name in shown}
 
 
@@ -120,7 +109,7 @@ def _track(panel: Panel) -> str:
     if "noise" in panel.privacy:
         return "correlated noise"
     if any(isinstance(one, dict) and "public_examples" in one for one in panel.datasets):
-        return PUBLIC
+        return "public data"
     return track(example(method_class(str(panel.methods[0]))))
 
 

@@ -40,11 +40,7 @@ class RefusedError(Exception):
 
 
 class Process:
-    """A process that runs the judged file; it starts at the first question.
-
-    Attributes:
-        events: what the file asked of the interpreter and of the machine, in words.
-    """
+    """A process that runs the judged file; it starts at the first question."""
 
     def __init__(
         self, file: Path, scene: Mapping[str, str] | None = None, words: tuple[str, ...] = ()
@@ -58,7 +54,6 @@ class Process:
         """
         self._file, self._scene, self._words = file, dict(scene or {}), words
         self._started: tuple[subprocess.Popen[bytes], Connection] | None = None
-        self.events: list[str] = []
 
     def _connection(self) -> Connection:
         if self._started is not None:
@@ -92,13 +87,9 @@ class Process:
         connection = self._connection()
         try:
             connection.send_bytes(pack({"ask": what, **values}))
-            while True:
-                if not connection.poll(SECONDS):
-                    raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
-                reply = unpack(connection.recv_bytes(LARGEST))
-                if "event" not in reply:
-                    break
-                self.events.append(str(reply["event"]))
+            if not connection.poll(SECONDS):
+                raise UserError(f"the file did not answer within {SECONDS:.0f} seconds.")
+            reply = unpack(connection.recv_bytes(LARGEST))
         except (OSError, EOFError, ValueError) as error:
             raise RefusedError(f"the process of the file ended or lied: {error!r}") from None
         if "fault" in reply:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +27,20 @@ from clipnoise.audit.judge.source import read_file
 from clipnoise.audit.judge.worker import CORE, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
-from clipnoise.audit.subject import Finding, Subject, digits_for, run_spec
+from clipnoise.audit.subject import Finding, Subject, digits_for
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
+from clipnoise.fields import to_plain
+from clipnoise.methods.base import track
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
-from clipnoise.studies.league import track
+from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from clipnoise.core.method import Method
 
 # σ, B, n (None for that of the digits) and T of the runs that are trained in two ways.
@@ -47,11 +49,7 @@ SHORT = ((1.1, 64, None, 60), *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
 TASK = (130, 200)  # B and T of them: those of the league's task on digits
-# What a type checker says where a file reaches across the boundary.
-ACROSS = re.compile(
-    'ClippedSum|expected "Never"|Cannot override final attribute|"Public" has no attribute|'
-    'Property "query" .* read-only|base class "OracleMethod"'
-)
+DELTA = 1e-5
 NOT_CHECKED = (
     "expected batch sizes, clip norms and σ other than those that were tried, and runs of more "
     "than 1,000 steps; hyper-parameters other than those that were judged",
@@ -112,7 +110,6 @@ def judge(
     *,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
-    types: Path | None = None,
     whole: bool = True,
 ) -> dict[str, Any]:
     """Judge a method in a file.
@@ -122,9 +119,8 @@ def judge(
         cache: the folder of prepared datasets; the digits are prepared there.
         name: the id of the method, where the file has several.
         options: hyper-parameters; others have their defaults, or example values.
-        types: the folder of the type checker's cache; None for one that is thrown away.
         whole: whether to run every check in full, and controls beside them; the controls
-            themselves are judged in short, without types.
+            themselves are judged in short.
 
     Returns:
         Plain data: the verdict ("not refuted", "refuted", "no claim", or "void" if a control says
@@ -145,9 +141,8 @@ def judge(
         copy.write_text(text, encoding="utf-8")
         given = json.dumps(dict(options or {}))
         with closing(Judged(copy, name or "", given, cache.resolve())) as judged:
-            judged.note("source", source.problems, "nothing that a method has no business with")
+            judged.note("source", source.problems, "it does not ask where it runs")
             found = _discover(judged)
-            typed = whole and _types(judged, types)
             facts = _attack(judged, whole=whole) if found else {}
     claims, stopped = facts.get("private", True), facts.pop("not_checked", None)
     beside = [_control(*control, cache) for control in BESIDE] if whole and claims else []
@@ -163,7 +158,6 @@ def judge(
         "controls": beside,
         **facts,
         "not_checked": [
-            *([] if typed else ["types: mypy is not installed"]),
             *[f"what the module {module} does" for module in source.followed],
             *([] if found else ["everything that needs the method to be found"]),
             *filter(None, [stopped]),
@@ -205,44 +199,13 @@ def _discover(judged: Judged) -> bool:
     return True
 
 
-def _types(judged: Judged, cache: Path | None) -> bool:
-    """Run the type checker over the file, if it is installed, and return whether it is."""
-    if find_spec("mypy") is None:
-        return False
-    errors = type_errors(judged.file, cache or judged.file.parent / "types")
-    across = [line.split(":", 1)[1] for line in errors if ACROSS.search(line)]
-    others = len(errors) - len(across)
-    note = f"nothing reaches across the boundary; {others} other type errors"
-    judged.note("types", [f"line {line.replace(': error', '', 1)}" for line in across], note)
-    return True
-
-
-def type_errors(file: Path, cache: Path) -> list[str]:
-    """Return the lines in which mypy finds an error in a file, `file:number: error: …`.
-
-    Args:
-        file: what is checked, against the types of this package.
-        cache: the folder in which mypy keeps what it knows of the packages that the file imports.
-    """
-    words = ["--config-file=", "--no-error-summary", "--follow-imports=silent"]
-    source = str(Path(sys.modules["clipnoise"].__path__[0]).parent)
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *words, "--cache-dir", str(cache), file.name],
-        capture_output=True,
-        text=True,
-        cwd=file.parent,
-        env={**os.environ, "MYPYPATH": source},
-    )
-    return [line for line in done.stdout.splitlines() if ": error: " in line]
-
-
 def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
     """Put every check to a method, or a short form of each, and return what may be claimed."""
     together, ordinary = judged.together, judged.ordinary
     method = remote_method(judged.name, judged.options, together)
     query, stopped = method.query, None
     facts: dict[str, Any] = {
-        "options": dict(vars(method)),
+        "options": to_plain(method),
         "private": method.private,
         "track": track(method),
         "adjacency": query.adjacency,
@@ -268,9 +231,6 @@ def _attack(judged: Judged, *, whole: bool) -> dict[str, Any]:
             raise
         else:
             stopped = UserError(f"{judged.file.name}: {error}")
-    events = [event for each in judged.processes for event in each.events]
-    held = "reads no frames or objects and touches no files"
-    judged.note("behaviour", list(dict.fromkeys(events)), held)
     if stopped is not None:
         if not judged.refuted_by:
             raise stopped
@@ -304,11 +264,13 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
          "seed": secrets.randbits(31)}
         for sigma, size, units, steps in trained
     ]  # fmt: skip
-    expected = [trajectory(split, judged.cache, run) for run in runs]
     problems = []
+    expected: dict[int, list[Tensor]] = {}
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
         found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), run=run)
+        if number not in expected:
+            expected[number] = trajectory(split, judged.cache, run)
         pairs = zip(found, expected[number], strict=True)
         off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
         if off:
@@ -323,9 +285,9 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
 
 def _contract(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, Any]:
     if whole:
-        found = check_contract(subject, judged.cache)
+        found = check_contract(subject, judged.cache, seed=secrets.randbits(31))
     else:
-        found = check_contract(subject, None, attacked=(2,))
+        found = check_contract(subject, None, attacked=(2,), seed=secrets.randbits(31))
         found_in_updates = check_updates(subject, judged.cache, RUNS[1:])
         judged.findings += [finding for finding in found_in_updates if finding.name != TRAINS]
     held = {each["name"]: each["said"] for each in found["checks"] if each["holds"]}
@@ -352,27 +314,20 @@ def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, An
 
 def _claim(method: Method) -> dict[str, Any]:
     """Return what ε the method may claim at example settings, and under which adjacency."""
-    size, steps = TASK
+    unit = units_of(digits_for(Subject(method)), method)
+    size, steps = min(TASK[0], unit.count), TASK[1]
+    mechanism = Mechanism(unit=unit, expected_batch_size=size, steps=steps, query=method.query)
     epsilons = {}
     for sigma in CLAIMED:
-        subject = Subject(method)
-        size = min(size, digits_for(subject).user_count() or size)
-        spec = run_spec(subject, noise_multiplier=sigma, expected_batch_size=size, steps=steps)
-        assert spec.budget is not None
-        epsilons[str(sigma)] = calibrate(spec.budget).epsilon
-    assert spec.privacy is not None
-    words = claim(
-        private=True,
-        sampler=spec.privacy.sampler,
-        accountant=spec.privacy.accountant,
-        adjacency=spec.adjacency,
-    )
+        sigma_on_sum = method.effective_noise_multiplier(sigma, size)
+        budget = mechanism.budget(Privacy(noise_multiplier=sigma, delta=DELTA), sigma_on_sum)
+        epsilons[str(sigma)] = calibrate(budget).epsilon
     return {
-        "adjacency": spec.adjacency,
-        "claim": words,
-        "accountant": spec.privacy.accountant,
-        "delta": spec.privacy.delta,
-        "examples": spec.examples,
+        "adjacency": mechanism.adjacency,
+        "claim": claim(mechanism),
+        "accountant": mechanism.accountant,
+        "delta": DELTA,
+        "examples": unit.count,
         "expected_batch_size": size,
         "steps": steps,
         "epsilon": epsilons,
@@ -401,7 +356,6 @@ class Honest(PrivateMethod):
 
 # Half of the sensitivity is declared, and the clean mean goes into the update by way of a global.
 LEAKY = '''
-import sys
 from dataclasses import dataclass
 
 import torch
@@ -436,7 +390,7 @@ class Leaky(PrivateMethod):
         return -self.learning_rate * clean.to(released[0])
 '''
 # What must be found in it.
-LEAKS = ("source", "libraries", "behaviour", "processes", "updates", "sensitivity", "audit")
+LEAKS = ("source", "libraries", "processes", "updates", "sensitivity", "audit")
 BESIDE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("honest", HONEST, ()),
     ("leaky", LEAKY, LEAKS),

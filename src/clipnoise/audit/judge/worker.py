@@ -1,4 +1,4 @@
-"""The process that runs the judged file: it answers questions and reports what the file does.
+"""The process that runs the judged file: it answers questions about its method.
 
 Nothing that it says is believed without a check: see `clipnoise.audit.judge.verdict`.
 """
@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from multiprocessing.connection import Connection
 from operator import truediv
@@ -30,10 +30,6 @@ from clipnoise.methods.base import example_settings, methods
 from clipnoise.plugins import is_own
 from clipnoise.run.train import Run
 
-# Events of the interpreter that nothing but reading frames, objects or the machine causes.
-DIRECT = ("sys._getframe", "sys._current_frames", "gc.get_", "object.__getattr__", "sys.settrace")
-OUTSIDE = ("open", "os.", "socket.", "subprocess.", "ctypes.", "shutil.", "glob.", "pty.", "mmap.")
-QUIET = (".py", ".pyc", ".so", ".pth")  # what an import or a warning opens
 TIMED = 200  # steps whose time is taken
 CORE = Path(method_module.__file__).parent
 DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
@@ -41,42 +37,6 @@ SEALING = Path(plugins.__file__)
 # What is said when a method asks for what is not there, or is not given.
 REFUSED = re.compile("'(Public|ClippedSum|Clean)' object|required positional argument")
 WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statistics", "functools")
-
-
-def watch(file: Path, report: Callable[[str], None]) -> None:
-    """Report what the file's code asks of the interpreter and of the machine; for good.
-
-    `report` is called with each kind of event, once.
-    """
-    seen: set[str] = set()
-    name, busy = str(file), False
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal busy
-        if busy or not event.startswith((*DIRECT, *OUTSIDE)):
-            return
-        busy = True
-        try:
-            frame: Any = sys._getframe(1)
-            line, near = None, frame.f_code.co_filename == name
-            while frame is not None and line is None:
-                if frame.f_code.co_filename == name:
-                    line = frame.f_lineno
-                elif "importlib" in frame.f_code.co_filename:
-                    return  # what a library imports late
-                frame = frame.f_back
-            opened = str(args[0]) if event == "open" and args else ""
-            direct = event.startswith(DIRECT)
-            if line is None or (direct and not near) or opened.endswith(QUIET):
-                return
-            what = f"line {line}: {event} {opened}".rstrip()
-            if what not in seen:
-                seen.add(what)
-                report(what)
-        finally:
-            busy = False
-
-    sys.addaudithook(hook)
 
 
 def snapshot(modules: Iterable[str]) -> dict[str, tuple[object, ...]]:
@@ -255,7 +215,6 @@ def serve(connection: Connection, file: Path) -> None:
     """Answer every question that comes, until the judge hangs up."""
     torch.set_num_threads(1)
     worker = Worker()
-    watch(file, lambda what: connection.send_bytes(pack({"event": what})))
     while True:
         try:
             question = unpack(connection.recv_bytes())
