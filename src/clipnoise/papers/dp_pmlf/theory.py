@@ -107,7 +107,7 @@ class Filter(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem(Section):
+class DigitsRun(Section):
     """Logistic regression on the digits, trained as DP-PMLF trains."""
 
     steps: Count
@@ -208,7 +208,7 @@ class Theory(Experiment):
     correlation: Positive  # ĉ
     betas: tuple[Decay, ...]
     histories: tuple[Count, ...]
-    problem: Problem
+    problem: DigitsRun
     seed: int
 
     def run(self) -> Findings:
