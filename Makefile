@@ -64,15 +64,22 @@ scale: $(READY) ## Measure how planning and collecting grow with the number of r
 	@$(IN_ENV) python benchmarks/scale.py $(ARGS)
 
 .PHONY: mlflow
-mlflow: $(READY) ## Browse the recorded runs on 127.0.0.1 (PORT=5000)
-	@test -f "$(RESULTS)/mlflow.db" || { \
-		echo "$(RESULTS)/mlflow.db: no recorded runs yet; make quickstart records some." >&2; exit 2; }
+mlflow: $(READY) ## Browse the runs, those that train among them, on 127.0.0.1 (PORT=5000)
 	@$(IN_ENV) clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
 
 .PHONY: site
 site: $(READY) ## Build the documentation as a site, into site/
 	@$(IN_ENV) clipnoise --markdown docs/commands.md
 	@$(IN_ENV) zensical build --strict --clean $(ARGS)
+
+.PHONY: pages
+pages: $(READY) ## Write the pages that are made from the code, and the recipes made from the lock
+	@$(IN_ENV) clipnoise methods --markdown docs/methods.md
+	@$(IN_ENV) clipnoise models --markdown docs/models.md
+	@$(IN_ENV) clipnoise samplers --markdown docs/samplers.md
+	@$(IN_ENV) clipnoise data list --markdown docs/datasets.md
+	@$(IN_ENV) clipnoise papers --markdown docs/papers
+	@$(IN_ENV) python envs/generate.py
 
 .PHONY: doctor
 doctor: $(READY) ## Show what this machine has, and what to do about what it lacks

@@ -50,8 +50,8 @@ else:
     LOCK = lambda wildcards: None
 
 
-# Commands of jobs are forked from a process that has imported what they need, and that ends with this
-# one: clipnoise.cli.warm. The first words are Snakemake's own for bash.
+# To save each job the imports, its command is forked from a process that has done them already; see
+# clipnoise.cli.warm. That process ends when this one does. The `set` is Snakemake's default prefix.
 shell.prefix("set -euo pipefail; export CLIPNOISE_WARM_OWNER=$PPID; ")
 
 # The files of a study and of its scale, as inputs `study` and `scale`.
@@ -76,10 +76,8 @@ localrules:
     track,
 
 
-# The display estimates times by kinds of jobs. A new MLflow store breaks if many jobs open it at
-# once, so it is made before the first of them, unless no job will open it. This is no rule, because
-# a rule would run again after each change of a study; with an ancient() input instead, Snakemake
-# would take everything behind it for up to date, even if runs are missing.
+# The display estimates times by kinds of jobs. Whoever looks at MLflow while runs train sees by the
+# notes of which study they are.
 # While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a
 # second later, and each job that ends adds one more: after some hundred jobs it keeps a core busy
 # with nothing else. On one machine nothing needs that limit.
@@ -105,10 +103,13 @@ onstart:
     studies = [study for study in plan.read if trained & study.specs.keys()]
     for line in outlooks(studies, Path(RESULTS), workflow.cores or 1):
         logger.info(line, extra={"kinds": kinds})
+    or_exit(plan.note_studies)
     planned = {rule for rule, _ in kinds}
-    if plan.config.tracking != "sync" or "track" in planned:
-        or_exit(lambda: shell("{plan.open_store}"))
-    elif "train" in planned:
+    if (
+        plan.config.tracking != "off"
+        and "train" in planned
+        and "track" not in planned
+    ):
         logger.info(
             "These targets do not record their runs in MLflow. `snakemake` without a target records"
             " the configured studies, `clipnoise mlflow-sync --study FILE` any study."
@@ -134,7 +135,7 @@ wildcard_constraints:
     hash="[0-9a-f]{12}",
     key="[0-9a-f]{12}",
     study=plan.patterns["study"],
-    panel="[A-Za-z0-9_-]+",
+    panel="[A-Za-z0-9_.-]+",
     number="[0-9]+",
 
 
@@ -155,4 +156,4 @@ rule all:
     input:
         plan.reports(),
         plan.trained(),
-        expand(f"{COLLECTED}/{{study}}/tracked.json", study=plan.configured),
+        plan.tracked(),

@@ -143,7 +143,7 @@ def trained(spec: RunSpec, sigma: float, seed: int) -> float:
     rate, clip_norm = (float(getattr(method, name)) for name in ("learning_rate", "clip_norm"))
     # Not PrivacyEngine, which rounds B and the sampling rate.
     rows = Rows(splits.train, spec.dataset.signature.shape[-1])
-    loader = DPDataLoader(rows, sample_rate=spec.sampling_rate)
+    loader = DPDataLoader(rows, sample_rate=spec.mechanism.sampling_rate)
     optimizer = DPOptimizer(
         torch.optim.SGD(network.parameters(), lr=rate),
         noise_multiplier=sigma,

@@ -56,8 +56,8 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a headless Chromium; skip where there is none, unless it is required."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
@@ -70,8 +70,22 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)
-    window = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield window
-    window.quit()
+    driven = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield driven
+    driven.quit()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """Open a window of its own, in which nothing is emulated yet."""
+    first = chromium.current_window_handle
+    chromium.switch_to.new_window("window")
+    chromium.set_window_size(1900, 1000)
+    chromium.get_log("browser")  # what earlier tests have left there
+    yield chromium
+    for window in {*chromium.window_handles} - {first}:  # links may have opened others
+        chromium.switch_to.window(window)
+        chromium.close()
+    chromium.switch_to.window(first)

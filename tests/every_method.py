@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,6 +13,9 @@ from clipnoise.core.clipping import ClipRule
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.methods.base import example, example_settings, methods
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 METHODS = list(methods())
 # Settings under which a method's query or clipping is another than by default.
@@ -35,9 +40,38 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+# One method of each family, at its default settings, stands for the family in `make test`.
+FAMILIES = (
+    "sgd",
+    "dp-adam",
+    "stp-adam",
+    "dp-pmlf",
+    "jme-adam",
+    "disk",
+    "dp-sgd-quantile",
+    "dp-fedavg",
+)
+
+
+def one_per_family(cases: Iterable[tuple[str, dict[str, Any]]]) -> list[ParameterSet]:
+    """Return the same cases; all but those that stand for a family are marked as long."""
+    return [
+        pytest.param(
+            name, options, marks=[pytest.mark.long] * (bool(options) or name not in FAMILIES)
+        )
+        for name, options in cases
+    ]
+
+
 def required(name: str) -> dict[str, Any]:
     """Return a value for each hyper-parameter that has no default."""
     return example_settings(methods()[name])
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """Return the same for a recorded stream, which has no layers that could be clipped."""
+    whole = {"clip_rule": {"per": "example"}} if name == "dp-muon" else {}
+    return {**required(name), **whole}
 
 
 def build(name: str, **options: Any) -> Method:

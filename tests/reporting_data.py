@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 
+from clipnoise.report.items import ItemData
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.items import PlacedItem, item_kinds
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 STEPS = (0, 40, 80, 120, 160, 200)
@@ -215,6 +217,36 @@ def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, An
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def item_data(
+    kind: str,
+    runs: Any,
+    curves: Any = None,
+    *,
+    panels: tuple[str, ...] = ("comparison",),
+    titles: tuple[str, ...] = (),
+    others: Mapping[str, tuple[str, ...]] | None = None,
+    published: Path | None = None,
+    **options: Any,
+) -> ItemData:
+    """Return what a table or figure of a kind is made from."""
+    item = item_kinds()[kind](**options)
+    return ItemData(
+        placed=PlacedItem(item=item, panels=panels, titles=titles, others=others or {}),
+        every_run=runs,
+        every_curve=runs if curves is None else curves,
+        published=published,
+    )
+
+
+def drawn(kind: str, runs: Any, curves: Any = None, **options: Any) -> Any:
+    """Return the figure of a kind, as matplotlib has it."""
+    from clipnoise.report.figures import canvas
+
+    data: Any = item_data(kind, runs, curves, **options)
+    with canvas.look():
+        return data.item.draw(data)
 
 
 def write_study(

@@ -17,6 +17,14 @@ ENDED_BY_CODE = "code that was called has ended the program, as sys.exit() does:
 # like other text.
 UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+# Packages that are imported by another name than their own.
+IMPORTED_AS = {
+    "PIL": "pillow",
+    "google": "protobuf",
+    "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
+}
+
 
 class UserError(Exception):
     """A mistake that the user can fix. The CLI prints only its message and exits with code 2."""
@@ -35,7 +43,8 @@ def or_exit(step: Callable[[], T]) -> T:
             ends the program, after a message on standard error.
     """
     try:
-        return step()
+        with naming_extras():
+            return step()
     except KeyboardInterrupt:
         print("clipnoise: stopped before the first job.", file=sys.stderr)
         raise SystemExit(130) from None
@@ -49,7 +58,44 @@ def or_exit(step: Callable[[], T]) -> T:
 
 def reason(error: BaseException, otherwise: str = "") -> str:
     """Return the first line of what an error says; if it says nothing, `otherwise` or its kind."""
+    if isinstance(error, ModuleNotFoundError) and (lacks := _lacks(error)):
+        return lacks
     return str(error).strip().partition("\n")[0] or otherwise or type(error).__name__
+
+
+@contextmanager
+def naming_extras() -> Iterator[None]:
+    """Turn an import that lacks an optional package into an error that names its extra.
+
+    Raises:
+        UserError: the `with` block has imported a package of an extra that is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if lacks := _lacks(error):
+            raise UserError(lacks) from None
+        raise
+
+
+def _lacks(error: ModuleNotFoundError) -> str | None:
+    """Say with which extra the missing package is installed; None if it belongs to none."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    top = (error.name or "").partition(".")[0]
+    package = IMPORTED_AS.get(top, top.replace("_", "-"))
+    try:
+        wanted = requires("clipnoise") or []
+    except PackageNotFoundError:  # the code is used without being installed
+        return None
+    found = (re.match(r"([\w.-]+).*\bextra == ['\"]([\w-]+)", line) for line in wanted)
+    extras = sorted({match[2] for match in found if match and match[1] == package})
+    if not extras:
+        return None
+    return (
+        f"{package} is not installed. It comes with the extra {' or '.join(extras)}: "
+        f"pip install 'clipnoise[{extras[0]}]'"
+    )
 
 
 @contextmanager

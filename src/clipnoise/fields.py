@@ -64,7 +64,9 @@ def parse(kind: type[T], values: Any, *, file: str | None = None, key: str = "")
         return cast("T", adapter(kind).validate_python(values))
     except ValidationError as error:
         prefix = f"{file}: " if file else ""
-        raise UserError("\n".join(prefix + line for line in _lines(error, kind, key))) from None
+        raise UserError(
+            "\n".join(prefix + line for line in _lines(error, kind, key, values))
+        ) from None
 
 
 def to_plain(value: Any) -> Any:
@@ -72,7 +74,7 @@ def to_plain(value: Any) -> Any:
     return adapter(type(value)).dump_python(value, mode="json")
 
 
-def _lines(error: ValidationError, kind: type[Any], key: str) -> list[str]:
+def _lines(error: ValidationError, kind: type[Any], key: str, values: Any) -> list[str]:
     """Return one line for each wrong value; of the alternatives of a union, the nearest ones.
 
     A mistyped key is one mistake, although the right one is then missing.
@@ -86,7 +88,7 @@ def _lines(error: ValidationError, kind: type[Any], key: str) -> list[str]:
     for problems in groups.values():
         deepest = max(len(problem["loc"]) for problem in problems)
         nearest = [problem for problem in problems if len(problem["loc"]) == deepest]
-        lines.append(_explain(nearest, kind, key))
+        lines.append(_explain(nearest, kind, _place(nearest[0]["loc"], key, values)))
     meant = set(re.findall("Did you mean '(.*?)'", " ".join(lines)))
     return [line for line in lines if not (line.endswith(NOT_GIVEN) and _name(line) in meant)]
 
@@ -100,10 +102,32 @@ def _is_alternative(part: str | int) -> bool:
     return isinstance(part, str) and (part in PLAIN or "[" in part or part.startswith("constrain"))
 
 
-def _explain(problems: Sequence[Any], kind: type[Any], key: str) -> str:
+def _place(location: tuple[Any, ...], key: str, values: Any) -> str:
+    """Return the keys that lead to a value, without the names of alternatives and of kinds."""
+    parts = [key] if key else []
+    at = values
+    for part in location:
+        if _is_alternative(part) or _is_kind(part, at):
+            continue
+        parts.append(str(part)[:80])
+        inside = isinstance(at, Mapping) or (isinstance(at, list | tuple) and isinstance(part, int))
+        try:
+            at = at[part] if inside else None
+        except (KeyError, IndexError):
+            at = None
+    return ".".join(parts)
+
+
+def _is_kind(part: str | int, values: Any) -> bool:
+    """Return whether part of a location is the kind of a value there, not a key of it."""
+    if isinstance(values, list | tuple):
+        return isinstance(part, str)  # of the only key that it has
+    inside = isinstance(values, Mapping) and part not in values
+    return inside and any(isinstance(one, str) and one == part for one in values.values())
+
+
+def _explain(problems: Sequence[Any], kind: type[Any], place: str) -> str:
     problem = problems[0]
-    parts = [str(part)[:80] for part in problem["loc"] if not _is_alternative(part)]
-    place = ".".join([key, *parts] if key else parts)
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _sibling_names(kind, problem["loc"])
         name = str(problem["loc"][-1])

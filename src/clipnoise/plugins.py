@@ -38,7 +38,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic_core import core_schema
 
-from clipnoise.errors import UserError, explained, nearest, unknown
+from clipnoise.errors import UserError, explained, nearest, reason, unknown
 from clipnoise.fields import adapter
 from clipnoise.files import read_yaml
 
@@ -260,7 +260,7 @@ def _imported(name: str, path: Path | None = None) -> ModuleType:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-        what = error.msg if isinstance(error, SyntaxError) else error
+        what = error.msg if isinstance(error, SyntaxError) else reason(error)
         place = f"{path}:{line}" if line else path
         raise UserError(f"{place}: {type(error).__name__}: {what}.") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -22,6 +23,9 @@ from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.plugins import plugins
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 WEIGHTS = Path("weights")
 DATASETS = plugins("clipnoise.data", Dataset)
@@ -43,7 +47,22 @@ PAIRS = [
     for shape, signature in SHAPES.items()
     if MODELS[model].takes(signature)
 ]
-every_pair = pytest.mark.parametrize(("model", "shape"), PAIRS)
+
+
+def each_once(pairs: list[tuple[str, str]]) -> list[ParameterSet]:
+    """Return the same pairs; those in which neither the model nor the shape is new are long."""
+    models: set[str] = set()
+    shapes: set[str] = set()
+    cases = []
+    for model, shape in pairs:
+        new = model not in models or shape not in shapes
+        cases.append(pytest.param(model, shape, marks=[] if new else [pytest.mark.long]))
+        models.add(model)
+        shapes.add(shape)
+    return cases
+
+
+every_pair = pytest.mark.parametrize(("model", "shape"), each_once(PAIRS))
 every_model = pytest.mark.parametrize("model", MODELS)
 CLIPPINGS = {
     "plain": Clipping(0.1),

@@ -29,7 +29,7 @@ def test_what_is_replaced_averaged_or_an_oracle_makes_no_claim() -> None:
 
 @pytest.mark.parametrize("said", [1.0, 2.0, 2.0 * DEGREE])
 def test_a_smaller_sensitivity_is_refuted(said: float) -> None:
-    broken = subject("dp-sgd", node_sensitivity=lambda degree: said)
+    broken = subject("dp-sgd", node_sensitivity=said)
     assert not check_nodes(broken).holds
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from mechanisms import mechanism, participation_under
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants.fixed_size import (
@@ -21,8 +22,12 @@ from clipnoise.privacy.accountants.poisson import (
     truncation_probability,
 )
 from clipnoise.privacy.claim import claim
-from clipnoise.privacy.participation import participation_under
-from clipnoise.privacy.samplers import FixedSizeSampler, ShuffledSampler, TruncatedPoissonSampler
+from clipnoise.privacy.samplers import (
+    SAMPLERS,
+    FixedSizeSampler,
+    ShuffledSampler,
+    TruncatedPoissonSampler,
+)
 
 
 def draw(seed: int = 0) -> torch.Generator:
@@ -133,8 +138,9 @@ def test_smaller_batches_of_fixed_size_cost_less() -> None:
     ],
 )
 def test_only_what_is_analysed_is_a_guarantee(sampler: str, expected: str, accountant: str) -> None:
-    found = claim(private=True, sampler=sampler, accountant=accountant, adjacency="add-remove")
-    assert found == expected
+    sizes = {"examples": 100, "expected_batch_size": 100, "steps": 4, "accountant": accountant}
+    largest = 100 if sampler == "truncated-poisson" else None
+    assert claim(mechanism(sampler, largest_batch=largest, **sizes)) == expected
 
 
 def test_full_participation_is_every_example_in_every_step() -> None:
@@ -205,25 +211,19 @@ def test_shuffled_epochs_are_covered_by_the_per_epoch_accountant() -> None:
     assert found == pytest.approx(gaussian_epsilon(2.0 / 2**0.5, 1e-5))  # two epochs
     epoch = participation.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-5, steps=10)
     assert epoch >= shuffled_epsilon_at_least(2.0, 10, 1e-5)
-    said = {
-        adjacency: claim(
-            private=True, sampler="shuffled", accountant="per-epoch", adjacency=adjacency
-        )
-        for adjacency in ("zero-out", "add-remove", "add-remove-user")
-    }
-    assert said == {"zero-out": "guarantee", "add-remove": "nominal", "add-remove-user": "nominal"}
+    proves = SAMPLERS["shuffled"].proves
+    assert proves("per-epoch", "zero-out")
+    assert not proves("per-epoch", "add-remove")
+    assert not proves("per-epoch", "add-remove-user")
 
 
 def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
-    participation = participation_under(
+    chosen = mechanism(
         "fixed-size", examples=1000, expected_batch_size=10, steps=20, accountant="rdp-replace"
     )
-    found = participation.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
+    found = chosen.participation.epsilon("rdp-replace", noise_multiplier=4.0, delta=1e-5)
     assert found == fixed_size_bound(examples=1000, batch_size=10, steps=20)
-    proven = claim(
-        private=True, sampler="fixed-size", accountant="rdp-replace", adjacency="replace"
-    )
-    assert proven == "guarantee"
+    assert (chosen.adjacency, claim(chosen)) == ("replace", "guarantee")
     with pytest.raises(
         UserError,
         match=r"'rdp-replace' assumes batches of a fixed size.*: fixed-size",

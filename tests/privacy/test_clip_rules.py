@@ -107,6 +107,14 @@ def test_factors_are_those_of_the_papers() -> None:
     assert psac.tolist() == pytest.approx(each)
 
 
+def test_weights_of_short_vectors_end_where_the_page_says() -> None:
+    norms = torch.linspace(0, 1, 100_001, dtype=torch.float64)
+    psac = ClipRule(kind="psac").factors(norms, 2.0)
+    assert float(psac.max()) == pytest.approx(5.263 * 2.0, rel=1e-4)
+    assert float(norms[psac.argmax()]) == pytest.approx(0.1 - 0.01, abs=1e-5)
+    assert float(ClipRule(kind="automatic").factors(norms, 2.0).max()) == pytest.approx(100 * 2.0)
+
+
 def test_a_rule_is_one_line_in_a_study() -> None:
     options = {"learning_rate": 1, "clip_norm": 1, "clip_rule": {"kind": "automatic"}}
     assert parse(DPSGD, options).clip_rule == ClipRule(kind="automatic")

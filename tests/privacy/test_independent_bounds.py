@@ -24,6 +24,7 @@ from lower_bounds import (
     reverse,
     sampled,
 )
+from mechanisms import mechanism, participation_under
 from scipy.stats import binom, hypergeom
 
 from clipnoise.errors import UserError
@@ -34,14 +35,14 @@ from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.participation import Participation, participation_under
-from clipnoise.privacy.samplers import SamplerName, start_sampler
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.samplers import SamplerName
 from clipnoise.seeds import generator
 
-EACH = 20  # settings of a block
+FEW, EACH = 10, 20  # settings in make test, and of each block of the long tests
 LONG = pytest.mark.long
-BLOCKS = [0, *(pytest.param(block, marks=LONG) for block in range(1, 5))]
-SETTINGS = [EACH, pytest.param(5 * EACH, marks=LONG)]
+BLOCKS = [(0, FEW), *(pytest.param(block, EACH, marks=LONG) for block in range(5))]
+SETTINGS = [FEW, pytest.param(5 * EACH, marks=LONG)]
 EXACT = 1 - 1e-9  # rounding of the bounds themselves
 
 Draw = np.random.Generator
@@ -96,19 +97,13 @@ def test_whole_batches_cost_exactly_the_gaussians_in_which_the_busiest_example_t
     draw = np.random.default_rng(2)
     for name, n, size, steps in whole_batches():
         accountant: AccountantName = "per-epoch" if name == "shuffled" else "rdp"
-        parts = participation_under(
+        chosen = mechanism(
             name, examples=n, expected_batch_size=size, steps=steps, accountant=accountant
         )
+        parts = chosen.participation
         sigma, delta = log_uniform(draw, 0.05, 200), log_uniform(draw, 1e-12, 1e-2)
         found = parts.epsilon(accountant, noise_multiplier=sigma, delta=delta)
-        sampler = start_sampler(
-            name,
-            generator("sampling", 0),
-            examples=n,
-            batch_size=size,
-            sampling_rate=parts.sampling_rate,
-            groups=parts.groups,
-        )
+        sampler = chosen.batches(generator("sampling", 0))
         taken: Counter[int] = Counter()
         for _ in range(steps):
             taken.update(sampler.sample().tolist())
@@ -129,11 +124,13 @@ def test_the_gaussian_and_its_inverse_are_exact_at_extremes() -> None:
 # Poisson sampling.
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_no_poisson_accountant_is_below_what_sampled_gaussians_cost(block: int) -> None:
+@pytest.mark.parametrize(("block", "settings"), BLOCKS)
+def test_no_poisson_accountant_is_below_what_sampled_gaussians_cost(
+    block: int, settings: int
+) -> None:
     draw = np.random.default_rng(10 + block)
     answered: Counter[str] = Counter()
-    for _ in range(EACH):
+    for _ in range(settings):
         sigma, rate = log_uniform(draw, 0.05, 200), log_uniform(draw, 1e-6, 1)
         steps, delta = whole(draw, 1, 10**6), log_uniform(draw, 1e-12, 1e-2)
         least = epsilon_at_least([(sampled(sigma, rate), steps)], delta)
@@ -147,7 +144,7 @@ def test_no_poisson_accountant_is_below_what_sampled_gaussians_cost(block: int) 
             assert found >= least * EXACT, (name, found, least, values)
             assert found <= 1.06 * least + slack or found == math.inf, (name, found, least, values)
             answered[name] += found < math.inf
-    assert min(answered["prv"], answered["pld"]) >= EACH // 3
+    assert min(answered["prv"], answered["pld"]) >= settings // 3
 
 
 def truncated_pair(n: int, rate: float, largest: int, sigma: float, others: float) -> Pair:
@@ -285,7 +282,7 @@ def test_examples_that_take_turns_cost_what_they_move_through_correlated_noise()
             examples=n,
             expected_batch_size=size,
             steps=steps,
-            bands=noise.bands_over(steps),
+            noise=noise,
         )
         sigma, delta = log_uniform(draw, 0.05, 200), log_uniform(draw, 1e-12, 1e-2)
         found = parts.epsilon("rdp", noise_multiplier=sigma, delta=delta)
@@ -411,10 +408,10 @@ def test_several_runs_together_cost_no_more_than_is_charged(settings: int) -> No
 # Calibration.
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_calibrated_noise_costs_the_target_and_not_much_less(block: int) -> None:
+@pytest.mark.parametrize(("block", "settings"), BLOCKS)
+def test_calibrated_noise_costs_the_target_and_not_much_less(block: int, settings: int) -> None:
     draw = np.random.default_rng(100 + block)
-    for number in range(EACH):
+    for number in range(settings):
         target, delta = log_uniform(draw, 0.1, 30), log_uniform(draw, 1e-9, 1e-2)
         rate = log_uniform(draw, 1e-3, 0.02)
         values: dict[str, Any] = {"epsilon": target, "delta": delta, "sampling_rate": rate}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_method import VARIANTS, build, public
+from every_method import VARIANTS, build, one_per_family, public
 from torch import Tensor
 
 from clipnoise.audit.sensitivity import Changes, largest_changes
@@ -110,7 +110,7 @@ def changes(query: Any, plan: Clipping, *, seed: int, factor: float, size: float
     return largest_changes(query, plan, rows, expected_batch_size=3.0, sensitivity_factor=factor)
 
 
-@pytest.mark.parametrize(("name", "options"), PRIVATE)
+@pytest.mark.parametrize(("name", "options"), one_per_family(PRIVATE))
 def test_one_example_moves_the_release_by_at_most_the_corrected_sensitivity(
     name: str, options: dict[str, Any]
 ) -> None:

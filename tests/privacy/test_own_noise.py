@@ -102,7 +102,7 @@ def test_a_column_of_one_number_is_independent_noise(entries: str, folder: Path)
 def test_a_column_keeps_the_amplification_of_as_many_groups_as_bands(folder: Path) -> None:
     planted(folder, COLUMNS[1])
     run = from_mapping(spec(noise={"kind": "planted"}, sampler="cyclic-poisson"))
-    assert run.participation.groups == 3
+    assert run.mechanism.participation.groups == 3
     strategy = run.privacy and run.privacy.noise.strategy(12, 3)
     assert strategy is not None
     np.testing.assert_allclose(np.linalg.norm(strategy.matrix(), axis=0)[:10], 1)
@@ -116,8 +116,10 @@ def test_all_other_noise_is_not_amplified(entries: str, inverse: bool, folder: P
     assert planted(folder, entries, inverse).bands_over(12) == 12
     noise = {"kind": "planted"}
     with pytest.raises(UserError, match="bands"):
-        _ = from_mapping(spec(noise=noise)).participation
-    assert from_mapping(spec(noise=noise, sampler="cyclic")).participation.sampling_rate == 1
+        _ = from_mapping(spec(noise=noise)).mechanism.participation
+    assert (
+        from_mapping(spec(noise=noise, sampler="cyclic")).mechanism.participation.sampling_rate == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from mechanisms import participation_under
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import poisson as accountants
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.noise_strategies import optimal_toeplitz, prefix_sum_rmse
-from clipnoise.privacy.participation import participation_under
 
 
 def test_a_gaussian_within_delta_costs_nothing() -> None:

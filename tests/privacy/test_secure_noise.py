@@ -147,7 +147,7 @@ def test_one_line_of_the_configuration_makes_all_private_runs_secure(tmp_path: P
         with (tmp_path / "runs.csv").open() as stream:
             assert [row["hash"] for row in csv.DictReader(stream)] == [run.hash for run in specs]
         assert plain.secure_option == ""
-        assert secure.secure_option in secure.open_store.split()
+        assert secure.secure_option == "--secure-noise"
 
 
 def test_every_rule_whose_command_plans_runs_passes_the_configuration_on() -> None:

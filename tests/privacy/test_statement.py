@@ -8,11 +8,11 @@ import pytest
 import torch
 from budgets import budget
 from every_method import METHODS, build, required
+from mechanisms import mechanism
 
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import NEIGHBOURS, NOT_COVERED
 from clipnoise.privacy.draws import REACH
-from clipnoise.privacy.samplers import Sampler, start_sampler
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.spec import RunSpec, from_mapping
 
@@ -122,14 +122,14 @@ def test_without_an_example_others_are_in_other_batches_where_zero_out_is_claime
     """What makes one step move by 2C and another by C: the last example leaves, one fewer place."""
 
     def batches(examples: int) -> list[set[int]]:
-        drawn: Sampler = start_sampler(
+        groups = sampler == "cyclic-poisson"  # as many as the noise has bands
+        drawn = mechanism(
             sampler,
-            torch.Generator().manual_seed(0),
             examples=examples,
-            batch_size=10,
-            sampling_rate=1.0,
-            groups=4,
-        )
+            expected_batch_size=examples / 4 if groups else 10,
+            steps=4,
+            bands=4 if groups else 1,
+        ).batches(torch.Generator().manual_seed(0))
         return [set(drawn.sample().tolist()) for _ in range(4)]
 
     leaving = 39

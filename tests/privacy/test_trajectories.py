@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from every_method import VARIANTS, build, public
+from every_method import VARIANTS, build, one_per_family, public
+from mechanisms import participation_under
 from torch import Tensor
 
 from clipnoise.core.clipping import ClippedSum, Clipping, zeros
@@ -26,7 +27,6 @@ from clipnoise.core.step import privatize, step
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.microbatches import MicroBatches
-from clipnoise.privacy.participation import participation_under
 
 D = 4
 PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]
@@ -87,7 +87,7 @@ class Trajectory:
         return privatize(total, query, clipping, noise, constants)
 
 
-@pytest.mark.parametrize(("name", "options"), PRIVATE)
+@pytest.mark.parametrize(("name", "options"), one_per_family(PRIVATE))
 def test_no_trajectory_costs_more_than_the_accountant_says(
     name: str, options: dict[str, Any]
 ) -> None:

@@ -1,18 +1,20 @@
-"""IDX files and pickled batches of small numbers of images, byte for byte in the real formats."""
+"""IDX files, packages and pickled batches of few images, byte for byte in the real formats."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import pickle
 import struct
 import tarfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+
+from clipnoise.data.images import FASHION
 
 IDX_SIZES = {"train": 60, "t10k": 20}
 SMALL = {"validation_examples": 10, "test_examples": 15}
@@ -32,17 +34,46 @@ def idx(values: np.ndarray) -> bytes:
     return head + values.astype("uint8").tobytes()
 
 
-def write_idx(cache: Path, name: str) -> None:
-    """Write the four files of MNIST or of Fashion-MNIST."""
-    folder = cache / "raw" / name
-    folder.mkdir(parents=True, exist_ok=True)
+def idx_files() -> dict[str, bytes]:
+    """Return the four files of MNIST, or of Fashion-MNIST, by name."""
     images, labels = made_up(sum(IDX_SIZES.values()), 10, (28, 28))
-    start = 0
+    files, start = {}, 0
     for part, count in IDX_SIZES.items():
         rows = slice(start, start := start + count)
         for kind, values in (("images-idx3", images[rows]), ("labels-idx1", labels[rows])):
-            content = gzip.compress(idx(values), mtime=0)
-            (folder / f"{part}-{kind}-ubyte.gz").write_bytes(content)
+            files[f"{part}-{kind}-ubyte.gz"] = gzip.compress(idx(values), mtime=0)
+    return files
+
+
+def write_mnist(cache: Path) -> None:
+    """Write the four files of MNIST."""
+    folder = cache / "raw" / "mnist"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in idx_files().items():
+        (folder / name).write_bytes(content)
+
+
+def deb(members: Mapping[str, bytes]) -> bytes:
+    """Return a package of Debian with some files, the same bytes each time."""
+    data = lzma.compress(tar({f"./{name}": content for name, content in members.items()}))
+    parts = {
+        "debian-binary": b"2.0\n",
+        "control.tar.xz": lzma.compress(tar({})),
+        "data.tar.xz": data,
+    }
+    written = b"!<arch>\n"
+    for name, content in parts.items():
+        written += f"{name:16}{0:<12}{0:<6}{0:<6}{'100644':8}{len(content):<10}`\n".encode()
+        written += content + b"\n" * (len(content) % 2)
+    return written
+
+
+def write_fashion_mnist(cache: Path) -> None:
+    """Write the package of Debian with the four files."""
+    folder = cache / "raw" / "fashion-mnist"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {f"usr/share/datasets/fashion-mnist/{name}": it for name, it in idx_files().items()}
+    (folder / FASHION).write_bytes(deb(files))
 
 
 class PythonTwo(pickle._Pickler):
@@ -78,13 +109,18 @@ def batch(rows: slice, images: np.ndarray, labels: np.ndarray, key: str) -> dict
 def archive(path: Path, members: Mapping[str, bytes]) -> None:
     """Write files into a compressed archive, as CIFAR's is."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(tar(members), mtime=0))
+
+
+def tar(members: Mapping[str, bytes]) -> bytes:
+    """Return files in one, not compressed."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as stream:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             stream.addfile(member, io.BytesIO(content))
-    path.write_bytes(gzip.compress(plain.getvalue(), mtime=0))
+    return plain.getvalue()
 
 
 def write_cifar_10(cache: Path) -> None:
@@ -113,8 +149,8 @@ def write_cifar_100(cache: Path) -> None:
 
 
 RAW: dict[str, Callable[[Path], None]] = {
-    "mnist": partial(write_idx, name="mnist"),
-    "fashion-mnist": partial(write_idx, name="fashion-mnist"),
+    "mnist": write_mnist,
+    "fashion-mnist": write_fashion_mnist,
     "cifar-10": write_cifar_10,
     "cifar-100": write_cifar_100,
 }

@@ -9,7 +9,7 @@ import pytest
 from every_method import METHODS, build
 
 from clipnoise.methods.base import methods
-from clipnoise.methods.catalogue import catalogue, method_page
+from clipnoise.methods.catalogue import catalogue
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = [name for name in METHODS if build(name).private]
@@ -38,11 +38,6 @@ def test_every_method_is_listed_with_its_source() -> None:
 def test_a_method_without_privacy_shows_no_sensitivity() -> None:
     shown = {e.sensitivity for e in catalogue() if e.privacy == "non-private"}
     assert shown == {"–"}
-
-
-def test_the_documentation_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "methods.md").read_text()
-    assert page == method_page(), "run: clipnoise methods --markdown docs/methods.md"
 
 
 def test_options_that_change_what_is_released_are_listed_with_what_they_release() -> None:

@@ -56,6 +56,13 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert (command.help or "").splitlines()[0].endswith(".")
 
 
+def test_a_command_that_is_gone_names_the_one_that_does_its_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["mlflow-init", "quickstart", "--results", "results"]) == 2
+    assert "`clipnoise mlflow-sync --study FILE`" in capsys.readouterr().err
+
+
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     for words, wrong, right in [
         (["repaly"], "repaly", "replay"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from reporting_data import run_row, write_csv, write_study
+from reporting_data import item_data, run_row, write_csv, write_study
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
@@ -18,16 +18,13 @@ from clipnoise.report.document import document
 from clipnoise.report.published import (
     Comparison,
     compare,
-    comparison_data,
-    side_by_side,
+    comparison_block,
     to_csv,
 )
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
 from clipnoise.studies.study import comparisons, load_study
 
-ITEM = ReportItem(kind="published", panel="comparison")
 HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"
 STUDY: dict[str, Any] = {
     "title": "A table of a fifth paper",
@@ -51,7 +48,7 @@ def joined(folder: Path, table: str, rows: list[dict[str, Any]]) -> Comparison:
     path = folder / "paper.csv"
     path.write_text(HEAD + table)
     runs = read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
-    return compare(runs, ITEM, path)
+    return compare(runs, ("comparison",), path)
 
 
 def lines(one: Comparison) -> list[dict[str, str]]:
@@ -60,11 +57,11 @@ def lines(one: Comparison) -> list[dict[str, str]]:
 
 def shown(one: Comparison) -> list[tuple[str, ...]]:
     """Return row, text with its mark, published and difference of each cell, in order."""
-    rows = [row for block in comparison_data(one)["blocks"] for row in block["rows"]]
+    rows = [row for grid in comparison_block(one).grids for row in grid.rows]
     return [
-        (row["label"], cell["text"] + cell["mark"], cell["published"], cell["difference"])
+        (row.label, cell.text + cell.mark, cell.published, cell.difference)
         for row in rows
-        for cell in row["cells"]
+        for cell in row.cells
     ]
 
 
@@ -97,26 +94,22 @@ def test_panels_side_by_side_are_one_table_without_the_cells_of_other_panels(
     ]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     panels = ("free", "independent", "correlated")
-    item = ReportItem(
-        kind="published",
-        panel=panels[0],
-        beside=panels[1:],
-        titles=tuple(f"{panel} noise" for panel in panels),
-        side_by_side=True,
-    )
-    data = side_by_side(runs, item, path)
-    (block,) = data["blocks"]
-    assert [one["title"] for one in block["groups"]] == ["independent noise", "correlated noise"]
+    titles = tuple(f"{panel} noise" for panel in panels)
+    options = {"panels": panels, "titles": titles, "together": True, "side_by_side": True}
+    data: Any = item_data("published", runs, published=path, **options)
+    block = data.item.block(data)
+    (grid,) = block.grids
+    assert [one.title for one in grid.groups] == ["independent noise", "correlated noise"]
     found = {
-        row["label"]: [(cell["text"], cell["published"], cell["span"]) for cell in row["cells"]]
-        for row in (*block["rows"], *block["references"])
+        row.label: [(cell.text, cell.published, cell.span) for cell in row.cells]
+        for row in (*grid.rows, *grid.references)
     }
     assert found == {
         "dp-sgd": [("92.00", "90", 1), ("94.00", "91", 1)],
         "dp-adam": [("82.00", "80", 1), ("", "", 1)],
         "sgd": [("96.00", "95", 2)],
     }
-    assert "1 published cell without a run." in data["notes"]
+    assert "1 published cell without a run." in block.notes
 
 
 @pytest.mark.parametrize("missing", ["89.5,,4", "89.5,2.0,", "89.5,,"])
@@ -139,7 +132,7 @@ def test_digits_of_the_paper_are_neither_added_nor_dropped(tmp_path: Path) -> No
     one = joined(tmp_path, table, seeds(0.9))
     published = [cell[2] for cell in shown(one) if cell[2]]
     assert published == ["80", "100", "0.05013 ± 0.00001"]
-    titles = [block["groups"][0]["title"] for block in comparison_data(one)["blocks"]]
+    titles = [grid.groups[0].title for grid in comparison_block(one).grids]
     assert titles == ["Test accuracy (%): digits, logistic", "Test loss: digits, logistic"]
 
 
@@ -157,7 +150,7 @@ def test_a_published_number_without_runs_keeps_its_line(tmp_path: Path) -> None:
         "Another dataset": ("", ""),
         "": ("comparison", "0.8"),
     }
-    notes = " ".join(comparison_data(one)["notes"])
+    notes = " ".join(comparison_block(one).notes)
     assert "1 published cell has no run in this panel" in notes
     assert "1 further published cell is for datasets or models" in notes
     assert shown(one) == [
@@ -196,12 +189,12 @@ def test_runs_that_failed_are_counted_and_a_nominal_epsilon_is_marked(tmp_path: 
         "digits,logistic,dp-adam,,eps=1,test_accuracy,50,,,%,A table,a remark\n"
     )
     one = joined(tmp_path, table, rows)
-    content = comparison_data(one)
-    cells = [row["cells"][0] for row in content["blocks"][0]["rows"]]
-    assert [cell["runs"] for cell in cells] == ["2/3", ""]
-    assert cells[1]["mark"] == "†"
-    assert any("nominal ε" in note for note in content["notes"])
-    assert content["notes"].count("The paper: a remark") == 1
+    content = comparison_block(one)
+    cells = [row.cells[0] for row in content.grids[0].rows]
+    assert [cell.runs for cell in cells] == ["2/3", ""]
+    assert cells[1].mark == "†"
+    assert any("nominal ε" in note for note in content.notes)
+    assert content.notes.count("The paper: a remark") == 1
     assert [line["claim"] for line in lines(one)] == ["guarantee", "nominal"]
 
 
@@ -230,7 +223,7 @@ def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> Non
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
     curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
     (item,) = document(one, runs, curves, {}, folder)["items"]
-    assert item["blocks"][0]["rows"][0]["cells"][0]["published"] == "90"
+    assert item.grids[0].rows[0].cells[0].published == "90"
 
 
 def test_statistics_of_quantities_are_laid_out_as_a_paper_prints_them(tmp_path: Path) -> None:
@@ -240,8 +233,8 @@ def test_statistics_of_quantities_are_laid_out_as_a_paper_prints_them(tmp_path: 
         for number, name in enumerate(names, 1)
     )
     one = joined(tmp_path, table, seeds(0.9))
-    (block,) = comparison_data(one)["blocks"]
-    assert block["groups"][0]["headings"] == ["min", "max"]
+    (grid,) = comparison_block(one).grids
+    assert grid.groups[0].headings == ["min", "max"]
     assert [cell[::2] for cell in shown(one)] == [
         ("second moment, with noise", "1 × 10⁻⁸"),
         ("second moment, with noise", "2 × 10⁻⁸"),
@@ -260,8 +253,8 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
     first, second = document(one, runs, curves, {}, tmp_path / "published")["items"]
-    assert first["notes"]
-    assert not set(first["notes"]) & set(second["notes"])
+    assert first.notes
+    assert not set(first.notes) & set(second.notes)
 
 
 def test_a_study_may_name_another_table_or_give_its_path(tmp_path: Path) -> None:

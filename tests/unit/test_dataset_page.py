@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from real_files import DATASETS
 
-from clipnoise.cli import main
-from clipnoise.cli.inventory import COLUMNS, dataset_page, model_page
+from clipnoise.cli.inventory import COLUMNS, dataset_page
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 
@@ -33,17 +32,6 @@ def models() -> dict[str, list[str]]:
     }
 
 
-def test_the_page_of_the_datasets_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "datasets.md").read_text()
-    command = "clipnoise data list --markdown docs/datasets.md"
-    assert page == dataset_page(), f"run: {command}"
-
-
-def test_the_page_of_the_models_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "models.md").read_text()
-    assert page == model_page(), "run: clipnoise models --markdown docs/models.md"
-
-
 def test_every_dataset_has_a_row_with_every_column() -> None:
     assert list(rows()) == list(models()) == list(DATASETS)
     for cells in rows().values():
@@ -62,9 +50,3 @@ def test_the_tasks_of_images_are_listed_with_their_models() -> None:
     assert "reconstruction" in cells[2]
     assert "autoencoder" in models()["mnist"]
     assert "55,000 / 5,000 / 10,000" in cells[1]
-
-
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "list", "--markdown", str(tmp_path / "page.md")]) == 0
-    assert (tmp_path / "page.md").read_text() == dataset_page()
-    assert capsys.readouterr().out == f"{tmp_path / 'page.md'}\n"

@@ -12,7 +12,6 @@ from reporting_data import STUDY, quickstart, write_study
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.papers.base import experiments
-from clipnoise.papers.page import paper_pages
 from clipnoise.report.pdf import bundle
 from clipnoise.studies.fidelity import fidelity_files, open_settings, read_fidelity
 from clipnoise.studies.study import comparisons, load_study, names_below
@@ -80,12 +79,6 @@ def test_a_mistake_is_refused_with_file_key_and_nearest_name(tmp_path: Path) -> 
     write(tmp_path, {**EXAMPLE, "setings": {}})
     with pytest.raises(UserError, match=r"setings: unknown key. Did you mean 'settings'"):
         read_fidelity(path)
-
-
-def test_the_pages_of_the_documentation_are_up_to_date() -> None:
-    for paper, page in paper_pages(STUDIES, PUBLISHED).items():
-        written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text()
-        assert written == page, "run: clipnoise papers --markdown docs/papers"
 
 
 @pytest.mark.parametrize("paper", FILES)

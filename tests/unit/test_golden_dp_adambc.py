@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pseudocode
 import pytest
 from numpy.typing import NDArray
 
@@ -49,18 +50,17 @@ def adam(
     start: Array,
     released: Array,
     betas: tuple[float, float],
-    denominator: Callable[[Array], Array],
-    rate: float = RATE,
+    denominator: Callable[[float], float],
 ) -> Array:
     """Return the iterates of m̂ over a function of v̂."""
-    theta, m, v = start, np.zeros(DIMENSION), np.zeros(DIMENSION)
-    iterates = [theta]
-    for t, g in enumerate(released, 1):
-        m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
-        m_hat, v_hat = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
-        theta = theta - rate * m_hat / denominator(v_hat)
-        iterates.append(theta)
-    return np.stack(iterates)
+    stream = pseudocode.Stream(list(start), gradients=[[]] * STEPS, noise=[], public=[])
+    iterates = pseudocode.adam(
+        {"betas": betas, "learning_rate": RATE},
+        stream,
+        lambda t, _: (list(released[t]), list(released[t] ** 2)),
+        lambda _, v_hat: denominator(v_hat),
+    )
+    return np.array(iterates)
 
 
 def noised(gradients: Array, noise: Array, divisor: float = BATCH) -> Array:

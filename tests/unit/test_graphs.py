@@ -156,7 +156,7 @@ def test_the_sizes_are_those_of_the_published_graph() -> None:
     assert sizes == {"train": 90_941, "validation": 29_799, "test": 48_603, "public": 0}
     assert sum(sizes.values()) == 169_343
     assert OgbnArxiv().signature.shape == (8, 129)
-    assert OgbnArxiv(degree=5).degree_bound() == 5
+    assert OgbnArxiv(degree=5).unit().degree == 5
 
 
 def test_fewer_nodes_than_requested_are_an_error(tmp_path: Path) -> None:

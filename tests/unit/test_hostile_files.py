@@ -168,11 +168,16 @@ def test_on_a_full_disk_no_half_file_is_left_and_one_line_says_why(
     assert not made
 
 
-def test_a_store_that_does_not_fit_on_the_disk_is_a_warning(tmp_path: Path) -> None:
+def test_a_store_that_does_not_fit_on_the_disk_is_named_and_stops_no_workflow(
+    tmp_path: Path,
+) -> None:
     write_study(tmp_path, quickstart())
-    done = on_a_full_disk(tmp_path, 1000, "mlflow-init", "quickstart.yaml", "--results", "made")
+    words = ["mlflow-sync", "--study", "quickstart.yaml", "--results", "made", "--out", "said.json"]
+    done = on_a_full_disk(tmp_path, 60_000, *words)
     assert done.returncode == 0
-    assert "disk I/O error\nTraining continues without it" in done.stderr
+    assert "made/mlflow.db: " in done.stderr
+    assert "disk I/O error" in json.loads((tmp_path / "said.json").read_text())["error"]
+    assert not (tmp_path / "made" / "mlflow.db").exists()
 
 
 # Clocks.

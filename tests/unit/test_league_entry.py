@@ -15,7 +15,7 @@ from clipnoise.fields import parse
 from clipnoise.files import csv_text
 from clipnoise.methods.base import example, method_class, track
 from clipnoise.report.judgement import standing, standing_rows
-from clipnoise.report.publication import read_published, run_rows, to_csv
+from clipnoise.report.publication import read_published, run_rows, to_parquet
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
@@ -166,16 +166,16 @@ def test_a_method_is_ranked_with_the_ranks_that_seeds_do_not_exclude(tmp_path: P
 
 def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> None:
     league = run_rows(runs_of(tmp_path, "dp-sgd", "close", "far"))
-    (tmp_path / "league.csv").write_text(to_csv(league))
+    (tmp_path / "league.parquet").write_bytes(to_parquet(league))
     mine = runs_of(tmp_path, "dp-sgd", "mine")
     found = [
         standing(mine, rows, "mine", "dp-sgd")
-        for rows in (league, read_published(tmp_path / "league.csv"))
+        for rows in (league, read_published(tmp_path / "league.parquet"))
     ]
     assert found[0] == found[1]
-    (tmp_path / "league.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "league.parquet").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="not a table of `clipnoise publish`"):
-        read_published(tmp_path / "league.csv")
+        read_published(tmp_path / "league.parquet")
 
 
 def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+
+from clipnoise.cli import main
+from clipnoise.privacy.noise_strategies import cancelling, prefix_sum_rmse
+from clipnoise.report.publication import COLUMNS, published_runs, read_published, run_rows
+from clipnoise.report.statistics import holm
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "league-results.md").read_text(encoding="utf-8")
-VERSION = re.findall(r"^Version (\d+) of", PAGE, re.MULTILINE)[0]
-LATEST = ROOT / "docs" / "league" / f"v{VERSION}"
+LATEST = ROOT / "docs" / "league"
 CHANGES = ("transfer", "half-rate", "twice-rate", "half-clip", "twice-clip")
 NOISE = {
     "independent": "",
@@ -140,8 +149,155 @@ def test_every_reported_run_is_counted_and_none_diverged() -> None:
     assert set(runs()["status"]) == {"completed"}, "the page says that no run diverged"
 
 
-@pytest.mark.parametrize("page", sorted(LATEST.parent.glob("*/index.html")))
-def test_files_beside_a_published_page_are_there(page: Path) -> None:
-    named = re.findall(r'<a href="(league[^"]*)"', page.read_text(encoding="utf-8"))
-    assert len(named) == 2
-    assert [name for name in named if not (page.parent / name).is_file()] == []
+def test_the_description_is_that_of_the_published_file() -> None:
+    described = json.loads((LATEST / "croissant.json").read_text())
+    (file,) = described["distribution"]
+    content = (LATEST / file["contentUrl"]).read_bytes()
+    assert file["sha256"] == hashlib.sha256(content).hexdigest()
+    assert [field["name"] for field in described["recordSet"][0]["field"]] == list(COLUMNS)
+
+
+def test_the_published_file_is_read_as_the_runs_that_it_was_made_from() -> None:
+    rows = read_published(LATEST / "league.parquet")
+    pd.testing.assert_frame_equal(run_rows(published_runs(rows)), rows)
+
+
+@pytest.mark.long
+def test_the_page_printed_from_the_published_file_has_the_table_of_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (command,) = re.findall(r"^clipnoise (publish .*)$", PAGE, re.MULTILINE)
+    monkeypatch.chdir(ROOT)
+    assert main([*shlex.split(command), "--out", str(tmp_path)]) == 0
+    html = (tmp_path / "index.html").read_text(encoding="utf-8")
+    lines = re.findall(r"<tr><th>([^<]+)</th>((?:<td>[^<]*</td>)+)</tr>", html)
+    printed = {name: re.findall("<td>([^<]*)", cells) for name, cells in lines}
+    shown = {row[0]: row[1:-1] for row in rows_of("method")}  # without the time
+    assert {name: printed[name] for name in shown} == shown
+
+
+def ranked(task: str, epsilon: float) -> pd.DataFrame:
+    """Return the results of each method (rows) that is ranked, by seed."""
+    rows = runs()[(runs()["panel"] == task) & (runs()["epsilon"] == epsilon)]
+    return rows[rows["claim"] == "guarantee"].pivot(index="label", columns="seed", values="value")
+
+
+def corrected(task: str, epsilon: float) -> pd.Series:
+    """Return the corrected p-value of each method beside the one with the highest mean."""
+    here = ranked(task, epsilon)
+    best = here.loc[here.mean(axis=1).idxmax()]
+    others = here.drop(index=best.name)
+    return pd.Series(
+        holm([by_t((best - row).to_numpy()) for _, row in others.iterrows()]), others.index
+    )
+
+
+def by_t(differences: np.ndarray) -> float:
+    return float(stats.ttest_1samp(differences, 0).pvalue)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # equal results have no t
+def test_three_settings_have_a_best_method_and_none_if_settings_are_corrected_for() -> None:
+    found = [corrected(task, epsilon) for task in tasks() for epsilon in (1, 3, 8)]
+    assert "In 3 of the 21 settings" in PAGE
+    assert len(found) == 21
+    assert sum((one < 0.05).all() for one in found) == 3
+    assert (np.array(holm([float(one.max()) for one in found])) >= 0.05).all()
+
+
+def test_no_test_by_ranks_can_tell_a_method_from_all_others_with_ten_seeds() -> None:
+    for task in tasks():
+        here = ranked(task, 8)
+        assert here.shape == (36, 10)
+    least = stats.wilcoxon(np.arange(1.0, 11.0)).pvalue  # every seed has the same sign
+    assert f"35 · 2⁻⁹ = {35 * least:.3f}" in PAGE
+    assert 35 * least > 0.05
+
+
+def test_on_reuters_dp_sgd_is_told_from_the_best_method_except_at_the_largest_budget() -> None:
+    means_of = means("reuters-r8")
+    assert (means_of.idxmax() == "stp-adam").all()
+    for epsilon in (3, 8):
+        p = corrected("reuters-r8", epsilon)
+        alike = ranked("reuters-r8", epsilon).loc[p.index[p >= 0.05]]
+        assert len(alike) == 4
+        assert ("dp-sgd" in alike.index) == (epsilon == 8)
+        assert (alike.min(axis=1) < 79).all()
+    assert corrected("reuters-r8", 1)["dp-sgd"] < 0.05
+    results = ranked("reuters-r8", 8).loc["dp-sgd"]
+    assert results.min() == pytest.approx(65.5, abs=0.05)
+    assert results.drop(results.idxmin()).mean() == pytest.approx(86.6, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "epsilon"),
+    [
+        ("newsgroups", "stp-adam", 8),
+        ("reuters-r8", "stp-adam", 3),
+        ("mnist-5k", "dp-schedule-free-adamw", 8),
+        ("adult", "dp-schedule-free", 8),
+    ],
+)
+def test_whichever_five_seeds_choose_the_other_five_agree(
+    task: str, method: str, epsilon: float
+) -> None:
+    here = ranked(task, epsilon)
+    for five in itertools.combinations(here.columns, 5):
+        assert here[list(five)].mean(axis=1).idxmax() == method
+        rest = here.drop(columns=list(five)).mean(axis=1)
+        assert rest[method] > rest["dp-sgd"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "steps", "change"), [(10, 200, -0.1), (14, 40, -0.2), (64, 300, 0.2)]
+)
+def test_another_lambda_would_change_the_error_as_the_page_says(
+    groups: int, steps: int, change: float
+) -> None:
+    """Digits, MNIST and Adult, in whose panels λ is 0.9; the page compares it with 0.8."""
+    other, used = (prefix_sum_rmse(cancelling(steps, one), groups) for one in (0.8, 0.9))
+    assert other / used - 1 == pytest.approx(change, abs=0.02)
+
+
+def test_noises_differ_on_mnist_as_the_page_says() -> None:
+    level = means("mnist-5k-correlated").loc["dp-adam"]
+    gains = [
+        level - means(f"mnist-5k-correlated-{kind}").loc["dp-adam"]
+        for kind in ("banded-inverse", "blt")
+    ]
+    assert [round(gain[1], 1) for gain in gains] == [6.0, 5.5]
+    assert [round(-gain[8], 1) for gain in gains] == [1.5, 1.4]
+    for kind, at in itertools.product(("", "-banded-inverse", "-blt"), ("digits", "adult")):
+        gap = means(f"{at}-correlated") - means(f"{at}-correlated{kind}")
+        assert gap.loc["dp-adam"].abs().max() < 0.5
+
+
+def test_adjacency_is_that_of_the_track() -> None:
+    private = runs()[runs()["claim"] == "guarantee"]
+    track = private["panel"].str.extract("(correlated|users)")[0].fillna("")
+    known = {"correlated": "zero-out", "users": "add-remove-user", "": "add-remove"}
+    assert (private["adjacency"] == track.map(known)).all()
+
+
+def test_the_two_names_of_one_algorithm_have_the_same_results() -> None:
+    both = runs()[runs()["panel"].isin(tasks())].set_index(["panel", "epsilon", "seed"])
+    first, second = (
+        both.loc[both["label"] == name, "value"] for name in ("lp-dpsgd", "dp-pmlf-wo-pm")
+    )
+    pd.testing.assert_series_equal(first, second)
+
+
+def test_equal_methods_differ_as_often_as_the_page_says() -> None:
+    """Choose the best of 36 equal methods, then test it on the seeds that chose it."""
+    rng = np.random.default_rng(1)
+    worse = above = 0
+    for results in rng.normal(size=(2000, 36, 10)):
+        best = results.mean(axis=1).argmax()
+        over = results[best] - results
+        spread = over.std(axis=1, ddof=1) / np.sqrt(10)
+        with np.errstate(invalid="ignore"):
+            t = over.mean(axis=1) / spread
+        worse += np.nanmax(t) > stats.t.isf(0.05 / 35 / 2, 9)
+        above += t[0] > stats.t.isf(0.025, 9)
+    (said,) = re.findall(r"equally good, (\d+)% of settings .* exclude zero in (\d+)%", PAGE)
+    assert [100 * worse / 2000, 100 * above / 2000] == pytest.approx(list(map(int, said)), abs=3)

@@ -121,7 +121,10 @@ PANELS: list[tuple[dict[str, Any], str]] = [
 
 # The same of the whole study file, after the file.
 STUDIES: list[tuple[dict[str, Any], str]] = [
-    ({"report": [{"kind": "tabel", "panel": "main"}]}, "report.0.kind: input should be 'table', "),
+    (
+        {"report": [{"kind": "tabel", "panel": "main"}]},
+        "report.0.kind: 'tabel'. Did you mean 'table'? Allowed: ",
+    ),
     ({"report": [{"kind": "table", "panel": "mian"}]}, "report.0: the report shows panel 'mian', "),
     ({"report": [{"kind": "published", "panel": "main"}]}, "report.published: unknown published t"),
     ({"panels": {}}, "give exactly one of panels and shares."),

@@ -8,18 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from reporting_data import run_row, write_csv, write_study
+from reporting_data import item_data, run_row, write_csv, write_study
 
 from clipnoise.cli import main
-from clipnoise.report.export import overview_to_csv, overview_to_latex, overview_to_markdown
-from clipnoise.report.overview import Overview, build_overview
+from clipnoise.report.export import to_latex, to_markdown
+from clipnoise.report.kinds.overview import Overview, build_overview, to_csv
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
 
-ITEM = ReportItem(
-    kind="overview", panel="first", beside=("second",), changes=(("η ÷ 2", ("half", "half-2")),)
-)
 TASKS = {"first": "set-0", "second": "set-1", "half": "set-0", "half-2": "set-1"}
 Levels = dict[tuple[str, str], Any]  # test accuracy by seed, None where the run diverged
 
@@ -53,18 +49,23 @@ def runs_of(folder: Path, levels: Levels, **changed: Any) -> pd.DataFrame:
     return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
 
 
+def overview_of(runs: pd.DataFrame) -> Overview:
+    others = {"changes.η ÷ 2": ("half", "half-2")}
+    return build_overview(item_data("overview", runs, panels=("first", "second"), others=others))
+
+
 def texts(overview: Overview) -> dict[str, dict[str, str]]:
     """Return what is shown, by method and heading."""
-    (block,) = overview.blocks()
-    headings = [name for group in block["groups"] for name in group["headings"]]
+    (grid,) = overview.block.grids
+    headings = [name for group in grid.groups for name in group.headings]
     return {
-        row["label"]: dict(zip(headings, [cell["text"] for cell in row["cells"]], strict=True))
-        for row in block["rows"]
+        row.label: dict(zip(headings, [cell.text for cell in row.cells], strict=True))
+        for row in grid.rows
     }
 
 
 def test_gains_and_changes_are_means_over_tasks(tmp_path: Path) -> None:
-    shown = texts(build_overview(ITEM, runs_of(tmp_path, PLAIN)))
+    shown = texts(overview_of(runs_of(tmp_path, PLAIN)))
     assert shown["dp-adam"] == {
         **{"ε = 1": "+4.0", "worst": "−3.0", "best": "+11.0"},
         **{"η ÷ 2": "+2.0", "time": "1.00"},
@@ -81,30 +82,30 @@ def test_a_task_has_the_same_weight_however_many_budgets_a_change_has(tmp_path: 
         {("first", "dp-adam"): [0.7], ("half", "dp-adam"): [0.6], ("first", "dp-sgd"): [0.7]},
         budget="eps=8",
     )
-    shown = texts(build_overview(ITEM, pd.concat([tight, loose], ignore_index=True)))
+    shown = texts(overview_of(pd.concat([tight, loose], ignore_index=True)))
     assert shown["dp-adam"]["η ÷ 2"] == "0.0"  # (−0.06 + 0.06) / 2
     assert shown["dp-adam"]["ε = 8"] == "0.0 (1/2)"
 
 
 @pytest.mark.parametrize("lost", [[0.70, "missing"], ["corrupt", 0.92]])
 def test_a_task_with_unfinished_runs_is_counted_out(tmp_path: Path, lost: list[Any]) -> None:
-    overview = build_overview(ITEM, runs_of(tmp_path, {**PLAIN, ("first", "dp-adam"): lost}))
+    overview = overview_of(runs_of(tmp_path, {**PLAIN, ("first", "dp-adam"): lost}))
     assert texts(overview)["dp-adam"]["ε = 1"] == "−3.0 (1/2)"
     assert any(note.startswith("(n/N)") for note in overview.notes)
     waiting = {**PLAIN, ("first", "dp-sgd"): [0.6, "missing"]}  # so no method has a gain there
-    shown = texts(build_overview(ITEM, runs_of(tmp_path, waiting)))
+    shown = texts(overview_of(runs_of(tmp_path, waiting)))
     assert [shown[name]["ε = 1"] for name in ("dp-sgd", "dp-adam")] == ["0.0 (1/2)", "−3.0 (1/2)"]
 
 
 def test_a_method_without_any_ended_task_is_still_shown(tmp_path: Path) -> None:
     lost = {**PLAIN, ("first", "dp-adam"): ["missing"] * 2, ("second", "dp-adam"): ["missing"] * 2}
-    shown = texts(build_overview(ITEM, runs_of(tmp_path, lost)))["dp-adam"]
+    shown = texts(overview_of(runs_of(tmp_path, lost)))["dp-adam"]
     assert shown["ε = 1"] == shown["worst"] == shown["time"] == "– (0/2)"
 
 
 def test_a_diverged_run_leaves_no_mean_and_no_worst(tmp_path: Path) -> None:
     levels = {**PLAIN, ("first", "dp-adam"): [0.70, None]}
-    overview = build_overview(ITEM, runs_of(tmp_path, levels))
+    overview = overview_of(runs_of(tmp_path, levels))
     shown = texts(overview)["dp-adam"]
     assert shown["ε = 1"] == shown["worst"] == "diverged 1/2"
     assert shown["best"] == "−3.0"
@@ -113,39 +114,41 @@ def test_a_diverged_run_leaves_no_mean_and_no_worst(tmp_path: Path) -> None:
 
 def test_a_run_that_diverges_as_dp_sgd_does_is_not_left_out(tmp_path: Path) -> None:
     both = {("first", "dp-sgd"): [0.6, None], ("first", "dp-adam"): [0.7, None]}
-    shown = texts(build_overview(ITEM, runs_of(tmp_path, {**PLAIN, **both})))
+    shown = texts(overview_of(runs_of(tmp_path, {**PLAIN, **both})))
     assert shown["dp-sgd"]["ε = 1"] == shown["dp-adam"]["ε = 1"] == "diverged 1/2"
 
 
 def test_a_nominal_claim_is_marked_and_explained(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, PLAIN)
     runs.loc[runs["method"] == "dp-adam", "claim"] = "nominal"
-    overview = build_overview(ITEM, runs)
+    overview = overview_of(runs)
     assert "dp-adam †" in texts(overview)
     assert any(note.startswith("† nominal ε") for note in overview.notes)
 
 
 def test_a_lower_loss_is_a_gain(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, PLAIN).assign(test_accuracy=float("nan"))
-    assert texts(build_overview(ITEM, runs))["dp-adam"]["ε = 1"] == "−0.040"
+    assert texts(overview_of(runs))["dp-adam"]["ε = 1"] == "−0.040"
 
 
 def test_time_is_the_median_over_tasks(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, PLAIN)
     adam = runs["method"] == "dp-adam"
     runs.loc[adam & (runs["panel"] == "first"), "cpu_seconds"] = 6.0  # dp-sgd takes 3
-    assert texts(build_overview(ITEM, runs))["dp-adam"]["time"] == "1.50"
+    assert texts(overview_of(runs))["dp-adam"]["time"] == "1.50"
 
 
 def test_the_files_hold_all_digits_and_every_method(tmp_path: Path) -> None:
     levels = {**PLAIN, ("second", "dp-adam"): [None, 0.47]}
-    overview = build_overview(ITEM, runs_of(tmp_path, levels), "not evidence")
-    table = pd.read_csv(io.StringIO(overview_to_csv(overview))).set_index(["label", "column"])
+    overview = overview_of(runs_of(tmp_path, levels))
+    table = pd.read_csv(io.StringIO(to_csv(overview, "not evidence"))).set_index(
+        ["label", "column"]
+    )
     assert table.loc[("dp-adam", "best"), "value"] == pytest.approx(0.11)
     assert pd.isna(table.loc[("dp-adam", "ε = 1"), "value"])
     assert table.loc[("dp-adam", "ε = 1"), "diverged"] == 1
     assert set(table["warning"]) == {"not evidence"}
-    markdown, latex = overview_to_markdown(overview), overview_to_latex(overview)
+    markdown, latex = to_markdown(overview.block, "not evidence"), to_latex(overview.block)
     assert "| dp-adam | diverged 1/2 |" in markdown
     assert "**not evidence**" in markdown
     assert r"\multicolumn{3}{c}{over dp-sgd} & \multicolumn{1}{c}{change}" in latex

@@ -321,9 +321,9 @@ def test_a_warm_process_leaves_it_to_the_runs_to_import_the_users_code(
     code = f"""
 import os, sys
 from pathlib import Path
-from clipnoise.cli.warm import _prepare_training
+from clipnoise.cli.warm import prepare_training
 from clipnoise.run.spec import read_spec
-_prepare_training(["--spec", {str(spec)!r}], Path())
+prepare_training(["--spec", {str(spec)!r}], Path())
 print({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules))
 os.environ["CLIPNOISE_PLUGINS"] = {str(folder)!r}
 read_spec(Path({str(spec)!r}))  # as a run does
@@ -332,9 +332,9 @@ print(len({{"clipnoise.own.mine", "dp_lion_plugin"}} & set(sys.modules)))
     assert in_python(code, installed, str(folder)) == "set()\n2\n"
 
 
-def test_the_example_is_the_method_of_the_readme() -> None:
+def test_the_example_is_the_complete_method_of_the_documentation() -> None:
     source = (ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py").read_text()
-    assert f"```python\n{source}```" in (ROOT / "README.md").read_text()
+    assert f"```python\n{source}```" in (ROOT / "docs" / "own.md").read_text()
 
 
 FINGERPRINT = (

@@ -1,4 +1,4 @@
-"""Data in wheels: fetched with pip by name, version and hash, and read without installing."""
+"""Data in packages: fetched by name, version and hash, and read without installing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from real_files import DATASETS, prepare, small, write_raw
+from real_files.images import deb
 from real_files.packages import wheel, write_wheel
+from web_server import Site, serve
 
 from clipnoise.data import remote, topics
 from clipnoise.data.adult import FOLDER, WHEEL
 from clipnoise.data.base import Dataset
-from clipnoise.data.remote import PackageFile
+from clipnoise.data.remote import DebianFile, PackageFile
 from clipnoise.errors import UserError
 
 PURE = "some_data-1.2.0-py3-none-any.whl"
@@ -113,6 +115,94 @@ def test_a_member_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None
         remote.read_text(path, "table.csv")
 
 
+DEB = "some-data_1.2+git1-1_all.deb"
+
+
+def package(address: str | None) -> Dataset:
+    """Build a dataset of one package of Debian."""
+    sha256 = hashlib.sha256(deb(FILES)).hexdigest()
+    names = {"id": "one-package", "files": (DebianFile(DEB, address, sha256=sha256),)}
+    kind: Any = type("OnePackage", (Dataset,), names)
+    return kind()  # type: ignore[no-any-return]
+
+
+FILES = {"usr/share/datasets/b.txt": b"b", "usr/share/datasets/a.txt": b"a"}
+
+
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a mirror, a folder: all that the only apt-get on the path knows."""
+    mirror, programs = tmp_path / "mirror", tmp_path / "programs"
+    mirror.mkdir()
+    programs.mkdir()
+    copy = f'/bin/cp {mirror}/{DEB} . || {{ echo "E: cannot find $3" >&2; exit 100; }}'
+    (programs / "apt-get").write_text(f"#!/bin/sh\n[ $1$2 = -qqdownload ] || exit 1\n{copy}\n")
+    (programs / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    return mirror
+
+
+def test_a_package_of_debian_comes_from_the_mirror_of_apt(apt: Path, tmp_path: Path) -> None:
+    (apt / DEB).write_bytes(deb(FILES))
+    folder = package("http://127.0.0.1:9/none.deb").raw_files(tmp_path).fetch()
+    assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", DEB]
+    names = ["usr/share/datasets/a.txt", "usr/share/datasets/b.txt"]
+    assert remote.read_debian(folder / DEB, names) == dict(zip(names, (b"a", b"b"), strict=True))
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["apt without it", "no apt"])
+def test_a_package_that_apt_does_not_have_comes_from_its_address(
+    there: bool, apt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not there:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    site = Site({f"/{DEB}": deb(FILES)})
+    server = serve(site)
+    try:
+        folder = package(f"{site.address}/{DEB}").raw_files(tmp_path).fetch()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (folder / DEB).read_bytes() == deb(FILES)
+
+
+def test_a_package_that_no_way_leads_to_says_what_apt_said(
+    apt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
+    with pytest.raises(UserError) as caught:
+        package("http://127.0.0.1:9/none.deb").raw_files(tmp_path).fetch()
+    message = str(caught.value)
+    assert "http://127.0.0.1:9/none.deb: cannot be downloaded" in message
+    assert "E: cannot find some-data=1.2+git1-1" in message
+    assert f"to {tmp_path}/raw/one-package/{DEB}" in message
+
+
+def test_another_package_of_the_same_name_is_refused(apt: Path, tmp_path: Path) -> None:
+    (apt / DEB).write_bytes(deb({**FILES, "more.txt": b""}))
+    with pytest.raises(UserError, match="its sha256 is"):
+        package(None).raw_files(tmp_path).fetch()
+    assert not (tmp_path / "raw" / "one-package" / DEB).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (deb(FILES), r"other\.txt is not in the package"),
+        (deb(FILES)[:-40], "truncated or damaged"),
+        (deb(FILES)[:180], "truncated or damaged .it holds no whole data.tar"),
+        (deb(FILES)[:100], "truncated or damaged"),
+        (b"PK", "truncated or damaged .it is not an ar archive"),
+    ],
+    ids=["without it", "short data", "no data", "short", "no package"],
+)
+def test_a_damaged_package_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / DEB).write_bytes(content)
+    with pytest.raises(UserError, match=f"{DEB[:9]}.*: {message}"):
+        remote.read_debian(tmp_path / DEB, ["other.txt"])
+
+
 PACKAGED = [name for name in DATASETS if isinstance((DATASETS[name].files or (0,))[0], PackageFile)]
 
 
@@ -165,8 +255,8 @@ def test_no_person_of_the_health_experiment_is_in_two_parts(tmp_path: Path) -> N
 
 
 def test_who_protects_persons_is_told_which_parts_share_them() -> None:
-    assert DATASETS["rand-health"]().shared_users() == {}
-    shared = DATASETS["rand-health"](public_examples=10).shared_users()
+    assert not DATASETS["rand-health"]().user_unit().shared
+    shared = DATASETS["rand-health"](public_examples=10).user_unit().shared
     assert shared == {"public": "public_examples: 0"}
 
 

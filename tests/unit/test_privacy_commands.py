@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from clipnoise.cli import main
-from clipnoise.privacy.accountants import poisson
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.calibration import read_calibration
@@ -93,18 +92,6 @@ def test_a_file_holds_ordinary_calibrations_only(tmp_path: Path, capsys: Output)
     words = ["--epsilon", "1", *MECHANISM, "--microbatch", "2", "--out", str(tmp_path / "x.json")]
     assert main(["calibrate", *words]) == 2
     assert "--out" in capsys.readouterr().err
-
-
-def test_a_missing_package_does_not_hide_the_other_accountants(
-    monkeypatch: pytest.MonkeyPatch, capsys: Output
-) -> None:
-    monkeypatch.setattr(poisson, "_has_dp_accounting", lambda: False)
-    assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
-    printed = capsys.readouterr().out
-    assert "rdp         1.2222" in printed
-    assert "pip install dp-accounting" in printed
-    assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--accountant", "pld"]) == 2
-    assert "pip install dp-accounting" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_the_result_says_where_its_public_examples_came_from(cache: Path) -> Non
 
 def test_the_private_examples_stay_all_of_the_datasets(cache: Path) -> None:
     run = spec()
-    assert run.examples == Digits().sizes()["train"]
-    assert run.sampling_rate == 50 / run.examples
+    assert run.unit.count == Digits().sizes()["train"]
+    assert run.mechanism.sampling_rate == 50 / run.unit.count
 
 
 def test_other_public_examples_give_another_result(cache: Path) -> None:

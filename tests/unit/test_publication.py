@@ -7,6 +7,7 @@ from pathlib import Path
 import mlcroissant
 import pandas as pd
 import pytest
+from pypdf import PdfReader
 from reporting_data import quickstart, run_row, write_study
 
 from clipnoise.cli import main
@@ -49,6 +50,39 @@ def test_csv_and_parquet_hold_the_same(published: Path) -> None:
     same = pd.read_parquet(published / "quickstart.parquet")
     assert publication.to_csv(same) == (published / "quickstart.csv").read_text()
     assert len(table) == len(same)
+
+
+def test_a_page_is_printed_again_from_the_parquet_file_with_all_but_times(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = str(published.parent / "quickstart.yaml")
+    file = str(published / "quickstart.parquet")
+    words = ["publish", "--study", study, "--runs", file, "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["clipnoise", *words])
+    assert main() == 0
+    names = ("quickstart.csv", "quickstart.parquet", "croissant.json")
+    for name in names:
+        assert (tmp_path / name).read_bytes() == (published / name).read_bytes()
+    plan, rows = load_study(Path(study)), publication.read_published(Path(file))
+    first = settings(plan, read_runs(published.parent / "runs.csv"))
+    again = settings(plan, publication.published_runs(rows))
+    assert "Made from published runs" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    lost = ["Time", "ε with tuning"]
+    assert again["Time"].isna().all()
+    pd.testing.assert_frame_equal(again.drop(columns=lost), first.drop(columns=lost))
+
+
+@pytest.mark.long
+def test_a_report_is_printed_again_from_the_parquet_file(
+    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, out = str(published.parent / "quickstart.yaml"), tmp_path / "report.pdf"
+    words = ["partial-report", study, "--runs", str(published / "quickstart.parquet")]
+    monkeypatch.setattr("sys.argv", ["clipnoise", *words, "--out", str(out)])
+    assert main() == 0
+    text = " ".join(" ".join(page.extract_text() for page in PdfReader(out).pages).split())
+    assert "Made from published runs" in text
+    assert "dp-adam" in text
 
 
 def test_a_reader_of_the_description_finds_the_same_rows(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from every_method import METHODS, build, required
+from every_method import METHODS, build, recorded
 
 from clipnoise import replay
 from clipnoise.cli import main
@@ -45,7 +45,7 @@ def arrays(method: str = "dp-sgd") -> dict[str, Any]:
 def test_every_method_runs_in_float64_and_leaves_its_inputs_alone(method: str) -> None:
     stream = arrays(method)
     copies = {name: value.copy() for name, value in stream.items()}
-    h = {**SGD, **required(method)}
+    h = {**SGD, **recorded(method)}
     if "clip_norms" in h:
         h.pop("learning_rate")
     out = replay(method, h, **stream)

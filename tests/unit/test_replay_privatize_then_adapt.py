@@ -276,7 +276,7 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("dp-lion", dp_lion, {"betas": [0.7, 0.95], "weight_decay": 0.3}),
     ("dp-schedule-free", schedule_free_points, FREE),
     ("dp-schedule-free-adamw", schedule_free_points, FREE_ADAMW),
-    ("dp-muon", dp_adam, ADAM),  # a vector: no shapes are known
+    ("dp-muon", dp_adam, {**ADAM, "clip_rule": {"per": "example"}}),  # no shapes are known
     ("dp-adambc", dp_adambc, {"betas": [0.8, 0.95], "gamma_prime": 1e-4}),
     ("dp-adambc", dp_adambc, {"betas": [0.8, 0.95], "gamma_prime": 1e-4, "phi": 0.02}),
     (

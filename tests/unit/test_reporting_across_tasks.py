@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from reporting_data import run_row, write_csv
+from reporting_data import item_data, run_row, write_csv
 from scipy import stats
 
 from clipnoise.report.baseline import changes, gaps
-from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.drawing import draw_figure
 from clipnoise.report.formats import ACCURACY
-from clipnoise.report.page import closed_gap
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import (
     bootstrap,
@@ -27,7 +26,6 @@ from clipnoise.report.statistics import (
 )
 from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
 
 KINDS = (
     "interquartile-means",
@@ -129,10 +127,9 @@ def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_figure_across_tasks_is_drawn_and_repeats(kind: Any, tmp_path: Path) -> None:
     runs = league(tmp_path)
-    item = ReportItem(kind=kind, panel="comparison")
-    first = draw_figure(item, runs, runs)
+    first = draw_figure(item_data(kind, runs))
     assert first.startswith(b"<?xml")
-    assert first == draw_figure(item, runs, runs)
+    assert first == draw_figure(item_data(kind, runs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,7 +137,7 @@ def test_a_figure_survives_diverged_and_missing_runs(kind: Any, tmp_path: Path) 
     runs = league(tmp_path)
     runs.loc[runs["method"] == "dp-adam", ["status", "test_accuracy"]] = ["diverged", np.nan]
     runs.loc[runs["dataset"] == "set-1", ["status", "test_accuracy"]] = ["missing", np.nan]
-    assert draw_figure(ReportItem(kind=kind, panel="comparison"), runs, runs)
+    assert draw_figure(item_data(kind, runs))
 
 
 def accuracies(folder: Path, levels: dict[str, list[float]], panel: str = "comparison") -> Any:
@@ -195,20 +192,20 @@ def test_a_diverged_run_closes_less_of_the_gap_than_any_other(tmp_path: Path) ->
 
 def test_a_page_names_the_methods_whose_closed_gap_has_no_interval(tmp_path: Path) -> None:
     levels: Any = {"sgd": [0.9, 0.9], "dp-sgd": [0.6, 0.8], "dp-adam": [0.8, None]}
-    item = ReportItem(kind="closed-gap", panel="comparison")
-    (chart,) = closed_gap(item, accuracies(tmp_path, levels))
+    data: Any = item_data("closed-gap", accuracies(tmp_path, levels))
+    (chart,) = data.item.charts(data)
     said = "no finite interval, because runs diverged: dp-adam"
     assert chart.to_dict()["title"] == ["ε = 1, 2 of 2 tasks", said]
 
 
 def test_profiles_over_several_tasks_are_relative_to_the_baseline_of_each(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=2)
-    item = ReportItem(kind="performance-profiles", panel="comparison")
-    assert "over dp-sgd" in draw_figure(item, runs, runs).decode()
+    kind = "performance-profiles"
+    assert "over dp-sgd" in draw_figure(item_data(kind, runs)).decode()
     one = runs[runs["dataset"] == "set-0"]
-    assert "over dp-sgd" not in draw_figure(item, one, one).decode()
+    assert "over dp-sgd" not in draw_figure(item_data(kind, one)).decode()
     without = runs[(runs["method"] != "dp-sgd") | (runs["dataset"] != "set-1")]
-    assert "over dp-sgd" not in draw_figure(item, without, without).decode()
+    assert "over dp-sgd" not in draw_figure(item_data(kind, without)).decode()
 
 
 CROWD = [f"method-{number}" for number in range(12)]
@@ -236,7 +233,7 @@ def crowd(folder: Path) -> pd.DataFrame:
 
 @pytest.mark.parametrize("kind", ["best-of", "performance-profiles"])
 def test_among_many_methods_the_baseline_and_the_best_are_named(kind: Any, tmp_path: Path) -> None:
-    drawn = draw_figure(ReportItem(kind=kind, panel="comparison"), crowd(tmp_path), crowd(tmp_path))
+    drawn = draw_figure(item_data(kind, crowd(tmp_path)))
     named = {name for name in ["dp-sgd", *CROWD] if f"<!-- {name} -->" in drawn.decode()}
     assert named == {"dp-sgd", *CROWD[-3:]}
     assert "<!-- 10 others -->" in drawn.decode()
@@ -246,7 +243,7 @@ def test_among_many_methods_the_baseline_and_the_best_are_named(kind: Any, tmp_p
 def test_every_method_of_a_crowd_is_drawn(tmp_path: Path) -> None:
     """Those without a name stand behind as thin lines; leaving them out would hide results."""
     runs = crowd(tmp_path)
-    drawn = draw_figure(ReportItem(kind="performance-profiles", panel="comparison"), runs, runs)
+    drawn = draw_figure(item_data("performance-profiles", runs))
     assert drawn.decode().lower().count("stroke: #bbbbbb") == 10 + 1  # and one in the legend
 
 
@@ -254,7 +251,7 @@ def test_a_method_far_below_the_baseline_is_named_at_the_edge_of_the_figure(tmp_
     """Its gap of −300% would squeeze those that are near each other."""
     levels = {"sgd": [0.9, 0.9], "dp-sgd": [0.8, 0.8], "dp-adam": [0.5, 0.5], "dp-sgdm": [0.81] * 2}
     runs = accuracies(tmp_path, levels)
-    drawn = draw_figure(ReportItem(kind="closed-gap", panel="comparison"), runs, runs).decode()
+    drawn = draw_figure(item_data("closed-gap", runs)).decode()
     assert "◂ −300" in drawn
     assert "−200" not in drawn
 
@@ -271,17 +268,17 @@ def test_changes_are_paired_by_setting_and_seed(tmp_path: Path) -> None:
 def test_a_figure_of_changes_is_drawn(tmp_path: Path) -> None:
     before = accuracies(tmp_path, {"dp-sgd": [0.6, 0.8], "dp-adam": [0.5, 0.5]})
     after = accuracies(tmp_path, {"dp-sgd": [0.5, 0.9], "dp-adam": [0.4, 0.5]}, panel="other")
-    item = ReportItem(kind="changes", panel="other", against=("comparison",))
-    assert draw_figure(item, pd.concat([before, after]), after).startswith(b"<?xml")
+    runs = pd.concat([before, after])
+    others = {"against": ("comparison",)}
+    data = item_data("changes", runs, panels=("other",), others=others, against={"part": "first"})
+    assert draw_figure(data).startswith(b"<?xml")
 
 
 def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     runs = league(tmp_path, datasets=1, passes_per_step=2, audit="not refuted: ε ≥ 0.90 of 1.00")
     (block,) = build_table(runs, "comparison", costs=True).costs
-    assert block["groups"][-1]["headings"] == ["audit"]
-    first, *_, last = (
-        (row["label"], *(cell["text"] for cell in row["cells"])) for row in block["rows"]
-    )
+    assert block.groups[-1].headings == ["audit"]
+    first, *_, last = ((row.label, *(cell.text for cell in row.cells)) for row in block.rows)
     assert first == ("dp-sgd", "3", "1.00", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
     assert last[0] == "sgd"
     assert last[-1] == "no claim"

@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from reporting_data import run_row, write_csv
+from reporting_data import drawn, item_data, run_row, write_csv
 
-from clipnoise.report.diagnostics import moments_data
-from clipnoise.report.figures import canvas, moments
-from clipnoise.report.figures.kinds import draw_figure
+from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.styles import style
-from clipnoise.report.formats import ACCURACY
-from clipnoise.report.published import compare, comparison_data
+from clipnoise.report.published import compare, comparison_block
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
 
 PHI = 1e-4
 
@@ -61,10 +57,9 @@ def runs(folder: Path, **changes: Any) -> Any:
     return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
 
 
-def axes(draw: Any, table: Any) -> list[Any]:
-    with canvas.look():
-        data = canvas.FigureData(runs=table, curves=table, metric=ACCURACY)
-        return list(draw(data).axes)
+def printed(table: Any) -> Any:
+    data: Any = item_data("moments-table", table)
+    return data.item.block(data)
 
 
 def test_statistics_become_columns_and_stay_empty_without_diagnostics(tmp_path: Path) -> None:
@@ -74,7 +69,7 @@ def test_statistics_become_columns_and_stay_empty_without_diagnostics(tmp_path: 
 
 
 def test_histograms_stand_in_shares_with_phi_in_the_second_moments(tmp_path: Path) -> None:
-    first, second, update = axes(moments.draw, runs(tmp_path))
+    first, second, update = drawn("moments", runs(tmp_path)).axes
     assert (first.get_xlabel(), second.get_xlabel(), update.get_xlabel()) == (
         *("m̂", "v̂", "m̂ / √v̂"),
     )
@@ -92,12 +87,12 @@ def test_no_glyph_of_a_figure_is_missing_from_its_fonts(
 ) -> None:
     table = runs(tmp_path)
     for kind in ("moments", "noise-bias"):
-        draw_figure(ReportItem(kind=kind, panel="comparison"), table, table)
+        draw_figure(item_data(kind, table))
     assert [str(one.message) for one in recwarn if "Glyph" in str(one.message)] == []
 
 
 def test_bias_norm_and_sorted_moments_have_the_look_of_the_method(tmp_path: Path) -> None:
-    negative, norm, ranked = axes(moments.draw_noise_bias, runs(tmp_path))
+    negative, norm, ranked = drawn("noise-bias", runs(tmp_path)).axes
     assert negative.lines[0].get_ydata().tolist() == [50, 46, 45]
     assert norm.lines[0].get_ydata()[:2].tolist() == [0.3, 0.27]
     curve, phi = ranked.lines
@@ -115,9 +110,9 @@ def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> No
         run_row(method="dp-adam", budget="sigma=0.4", diagnostics=json.dumps(noisy)),
     ]
     table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    (_, _, ranked) = axes(moments.draw_noise_bias, table)
+    (_, _, ranked) = drawn("noise-bias", table).axes
     assert [text.get_text() for text in ranked.texts] == ["67% below Φ", "Φ"]
-    notes = moments_data(ReportItem(kind="moments-table", panel="comparison"), table)["notes"]
+    notes = printed(table).notes
     assert notes[0].startswith("67% of the second moments of adam are below the Φ of dp-adam")
 
 
@@ -125,23 +120,22 @@ def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> No
 def test_a_panel_without_diagnostics_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    item = ReportItem(kind=kind, panel="comparison")
-    assert b"no completed run with diagnostics" in draw_figure(item, table, table)
+    assert b"no completed run with diagnostics" in draw_figure(item_data(kind, table))
 
 
 def test_the_table_of_moments_has_a_row_per_quantity_and_claims_no_privacy(tmp_path: Path) -> None:
-    data = moments_data(ReportItem(kind="moments-table", panel="comparison"), runs(tmp_path))
-    assert [row[:2] for row in data["rows"]] == [
+    data = printed(runs(tmp_path))
+    assert [row[:2] for row in data.rows] == [
         ["dp-adambc, σ = 0.4", "second moment, without noise"],
         ["", "second moment, with noise"],
         ["", "second moment, corrected"],
         ["", "share of coordinates below Φ"],
     ]
-    assert data["rows"][0][2:] == ["1 × 10⁻⁶"] * 6
-    assert data["rows"][3][2:] == ["0.47"] * 6
-    assert "after step 1,500" in data["notes"][0]
-    assert "2 runs of 3 planned" in data["notes"][0]
-    assert "no ε" in data["notes"][1]
+    assert data.rows[0][2:] == ["1 × 10⁻⁶"] * 6
+    assert data.rows[3][2:] == ["0.47"] * 6
+    assert "after step 1,500" in data.notes[0]
+    assert "2 runs of 3 planned" in data.notes[0]
+    assert "no ε" in data.notes[1]
 
 
 def test_published_statistics_stand_beside_ours(tmp_path: Path) -> None:
@@ -151,13 +145,13 @@ def test_published_statistics_stand_beside_ours(tmp_path: Path) -> None:
         "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
         "digits,logistic,dp-adambc,sigma=0.4,v_private.max,5.524e-08,A paper\n"
     )
-    found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
-    data = comparison_data(found)
-    (first, _), (_, second) = (row["cells"] for row in data["blocks"][0]["rows"])
-    assert (first["text"], first["mark"]) == ("1 × 10⁻⁶ ± 0", "§")
-    assert first["published"] == "3.000 × 10⁻¹⁰"
-    assert second["difference"] == "+9.448 × 10⁻⁷"
-    assert any("after step 1,500" in note for note in data["notes"])
+    found = compare(runs(tmp_path), ("comparison",), table)
+    data = comparison_block(found)
+    (first, _), (_, second) = (row.cells for row in data.grids[0].rows)
+    assert (first.text, first.mark) == ("1 × 10⁻⁶ ± 0", "§")
+    assert first.published == "3.000 × 10⁻¹⁰"
+    assert second.difference == "+9.448 × 10⁻⁷"
+    assert any("after step 1,500" in note for note in data.notes)
 
 
 def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_published_number(
@@ -168,5 +162,5 @@ def test_a_configuration_without_such_a_statistic_is_no_configuration_without_a_
         "dataset,model,method,budget,metric,mean,source\n"
         "digits,logistic,dp-adambc,sigma=0.4,v_corrected.median,3.000e-10,A paper\n"
     )
-    found = compare(runs(tmp_path), ReportItem(kind="published", panel="comparison"), table)
+    found = compare(runs(tmp_path), ("comparison",), table)
     assert found.unpublished == (), "dp-sgd completed and was not watched"

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import curve_rows, run_row, write_csv
+from reporting_data import curve_rows, drawn, item_data, run_row, write_csv
 
 from clipnoise.errors import UserError
-from clipnoise.report.figures import canvas, variants
-from clipnoise.report.figures.kinds import KINDS, draw_figure
-from clipnoise.report.figures.variants import momentum_reduction
-from clipnoise.report.formats import ACCURACY
+from clipnoise.fields import parse
+from clipnoise.report.drawing import draw_figure
+from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
+from clipnoise.studies.items import ReportEntry
 
 SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
 
@@ -50,12 +49,6 @@ def over(name: str, values: Iterable[Any], budgets: tuple[str, ...] = ("eps=2", 
     ]
 
 
-def drawn(draw: Any, runs: Any, points: Any, over: str = "") -> Any:
-    data = canvas.FigureData(runs=runs, curves=points, metric=ACCURACY, over=over)
-    with canvas.look():
-        return draw(data)
-
-
 def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
     return [
         (list(bar.lines[0].get_xdata()), list(bar.lines[0].get_ydata())) for bar in ax.containers
@@ -64,7 +57,7 @@ def lines(ax: Any) -> list[tuple[list[float], list[float]]]:
 
 def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path: Path) -> None:
     points = tables(tmp_path, over("beta", [0.9, 0.1, 0.5]))
-    ax = drawn(variants.draw_sweep, *points, over="beta").axes[0]
+    ax = drawn("sweep", *points, over="beta").axes[0]
     found = lines(ax)
     assert len(found) == 2
     for x, y in found:
@@ -75,13 +68,13 @@ def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path
 
 def test_values_of_many_sizes_stand_on_a_logarithmic_axis(tmp_path: Path) -> None:
     rows = over("gamma_prime", [1e-12, 1e-10, 1e-8])
-    ax = drawn(variants.draw_sweep, *tables(tmp_path, rows), over="gamma_prime").axes[0]
+    ax = drawn("sweep", *tables(tmp_path, rows), over="gamma_prime").axes[0]
     assert ax.get_xscale() == "log"
 
 
 def test_values_that_are_no_numbers_are_evenly_spaced_as_in_the_study(tmp_path: Path) -> None:
     points = tables(tmp_path, over("phi", [1e-9, None, [0.5, 0.75]]))
-    ax = drawn(variants.draw_sweep, *points, over="phi").axes[0]
+    ax = drawn("sweep", *points, over="phi").axes[0]
     assert lines(ax)[0][0] == [0, 1, 2]
     said = [tick.get_text() for tick in ax.get_xticklabels()]
     assert said == ["1 × 10⁻⁹", "as computed", "0.5, 0.75"]
@@ -99,7 +92,7 @@ def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: P
         for seed in (1, 2)
     ]
     runs, points = tables(tmp_path, rows)
-    accuracy, reduction = drawn(KINDS["momentum-sweep"], runs, points, over="history").axes
+    accuracy, reduction = drawn("momentum-sweep", runs, points, over="history").axes
     (line,) = reduction.lines
     assert list(line.get_xdata()) == [2, 3, 4]
     assert list(line.get_ydata()) == pytest.approx([momentum_reduction(0.5, k) for k in (2, 3, 4)])
@@ -107,26 +100,21 @@ def test_a_momentum_sweep_also_shows_the_reduction_of_sampling_noise(tmp_path: P
     assert accuracy.get_xlabel() == reduction.get_xlabel() == "history"
 
 
-def sweep_over(kind: Any, name: str) -> ReportItem:
-    return ReportItem(kind=kind, panel="comparison", over=name)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("phi", "Allowed: beta, history"), ("beta", "without a method with beta")]
-)
-def test_a_momentum_sweep_over_anything_else_says_so(
-    name: str, message: str, tmp_path: Path
+def test_a_momentum_sweep_is_over_one_of_two_hyper_parameters_and_needs_both(
+    tmp_path: Path,
 ) -> None:
-    runs, points = tables(tmp_path, over(name, [0.1, 0.5]))
-    with pytest.raises(UserError, match=message):
-        draw_figure(sweep_over("momentum-sweep", name), runs, points)
+    with pytest.raises(UserError, match="over: input should be 'beta' or 'history', got 'phi'"):
+        parse(ReportEntry, {"kind": "momentum-sweep", "over": "phi"})
+    runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
+    with pytest.raises(UserError, match="without a method with beta"):
+        draw_figure(item_data("momentum-sweep", runs, points, over="beta"))
 
 
 def test_a_sweep_figure_marks_incomplete_values(tmp_path: Path) -> None:
     rows = over("beta", [0.1, 0.5])
     rows[0] = run_row(**{**_identity(rows[0]), "status": "diverged"})
     runs, points = tables(tmp_path, rows)
-    svg = draw_figure(sweep_over("sweep", "beta"), runs, points).decode()
+    svg = draw_figure(item_data("sweep", runs, points, over="beta")).decode()
     said = html.unescape(" ".join(re.findall(r"<!-- (.*?) -->", svg)))
     assert "beta = 0.1 at ε = 2: 1/2 runs" in said
 
@@ -139,21 +127,22 @@ def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
 def test_a_sweep_over_what_no_method_has_names_the_nearest(tmp_path: Path) -> None:
     runs, points = tables(tmp_path, over("beta", [0.1, 0.5]))
     with pytest.raises(UserError, match=r"report\.over.*Did you mean 'beta'"):
-        draw_figure(sweep_over("sweep", "betta"), runs, points)
+        draw_figure(item_data("sweep", runs, points, over="betta"))
 
 
 def test_over_is_required_for_sweeps_and_refused_otherwise() -> None:
-    assert ReportItem(kind="sweep", panel="one", over="beta").drawn
-    for wrong in ({"kind": "sweep"}, {"kind": "table", "over": "beta"}):
-        with pytest.raises(ValueError, match="required for sweeps"):
-            ReportItem(panel="one", **wrong)  # type: ignore[arg-type]
+    assert parse(ReportEntry, {"kind": "sweep", "over": "beta"})
+    with pytest.raises(UserError, match="over: required, but not given"):
+        parse(ReportEntry, {"kind": "sweep"})
+    with pytest.raises(UserError, match="over: unknown key"):
+        parse(ReportEntry, {"kind": "table", "over": "beta"})
 
 
 def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
     rows += [run_row(method="sgd", budget="non-private", seed=seed) for seed in (1, 2)]
     runs, points = tables(tmp_path, rows)
-    ax = drawn(KINDS["accuracy-along-epsilon"], runs, points).axes[0]
+    ax = drawn("accuracy-along-epsilon", runs, points).axes[0]
     (line,) = (one for one in ax.lines if len(one.get_xdata()))
     assert list(line.get_xdata()) == list(SPENT.values())
     assert ax.get_xlabel() == "Privacy spent ε"

@@ -82,7 +82,7 @@ def test_a_label_is_no_formula_of_a_spreadsheet_or_of_markdown(tabulate):
     (line,) = csv.DictReader(io.StringIO(to_csv(table)))
     assert line["label"] == f"'{label}"
     assert float(line["mean"]) > 0
-    assert "\\$1\\$" in to_markdown(table)
+    assert "\\$1\\$" in to_markdown(table.block)
     assert without_formulas({"a": "-1.5e-3", "b": -2, "c": "+cmd", "d": "−"}) == {
         "a": "-1.5e-3",
         "b": -2,
@@ -93,7 +93,7 @@ def test_a_label_is_no_formula_of_a_spreadsheet_or_of_markdown(tabulate):
 
 def test_all_formats_show_the_same_cells(tabulate):
     table = tabulate(quickstart())
-    markdown, tex = to_markdown(table), to_latex(table)
+    markdown, tex = to_markdown(table.block), to_latex(table.block)
     for line in csv.DictReader(io.StringIO(to_csv(table))):
         mean, deviation = 100 * float(line["mean"]), 100 * float(line["std"])
         assert f"{mean:.2f} ± {deviation:.2f}" in markdown
@@ -104,8 +104,8 @@ def test_bold_is_the_same_in_all_formats(tabulate):
     table = tabulate(quickstart())
     bold = [line for line in csv.DictReader(io.StringIO(to_csv(table))) if line["bold"] == "true"]
     assert bold
-    assert to_markdown(table).count("**") == 2 * len(bold)
-    assert to_latex(table).count(r"\textbf{") == len(bold)
+    assert to_markdown(table.block).count("**") == 2 * len(bold)
+    assert to_latex(table.block).count(r"\textbf{") == len(bold)
 
 
 def test_bold_beside_a_mean_that_is_no_worse_and_not_bold_is_explained(tabulate):
@@ -140,10 +140,10 @@ def test_references_stand_apart_and_never_compete(tabulate):
 
 def test_non_private_references_are_never_shown_below_an_epsilon(tabulate):
     table = tabulate([*seeds(), *seeds(budget="eps=8"), *seeds(method="sgd", budget="non-private")])
-    private, reference = to_markdown(table).split("| non-private reference |")
+    private, reference = to_markdown(table.block).split("| non-private reference |")
     assert "sgd" not in private.replace("dp-sgd", "")
     assert "ε" not in reference.split("\n\n")[0]
-    assert r"sgd & \multicolumn{2}{c}{" in to_latex(table)
+    assert r"sgd & \multicolumn{2}{c}{" in to_latex(table.block)
 
 
 def test_a_part_without_private_methods_is_an_ordinary_table(tabulate):
@@ -161,8 +161,8 @@ def test_a_nominal_epsilon_is_marked_and_does_not_compete(tabulate):
     table = tabulate(rows)
     assert leads(table, "dp-sgd", *ONE)
     assert not leads(table, "dp-pmlf", *ONE)
-    assert re.search(r"dp-pmlf \| [0-9. ±]+† \|", to_markdown(table))
-    assert r"\textdagger{}" in to_latex(table)
+    assert re.search(r"dp-pmlf \| [0-9. ±]+† \|", to_markdown(table.block))
+    assert r"\textdagger{}" in to_latex(table.block)
     assert any("nominal ε" in note for note in table.notes)
 
 
@@ -172,7 +172,7 @@ def test_an_oracle_with_the_noise_of_a_budget_is_marked_and_does_not_compete(tab
     table = tabulate(rows)
     assert leads(table, "dp-sgd", *ONE)
     assert not leads(table, "dp-adam-noiseless", *ONE)
-    assert re.search(r"dp-adam-noiseless \| [0-9. ±]+§ \|", to_markdown(table))
+    assert re.search(r"dp-adam-noiseless \| [0-9. ±]+§ \|", to_markdown(table.block))
     assert any("§ non-private" in note for note in table.notes)
 
 
@@ -200,7 +200,7 @@ def test_diverged_runs_show_as_n_of_the_planned_and_cannot_be_bold(tabulate):
     survivors = lost(seeds(start=0.99, method="dp-adam"), "diverged", {2, 5})
     table = tabulate([*seeds(start=0.5), *seeds(start=0.4, method="stp-adam"), *survivors])
     assert leads(table, "dp-sgd", *ONE)
-    assert re.search(r"\| dp-adam \| 99\.\d\d ± 0\.\d\d \(4/6\) \|", to_markdown(table))
+    assert re.search(r"\| dp-adam \| 99\.\d\d ± 0\.\d\d \(4/6\) \|", to_markdown(table.block))
     assert any("2 runs diverged" in note for note in table.notes)
 
 
@@ -215,17 +215,17 @@ def test_a_column_with_missing_runs_has_no_bold_and_says_so(tabulate):
 
 def test_without_any_completed_run_every_cell_is_a_dash_with_its_count(tabulate):
     table = tabulate(lost(quickstart(), "missing", set(range(10))))
-    body = [line for line in to_markdown(table).splitlines() if line.startswith("| dp-")]
+    body = [line for line in to_markdown(table.block).splitlines() if line.startswith("| dp-")]
     assert body
     assert all(line.count("– (0/6)") == 4 for line in body)
-    assert "**" not in to_markdown(table)
+    assert "**" not in to_markdown(table.block)
 
 
 def test_a_part_without_runs_still_gives_every_format(tabulate):
     table = tabulate([])
     assert to_csv(table).count("\n") == 1
-    assert "No run is planned for this panel." in to_markdown(table)
-    assert r"\begin{table}" in to_latex(table)
+    assert "No run is planned for this panel." in to_markdown(table.block)
+    assert r"\begin{table}" in to_latex(table.block)
 
 
 def test_one_seed_gives_no_deviation_and_no_bold(tabulate):
@@ -253,7 +253,7 @@ def test_two_configurations_under_one_label_are_refused(tabulate):
         tabulate([*seeds(), *seeds()])
 
 
-def test_wide_tables_are_split_into_blocks_without_losing_a_column(tabulate):
+def test_wide_tables_are_split_into_grids_without_losing_a_column(tabulate):
     rows = [
         run_row(seed=i, dataset=dataset, budget=f"eps={epsilon}")
         for dataset in ("a", "b", "c")
@@ -261,15 +261,15 @@ def test_wide_tables_are_split_into_blocks_without_losing_a_column(tabulate):
         for i in (1, 2)
     ]
     table = tabulate(rows)
-    groups = [block["groups"] for block in table.blocks()]
-    columns = [(g["title"][0], text) for block in groups for g in block for text in g["headings"]]
+    groups = [grid.groups for grid in table.grids()]
+    columns = [(g.title[0], text) for grid in groups for g in grid for text in g.headings]
     assert columns == [(d, f"ε = {e}") for d in "abc" for e in (1, 2, 4, 8)]
-    assert all(sum(len(g["headings"]) for g in block) <= 6 for block in groups)
+    assert all(sum(len(g.headings) for g in grid) <= 6 for grid in groups)
 
 
 def test_markdown_rows_have_as_many_cells_as_their_heading(tabulate):
     rows = [*quickstart(), *seeds(method="dp-sgd", label="a | b * c", model="cnn-small")]
-    text = to_markdown(tabulate(rows, title="a_b | c"))
+    text = to_markdown(tabulate(rows, title="a_b | c").block)
     counts = [
         {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         for block in text.split("\n\n")
@@ -280,7 +280,7 @@ def test_markdown_rows_have_as_many_cells_as_their_heading(tabulate):
 
 
 def test_latex_rows_fill_their_columns(tabulate):
-    tex = to_latex(tabulate(quickstart()))
+    tex = to_latex(tabulate(quickstart()).block)
     body = tex[tex.index(r"\toprule") : tex.index(r"\bottomrule")]
     for line in body.splitlines():
         if line.endswith(r"\\"):
@@ -292,7 +292,7 @@ def test_latex_escapes_what_latex_would_read(tabulate):
     assert latex("a_b 5% x&y #1 $2 {z} ~ ^ \\") == (
         r"a\_b 5\% x\&y \#1 \$2 \{z\} \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )
-    tex = to_latex(tabulate(seeds(label="50%_of & #1"), title="100% $x$"))
+    tex = to_latex(tabulate(seeds(label="50%_of & #1"), title="100% $x$").block)
     assert r"50\%\_of \& \#1" in tex
     assert r"\caption{100\% \$x\$}" in tex
     assert not set(tex) - set(map(chr, range(128)))

@@ -11,10 +11,10 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.report.figures.curves import squared_difference
+from clipnoise.report.figures.lines import squared_difference
 from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import of_panels
-from clipnoise.studies.file import ReportItem
+from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.study import load_study
 
 STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
@@ -22,7 +22,7 @@ STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 
 def test_panels_that_are_shown_together_are_one_item_with_their_titles() -> None:
     study = load_study(STUDIES / "dp-adambc" / "fig9.yaml")
-    assert [(item.kind, item.panels) for item in study.report] == [
+    assert [(placed.item.kind, placed.panels) for placed in study.report] == [
         ("curves", ("snli", "sst2")),
         ("published", ("snli", "sst2")),
     ]
@@ -49,16 +49,15 @@ def test_a_title_names_the_options_and_the_panel_only_where_two_share_a_title() 
 
 
 def test_a_run_of_two_panels_is_shown_once() -> None:
-    item = ReportItem(kind="table", panel="a", beside=("b",))
     rows = pd.DataFrame({"panel": ["a", "b", "b", "c"], "hash": ["x", "x", "y", "z"]})
-    shown = of_panels(rows, item)
+    shown = of_panels(rows, ("a", "b"))
     assert list(shown["hash"]) == ["x", "y"]
     assert set(shown["panel"]) == {"a"}
 
 
 def test_a_kind_that_cannot_show_several_panels_says_so() -> None:
     with pytest.raises(UserError, match="together"):
-        parse(ReportItem, {"kind": "moments", "panel": "a", "beside": ["b"]})
+        parse(ReportEntry, {"kind": "moments", "together": True})
 
 
 def test_losses_are_compared_seed_by_seed_after_the_start() -> None:

@@ -32,12 +32,21 @@ from clipnoise.papers.base import (
 )
 from clipnoise.papers.design_principles.fig2 import expected_loss
 from clipnoise.papers.design_principles.negative_coordinates import crossing
+from clipnoise.papers.dp_adambc.consistency import first_moment_error, target
 from clipnoise.papers.dp_adambc.convergence import bound as lemma_3
 from clipnoise.papers.dp_adambc.tables3_5 import (
     deviation_quantile,
     exceedance,
     gaussian_branch,
     martingale_bound,
+)
+from clipnoise.papers.dp_pmlf.theory import (
+    fresh,
+    partial_fractions,
+    ratios,
+    recursion,
+    rho_squared,
+    spread_around,
 )
 from clipnoise.papers.trials import Trials
 from clipnoise.run import fingerprint as fingerprints
@@ -274,3 +283,71 @@ def test_the_printed_bound_of_dp_adambc_is_the_logarithm_of_a_negative_number() 
         assert squared.measured is not None
         assert squared.formula is not None
         assert 0 < squared.measured < squared.formula
+
+
+def test_the_error_of_a_first_moment_is_that_of_its_weights() -> None:
+    beta, t = 0.8, 7
+    weights = (1 - beta) / (1 - beta**t) * beta ** np.arange(t)
+    assert weights.sum() == pytest.approx(1)
+    assert first_moment_error(beta, t) == pytest.approx((weights**2).sum())
+
+
+def test_what_is_left_of_noise_lowers_the_update() -> None:
+    assert target(0.1, 0.0) == target(10, 0.0) == 1
+    assert target(1, 0.0, bias=1) == pytest.approx(1 / math.sqrt(2))
+    assert target(1, 0.5) == pytest.approx(1 / math.sqrt(1.25))
+
+
+def test_the_update_of_the_suite_goes_where_the_simulation_says() -> None:
+    """The dp-adambc of the suite is as near to its target as the recursion of the experiment."""
+    settings = SETTINGS / "dp-adambc" / "consistency.yaml"
+    small = {"lengths": [50], "signals": [1.0], "trials": 300}
+    found = load("dp-adambc/consistency", settings, small).run().quantities
+    measured = {one.name: one.measured for one in found}
+    for name in ("dp-adambc", "dp-adam"):
+        betas = (1 - 1 / 50, 1 - 1 / 50)
+        floor = {"gamma_prime": 1e-12} if name == "dp-adambc" else {"gamma": 0.0}
+        method = example(method_class(name), learning_rate=1.0, clip_norm=100, betas=betas, **floor)
+        public = Public(noise_multiplier=0.01, expected_batch_size=1, total_steps=200)
+        trials = Trials(method, public, torch.zeros(300, 1, dtype=torch.float64))
+        draws = torch.Generator().manual_seed(0)
+        for _ in range(200):
+            before = trials.theta
+            gradients, noise = (
+                torch.randn(300, 1, 1, generator=draws, dtype=torch.float64) for _ in range(2)
+            )
+            trials.advance(1 + 0.3 * gradients, noise)
+        median = float((before - trials.theta).median())
+        wanted = measured[f"{name}, E[ḡ]² = 1Φ, n = 50, median update"]
+        assert median == pytest.approx(wanted, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [((-0.9,), (0.15, -0.05)), ((-0.7, -0.2), (0.05, 0.05)), ((), (1.0,)), ((-1.0, 0.5), (0.5,))],
+    ids=["one pole", "two poles", "no pole", "complex poles"],
+)
+def test_partial_fractions_give_the_response_of_a_filter(
+    a: tuple[float, ...], b: tuple[float, ...]
+) -> None:
+    kappa = partial_fractions(a, b, 30)
+    assert kappa == pytest.approx(recursion(a, b, 30), abs=1e-14)
+    assert kappa[0] == pytest.approx(b[0])
+
+
+def test_ratios_of_a_filter_without_memory_are_those_of_sgd() -> None:
+    found = ratios(partial_fractions((), (1.0,), 50), c=0.5)
+    assert (found.dp, found.sgd) == (0.5, 0.25)
+    assert ratios(partial_fractions((-0.9,), (0.1,), 5000), c=1).dp == pytest.approx(19, rel=0.02)
+
+
+def test_momentum_divides_the_variance_of_fresh_examples_by_rho_squared() -> None:
+    draws = np.random.default_rng(0)
+    x, errors = draws.normal(size=(4000, 3)), draws.normal(size=(4000, 2))
+    mean = errors.T @ x / len(x)
+    outer = errors[:, :, None] * x[:, None, :]
+    alone = spread_around(mean, errors, x)
+    assert alone == pytest.approx(((outer - mean) ** 2).sum() / len(x))
+    weights = 0.5 ** np.arange(3)
+    left = fresh(weights / weights.sum(), [errors] * 3, x, mean, draws) / alone
+    assert left == pytest.approx(1 / rho_squared(0.5, 3), rel=0.1)

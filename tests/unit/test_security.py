@@ -3,11 +3,9 @@ where they are."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,49 +30,11 @@ SOURCES = sorted(
 
 # Files are data.
 
-YAML_READS = {"safe_load", "safe_load_all"}
 
-
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of `module.function` as written."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            yield ast.unparse(node.func), node
-
-
-def option(call: ast.Call, name: str) -> Any:
-    return next((ast.literal_eval(k.value) for k in call.keywords if k.arg == name), None)
-
-
-def unsafe(name: str, call: ast.Call) -> bool:
-    """Tell whether a call could run code that a file holds, or write where an archive says."""
-    if name.startswith("yaml."):
-        return "load" in name and name.removeprefix("yaml.") not in YAML_READS
-    if name in ("np.load", "numpy.load"):
-        return option(call, "allow_pickle") is not False
-    if name == "torch.load":
-        return option(call, "weights_only") is not True
-    loads = ("pickle.load", "pickle.loads", "joblib.load", "dill.load", "marshal.loads")
-    return name in loads or name.rpartition(".")[2] in ("extractall", "unpack_archive")
-
-
-def test_what_would_be_unsafe_is_recognised() -> None:
-    written = "yaml.load(x); np.load(x); torch.load(x); pickle.loads(x); a.extractall(x)"
-    for statement in ast.parse(written).body:
-        call = statement.value  # type: ignore[attr-defined]
-        assert unsafe(ast.unparse(call.func), call)
-
-
-@pytest.mark.parametrize("folder", ["src", "benchmarks", "envs"])
-def test_reading_a_file_never_runs_code_from_it(folder: str) -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
-        for path in SOURCES
-        if path.relative_to(ROOT).parts[0] == folder
-        for name, call in calls(path)
-        if unsafe(name, call)
-    ]
-    assert not found
+def test_reading_a_file_never_runs_code_from_it() -> None:
+    """Ruff refuses pickle and unsafe YAML; torch and numpy read no code unless they are told to."""
+    told = re.compile(r"allow_pickle=True|weights_only=False|\.extractall\(|unpack_archive\(")
+    assert [path for path in SOURCES if told.search(path.read_text())] == []
 
 
 def test_the_workflow_does_not_parse_yaml_itself() -> None:
@@ -255,6 +215,7 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
 ) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     dataset_class("digits")().prepare(tmp_path / "cache")
     values = {**STUDY["panels"]["main"], "methods": [{"id": "sgd", "learning_rate": 0.5}]}
     path = tmp_path / "mine.yaml"
@@ -265,8 +226,8 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
     places = ["--results", str(tmp_path / "results")]
     words = ["--spec", json.dumps(to_mapping(run)), "--cache", str(tmp_path / "cache"), *places]
     with caplog.at_level("DEBUG"):
-        assert main(["mlflow-init", str(path), *places, "--tracking", "off"]) == 0
-        assert main(["train", *words, "--device", "cpu", "--tracking", "live"]) == 0
+        assert main(["train", *words, "--device", "cpu"]) == 0
+        assert main(["mlflow-sync", "--study", str(path), *places]) == 1
         assert main(["collect", str(path), *places, "--out", str(tmp_path / "table")]) == 0
     said = "".join(capfd.readouterr()) + caplog.text
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
@@ -303,7 +264,7 @@ def test_yaml_that_stands_for_more_than_it_says_is_refused_at_once(
     with pytest.raises(UserError, match=r"mine\.yaml: not valid YAML: ") as refused:
         load_study(path)
     assert len(str(refused.value)) < 300
-    assert main(["mlflow-init", str(path), "--results", str(tmp_path / "results")]) == 2
+    assert main(["collect", str(path), "--out", str(tmp_path / "table")]) == 2
     assert "mine.yaml: not valid YAML" in capsys.readouterr().err
 
 

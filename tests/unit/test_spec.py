@@ -149,7 +149,7 @@ def test_steps_and_delta_follow_from_public_numbers() -> None:
     assert spec.steps == round(2 * 1300 / 100)
     assert spec.budget is not None
     assert spec.budget.delta == 1 / 1300
-    assert spec.sampling_rate == 100 / 1300
+    assert spec.mechanism.sampling_rate == 100 / 1300
 
 
 def test_the_first_steps_of_tree_noise_cost_more_than_their_participations() -> None:
@@ -164,7 +164,7 @@ def test_the_first_steps_of_tree_noise_cost_more_than_their_participations() -> 
         )
         for kind, noise in (("tree", {"kind": "tree"}), ("blt", {"kind": "blt", "buffers": 1}))
     }
-    tree, blt = (runs[kind].participation for kind in ("tree", "blt"))
+    tree, blt = (runs[kind].mechanism.participation for kind in ("tree", "blt"))
     assert tree.groups == blt.groups == 2
     assert tree.prefix_cost > blt.prefix_cost == 1
     assert tree.releases() == blt.releases() == 5

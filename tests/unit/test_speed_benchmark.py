@@ -34,16 +34,3 @@ def test_every_mechanism_of_the_factored_engine_is_measured(tmp_path: Path) -> N
     assert "cnn-small, digits" not in section  # only three networks have these rows
     bare = table[table["engine"] == "factored, without norms"]
     assert bare["seconds"].notna().tolist() == [True] * 3
-
-
-def test_the_readme_states_the_times_that_were_measured() -> None:
-    table = pd.read_csv(ROOT / "benchmarks" / "results" / "speed.csv")
-    steps = table[table["query"] == "whole step"]
-    ours = steps.loc[steps["engine"] == "factored", "time_ratio"]
-    opacus = steps[steps["engine"].str.startswith("Opacus")].groupby("network")["time_ratio"].min()
-    said = (
-        f"a step of DP-SGD takes {ours.min():.1f} to {ours.max():.1f} times as long as one without "
-        f"privacy, depending on the model, and Opacus' fastest mode {opacus.min():.1f} to "
-        f"{opacus.max():.1f} times."
-    )
-    assert said in (ROOT / "README.md").read_text()

@@ -185,6 +185,14 @@ def test_tracking_is_off_as_the_configuration_says_it(word: str) -> None:
     assert parse(Config, load_yaml(f"tracking: {word}")).tracking == "off"
 
 
+@pytest.mark.parametrize("word", ["live", "after"])
+def test_a_time_of_tracking_that_earlier_versions_knew_says_what_to_write(word: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(Config, {"tracking": word}, file="config.yaml")
+    assert f"config.yaml: tracking: {word} is gone" in str(error.value)
+    assert "write sync. `make mlflow`" in str(error.value)
+
+
 def test_a_title_ends_no_script_and_is_no_wildcard_in_snakemakes_report(tmp_path: Path) -> None:
     title = "</script><script>alert(1)</script> {A}"
     path = study(tmp_path)
@@ -460,7 +468,7 @@ def test_a_sweep_makes_a_method_of_each_value_and_names_it_by_its_label(tmp_path
 
 
 def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> None:
-    items = [(i.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
+    items = [(i.item.kind, i.panel, i.title) for i in load_study(multiplied(tmp_path)).report]
     assert items == [
         ("table", "main", "Handwritten digits, as published"),
         ("table", "main-corrected", "Handwritten digits, corrected"),
@@ -477,7 +485,7 @@ def test_report_entries_are_repeated_over_panels_and_options(tmp_path: Path) -> 
 def test_changes_compare_a_panel_with_another_option_of_its_axes(tmp_path: Path) -> None:
     changes = "kind: changes, against: {accounting: published}"
     (item,) = load_study(multiplied(tmp_path, "kind: ablation", changes)).report[-1:]
-    assert (item.panel, item.against) == ("main-corrected", ("main",))
+    assert (item.panel, item.others) == ("main-corrected", {"against": ("main",)})
     with pytest.raises(UserError, match=r"report.2.against: main has no panel with"):
         load_study(
             multiplied(tmp_path / "b", "kind: ablation", changes.replace("published", "none"))
@@ -489,13 +497,34 @@ def test_an_overview_has_a_column_for_each_change(tmp_path: Path) -> None:
     shown = f"{{{shown}, panels: [main], only: {{accounting: published}}}}"
     old = "{kind: ablation, panels: [main], only: {accounting: corrected}}"
     (item,) = load_study(multiplied(tmp_path, old, shown)).report[-1:]
-    assert (item.panels, item.changes) == (("main",), (("exact", ("main-corrected",)),))
+    assert (item.panels, item.others) == (("main",), {"changes.exact": ("main-corrected",)})
     with pytest.raises(UserError, match=r"report.2.changes.exact: main has no panel with"):
         load_study(multiplied(tmp_path / "b", old, shown.replace("corrected", "none")))
-    with pytest.raises(UserError, match="`changes` is allowed for an overview only"):
+    with pytest.raises(UserError, match=r"report.2.changes: unknown key"):
         load_study(multiplied(tmp_path / "c", old, shown.replace("overview", "table")))
     with pytest.raises(UserError, match="more than one overview"):
         load_study(multiplied(tmp_path / "d", old, "{kind: overview, panels: [main, other]}"))
+
+
+def test_later_values_take_precedence_from_bases_to_the_entry_of_a_method(tmp_path: Path) -> None:
+    """Each of a to f is said by one more of the places that follow each other."""
+    places = ["base of base", "base", "defaults", "panel", "option", "entry"]
+    said = [dict.fromkeys("abcdef"[number:], place) for number, place in enumerate(places)]
+    lowest, base, defaults, panel, option = ({"hyperparameters": {"sgd": one}} for one in said[:5])
+    shared = {"bases": {"lowest": lowest, "base": {**base, "base": "lowest"}}}
+    grid = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1]}
+    methods = [{"id": "sgd", **said[5]}]
+    study = {
+        "title": "Places",
+        "defaults": {**defaults, "base": "base"},
+        "panels": {"one": {**grid, **panel, "methods": methods, "axes": {"x": {"y": option}}}},
+        "report": [{"kind": "table"}],
+    }
+    (tmp_path / "shared.yaml").write_text(yaml.safe_dump(shared))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    (only,) = load_study(tmp_path / "study.yaml").panels.values()
+    (method,) = only.each_method
+    assert method == {"id": "sgd", **dict(zip("abcdef", places, strict=True))}
 
 
 def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
@@ -510,20 +539,26 @@ def test_notes_of_the_paper_follow_the_description(tmp_path: Path) -> None:
     [
         ("base: digits", "base: digit", "panels.main: base: unknown base 'digit'. Did you mean 'd"),
         ("notes: [limits]", "notes: [limit]", "notes: unknown note 'limit'. Did you mean 'limits'"),
-        ("{base: digits}", "{title: Alone}", "panels.main.datasets: required, but not given."),
+        ("{base: digits}", "{title: Alone}", "panels.main.datasets: give at least one."),
         ('suffix: ""', 'suffix: "a b"', "panel 'main-a b': letters, digits, - and _ make a name"),
         ("corrected: {", 'corrected: {suffix: "", ', "two panels are named 'main'"),
+        ("corrected: {", "corrected: {base: digits, ", "option corrected of accounting has a base"),
+        (
+            "main: {",
+            "main: {suffix: x, ",
+            "panels: main has a suffix, which is for options of axes",
+        ),
         ("accounting: corrected}", "accounting: none}", "report.2.only: unknown option of accoun"),
         ("{accounting}", "{account}", "report.0: unknown name in a title 'account'"),
-        ("{kind: table}", "{}", "report.1.each.1: give exactly one of kind and each"),
+        ("{kind: table}", "{}", "report.1.each.1: give its 'kind'"),
         ("label: mine, clip_norm: 3", "sweep: 3", "panels.other.methods.0.sweep: expected values"),
         (
             "label: mine,",
             "sweep: {clip_norm: [1, 2]},",
             "methods: dp-sgd is given twice; tell them",
         ),
-        ("kind: ablation", "kind: sweep", "`over` is required for sweeps"),
-        ("kind: ablation", "kind: changes", "`against` is required for changes"),
+        ("kind: ablation", "kind: sweep", "report.2.over: required, but not given"),
+        ("kind: ablation", "kind: changes", "report.2.against: required, but not given"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -55,7 +55,10 @@ def digest(study: Study) -> str:
         (search.metric, [[content(spec) for spec in one] for one in search.configurations])
         for search in study.searches.values()
     ]
-    report = [(item.kind, item.panel, item.over, item.metric) for item in study.report]
+    report = [
+        (one.item.kind, one.panel, getattr(one.item, "over", ""), getattr(one.item, "metric", None))
+        for one in study.report
+    ]
     unordered = [
         sorted(json.dumps(one, sort_keys=True) for one in all_) for all_ in (runs, searches)
     ]

@@ -336,7 +336,7 @@ def test_a_run_is_trained_with_the_batches_that_were_chosen_at_the_epsilon_they_
     assert row["status"] == "completed"
     assert json.loads(row["tuned"]) == values
     assert float(row["sampling_rate"]) == pytest.approx(
-        values["expected_batch_size"] / run.spec.examples
+        values["expected_batch_size"] / run.spec.unit.count
     )
     assert 0.99 < float(row["epsilon_achieved"]) <= 1.0
     other = next(

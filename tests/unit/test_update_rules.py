@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pseudocode import record
 from test_replay_privatize_then_adapt import FREE, FREE_ADAMW, schedule_free
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.clipping import HARD, ClippedSum, Clipping, ClipRule
 from clipnoise.core.state import Public, State, split
 from clipnoise.core.step import step
 from clipnoise.gradients.clipping import clipped_sum
@@ -20,12 +21,13 @@ from clipnoise.methods.privatize_then_adapt.dp_muon import orthogonalised
 RUN = {"clip_norm": 1.3, "learning_rate": 0.3}
 PUBLIC = Public(noise_multiplier=0.7, expected_batch_size=4.0, total_steps=7)
 SHAPES = ((4, 3), (3,), (2, 2, 3, 3), (5, 8), (2,))
-D = 12 + 3 + 36 + 40 + 2
+SIZES = [math.prod(shape) for shape in SHAPES]  # each a layer
+D = sum(SIZES)
 
 
 def moved(method: Any, state: State, theta: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
     def form(clipping: Clipping) -> ClippedSum:
-        return ClippedSum(clipped_sum([rows], clipping))
+        return ClippedSum(clipped_sum([rows], clipping, SIZES if len(theta) == D else None))
 
     return step(theta, method, state, PUBLIC, clipped_sum=form, noise=[noise])
 
@@ -92,11 +94,18 @@ def polar_by_power(m: Tensor, a: float, b: float, c: float, iterations: int) -> 
     return u @ torch.diag(values) @ v
 
 
-def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam() -> None:
+@pytest.mark.parametrize(
+    ("options", "layers", "bound"),
+    [({}, SIZES, 1.3 / math.sqrt(5)), ({"clip_rule": HARD}, [D], 1.3)],
+    ids=["each layer", "as a whole"],
+)
+def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam(
+    options: dict[str, ClipRule], layers: list[int], bound: float
+) -> None:
     draw = torch.Generator().manual_seed(2)
     betas = (0.9, 0.95)
-    muon = build("dp-muon", **RUN, betas=betas, gamma=1e-3)
-    adam = build("dp-adam", **RUN, betas=betas, gamma=1e-3)
+    muon = build("dp-muon", **RUN, **options, betas=betas, gamma=1e-3)
+    adam = build("dp-adam", **RUN, clip_rule=muon.clip_rule, betas=betas, gamma=1e-3)
     theta = torch.randn(D, generator=draw, dtype=torch.float64)
     state, second = State(like=theta, shapes=SHAPES), State(like=theta)
     buffer = torch.zeros(D, dtype=torch.float64)
@@ -105,7 +114,9 @@ def test_muon_orthogonalises_matrices_and_gives_vectors_to_adam() -> None:
         noise = torch.randn(D, generator=draw, dtype=torch.float64)
         change = moved(muon, state, theta, rows, noise) - theta
         other = moved(adam, second, theta, rows, noise) - theta
-        clipped = rows * (1.3 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
+        each = rows.split(layers, dim=1)
+        clips = [part * (bound / part.norm(dim=1, keepdim=True)).clamp(max=1) for part in each]
+        clipped = torch.cat(clips, dim=1)
         buffer = betas[0] * buffer + (clipped.sum(0) + 0.7 * 1.3 * noise) / 4
         parts = zip(split(change, SHAPES), split(other, SHAPES), split(buffer, SHAPES), strict=True)
         for part, by_adam, momentum in parts:

@@ -267,7 +267,7 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.units.engine
     assert isinstance(users, UserEngine)
-    assert run.spec.unit == "user"
+    assert run.spec.unit.name == "user"
     mean = sum(users.update_of(user, theta) for user in batch.tolist()) / 16
     run.step(batch)
     assert isinstance(mean, Tensor)
@@ -342,11 +342,11 @@ def test_validation_examples_of_protected_users_are_refused(method: str) -> None
 
 
 def test_users_whose_examples_serve_nothing_else_are_accepted() -> None:
-    assert stackoverflow(**PUBLIC_USERS, validation_examples=0).examples == 396
-    assert stackoverflow("dp-fedavg", validation_examples=0).examples == 400
+    assert stackoverflow(**PUBLIC_USERS, validation_examples=0).unit.count == 396
+    assert stackoverflow("dp-fedavg", validation_examples=0).unit.count == 400
     tuned = {"validation_users": 4, "train_examples": 235_000}
-    assert stackoverflow("dp-fedavg", **tuned).examples == 396
-    assert stackoverflow(**PUBLIC_USERS, validation_users=6).examples == 390
+    assert stackoverflow("dp-fedavg", **tuned).unit.count == 396
+    assert stackoverflow(**PUBLIC_USERS, validation_users=6).unit.count == 390
     assert stackoverflow("fedavg", public_examples=10).privacy is None
 
 
@@ -365,15 +365,16 @@ def test_public_and_validation_users_own_their_examples_and_no_private_one(tmp_p
     splits = data.load(tmp_path)
     assert splits.users is not None
     assert set(splits.users.tolist()) <= {0, 1, 2}
-    assert data.user_count() == 3
-    assert set(data.shared_users()) == {"test"}
+    assert data.user_unit().count == 3
+    assert set(data.user_unit().shared) == {"test"}
 
 
 @pytest.mark.parametrize("name", plugins("clipnoise.data", Dataset))
 def test_every_dataset_with_users_says_which_parts_are_theirs(name: str) -> None:
     """A dataset that reads users from files must say it; these have examples of others."""
     dataset = dataset_class(name)()
-    if dataset.user_count() is None or name in {"digits-users", "rand-health", "synthetic-sparse"}:
-        assert dataset.shared_users() == {}
+    users = dataset.user_unit()
+    if users is None or name in {"digits-users", "rand-health", "synthetic-sparse"}:
+        assert users is None or not users.shared
     else:
-        assert set(dataset.shared_users()) >= {"test", "validation"}
+        assert set(users.shared) >= {"test", "validation"}

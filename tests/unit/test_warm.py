@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -21,9 +20,7 @@ import yaml
 
 from clipnoise.cli import client, main, warm
 from clipnoise.privacy import calibration
-from clipnoise.privacy.budget import Budget
-from clipnoise.privacy.participation import Participation
-from clipnoise.run import fingerprint
+from clipnoise.privacy.calibration import calibrate
 from clipnoise.run.spec import from_mapping, read_spec
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there are none here")
@@ -82,7 +79,7 @@ def owner() -> Iterator[int]:
 def start(owner: int) -> Iterator[Start]:
     """Start a command in a warm process of this test."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(client._address("exit", owner))
+        listener.bind(client.socket_name("exit", owner))
         listener.listen()
         arguments = [sys.executable, "-c", SERVER, str(listener.fileno()), str(owner)]
         server = subprocess.Popen(arguments, pass_fds=[listener.fileno()])
@@ -123,38 +120,26 @@ def test_output_and_exit_code_are_those_of_the_child(start: Start) -> None:
 def test_a_child_has_the_folder_environment_and_words_of_its_command(
     start: Start, tmp_path: Path
 ) -> None:
-    for mark in ("first", "second"):
-        code, out, _ = ended(start("where", "--x", mark=mark, folder=tmp_path))
+    for mark in ("first", "a=b\n\udcff"):  # the last character stands for a byte that is no UTF-8
+        code, out, _ = ended(start("where", "é", "", mark=mark, folder=tmp_path))
         mask = os.umask(0)
         os.umask(mask)
         assert (code, json.loads(out)) == (
             0,
-            [str(tmp_path), mark, ["clipnoise", "where", "--x"], mask],
+            [str(tmp_path), mark, ["clipnoise", "where", "é", ""], mask],
         )
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_request_arrives_whole_or_not_at_all(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_request_that_is_cut_off_starts_nothing_and_holds_up_no_other(
+    start: Start, owner: int
 ) -> None:
-    monkeypatch.setenv("MARK", "a=b\n\udcff")  # a byte that is no UTF-8
-    words = ["exit", "é", ""]
-    ours, theirs = socket.socketpair()
-    with ours:
-        cut = SimpleNamespace(sendall=lambda body: ours.sendall(body if whole else body[:-1]))
-        with monkeypatch.context() as patched:
-            send = socket.send_fds
-            patched.setattr(socket, "send_fds", lambda _, *given: send(ours, *given))
-            client._send_request(cut, words)  # type: ignore[arg-type]
-        ours.shutdown(socket.SHUT_WR)
-        request = warm._receive(theirs)
-    assert (request is not None) == whole
-    if request is not None:
-        assert (request.words, request.folder) == (words, str(Path.cwd()))
-        assert request.environment == dict(os.environ)
-        request.connection.close()
-        for stream in (*request.streams, request.imported):
-            os.close(stream)
+    with socket.socket(socket.AF_UNIX) as cut:
+        cut.connect(client.socket_name("exit", owner))
+        socket.send_fds(cut, [client.LENGTH.pack(1000)], client.STREAMS)
+        cut.sendall(b"18\0/\0001\0exit")
+        cut.shutdown(socket.SHUT_WR)
+        assert cut.recv(1) == b""  # no child
+    assert ended(start("exit", "3"))[0] == 3
 
 
 def test_a_fault_and_a_kill_end_the_command_as_they_end_the_child(start: Start) -> None:
@@ -190,7 +175,7 @@ def test_a_client_that_says_nothing_holds_up_no_other(start: Start, owner: int) 
     with ExitStack() as silent:
         for _ in range(5):
             connection = silent.enter_context(socket.socket(socket.AF_UNIX))
-            connection.connect(client._address("exit", owner))
+            connection.connect(client.socket_name("exit", owner))
         assert ended(start("exit", "3"))[0] == 3
 
 
@@ -207,54 +192,60 @@ def test_what_a_child_has_imported_is_there_for_the_next(start: Start) -> None:
     assert ended(start("import", "colorsys"))[1] == "True\n"
 
 
-def test_runs_share_what_was_read_of_the_training_code() -> None:
-    fingerprint._read.cache_clear()
-    warm._prepare_training([], Path())
-    read = fingerprint._read.cache_info().misses
-    fingerprint.fingerprint_of([warm.TRAINING])
-    assert fingerprint._read.cache_info().misses == read > 50
-
-
 SPEC = Path(__file__).parents[2] / "docs" / "run.yaml"
+# What a run opens and calls after a warm process has prepared it.
+PREPARED = """
+import json, sys
+from pathlib import Path
+from clipnoise.cli.warm import prepare_training
+words, spec, file = json.loads(sys.argv[1]), *map(Path, sys.argv[2:])
+prepare_training(words, Path())
+from clipnoise.privacy.calibration import find_calibration
+from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.spec import read_spec
+opened, called = set(), set()
+def audit(event, arguments):
+    if event == "open":
+        opened.add(str(arguments[0]))
+sys.addaudithook(audit)
+run = read_spec(spec)
+fingerprint(run)
+sys.setprofile(lambda frame, *_: called.add(frame.f_code.co_filename))
+find_calibration([file], run.budget)
+sys.setprofile(None)
+code = [name for name in opened if name.endswith(".py")]
+print(json.dumps([len(code), any("accountants" in name for name in called)]))
+"""
 
 
-@pytest.mark.parametrize("text", [SPEC.name, read_spec(SPEC).to_json()], ids=["file", "text"])
-def test_runs_share_what_was_read_of_their_parts(text: str) -> None:
-    fingerprint._read.cache_clear()
-    fingerprint._fingerprint.cache_clear()
-    warm._prepare_training(["--spec", text, "--choice"], SPEC.parent)
-    read = fingerprint._read.cache_info().misses
-    fingerprint.fingerprint(read_spec(SPEC))
-    assert fingerprint._read.cache_info().misses == read
+@pytest.mark.parametrize("text", [str(SPEC), read_spec(SPEC).to_json()], ids=["file", "text"])
+def test_runs_share_what_was_read_of_their_code_and_the_check_of_their_calibration(
+    text: str, tmp_path: Path
+) -> None:
+    budget = read_spec(SPEC).budget
+    assert budget is not None
+    file = tmp_path / "it.json"
+    calibrate(budget).write(file)
+
+    def left(*words: str) -> list[object]:
+        arguments = [json.dumps(words), str(SPEC), str(file)]
+        done = subprocess.run(
+            [sys.executable, "-c", PREPARED, *arguments], stdout=subprocess.PIPE, check=True
+        )
+        found: list[object] = json.loads(done.stdout)
+        return found
+
+    assert left("--spec", text, "--calibration", str(file), "--choice") == [0, True]
 
 
 def test_a_wrong_spec_is_left_for_the_run_to_report() -> None:
     for text in ("{}", "{", "nowhere.yaml"):
-        warm._prepare_training(["--spec", text], Path())
-
-
-def test_runs_share_the_verification_of_their_calibration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    participation = Participation(sampling_rate=0.1, steps=7)
-    budget = Budget(
-        epsilon=1.0,
-        delta=1e-5,
-        accountant="rdp",
-        sampler="poisson",
-        participation=participation,
-    )
-    calibration.calibrate(budget).write(tmp_path / "it.json")
-    calibration._accounted.cache_clear()
-    warm._prepare_training(["--calibration", "it.json", "--choice"], tmp_path)
-    assert calibration._accounted.cache_info().misses == 1
-    calibration.find_calibration([tmp_path / "it.json"], budget)
-    assert calibration._accounted.cache_info().misses == 1
+        warm.prepare_training(["--spec", text], Path())
 
 
 def test_a_wrong_calibration_is_left_for_the_run_to_report(tmp_path: Path) -> None:
     (tmp_path / "it.json").write_text("{")
-    warm._prepare_training(["--calibration", "it.json"], tmp_path)
+    warm.prepare_training(["--calibration", "it.json"], tmp_path)
 
 
 def test_a_child_ends_without_freeing_what_it_shares_but_prints_what_it_said(start: Start) -> None:
@@ -373,8 +364,8 @@ def test_an_edit_of_the_code_has_a_warm_process_of_its_own(
     source = package / "client.py"
     source.touch()
     monkeypatch.setattr(client, "__file__", str(source))
-    before = client._address("train", owner)
-    assert client._address("train", owner) == before
+    before = client.socket_name("train", owner)
+    assert client.socket_name("train", owner) == before
     os.utime(source, ns=(1, 1))
-    assert client._address("train", owner) != before
-    assert client._address("figure", owner) != client._address("train", owner)
+    assert client.socket_name("train", owner) != before
+    assert client.socket_name("figure", owner) != client.socket_name("train", owner)

@@ -1,4 +1,4 @@
-"""A results folder with an initialised MLflow store, for tests of tracking."""
+"""A results folder with an MLflow store, for tests of tracking."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from tracked import STUDY
 
-from clipnoise.tracking import (
-    init_store,
-)
+from clipnoise.tracking import note
+from clipnoise.tracking.store import connect
 
 
 @pytest.fixture(autouse=True)
@@ -26,15 +25,15 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return an initialised database; its migrations take over a second."""
+    """Return an empty database; its migrations take over a second."""
     results = tmp_path_factory.mktemp("empty")
-    assert init_store(results, {}).available
+    connect(results)
     return (results / "mlflow.db").read_bytes()
 
 
 @pytest.fixture
 def results(tmp_path: Path, empty_store: bytes) -> Path:
-    """Return a results folder with an initialised store."""
+    """Return a results folder with an empty store, which knows of a study without runs."""
     (tmp_path / "mlflow.db").write_bytes(empty_store)
-    assert init_store(tmp_path, {STUDY: "What it asks."}).available
+    note(tmp_path, descriptions={STUDY: "What it asks."})
     return tmp_path

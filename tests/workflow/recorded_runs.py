@@ -18,6 +18,7 @@ from clipnoise.run.results import digest_of
 from clipnoise.run.spec import RunSpec, Training, to_mapping, write_spec
 
 STEPS = (0, 50, 100, 150, 200)
+STARTED = datetime(2026, 1, 5, 12, tzinfo=UTC)
 COLUMNS = (
     "step,epsilon,train_loss,train_accuracy,validation_loss,validation_accuracy,"
     "test_loss,test_accuracy,examples_per_second,peak_memory_mb,seconds"
@@ -83,12 +84,18 @@ def rows(run: RunSpec, *, offset: float = 0.0) -> list[dict[str, float]]:
     return found
 
 
-def record(results: Path, run: RunSpec, *, offset: float = 0.0, status: str = "completed") -> Path:
+def record(
+    results: Path,
+    run: RunSpec,
+    *,
+    offset: float = 0.0,
+    status: str = "completed",
+    release: str = "full",
+) -> Path:
     """Write the result files of a run, the summary last, and return its folder."""
     folder = results / "runs" / run.folder
     table = rows(run, offset=offset)
     lines = [",".join(str(row[name]) for name in COLUMNS.split(",")) for row in table]
-    started = datetime(2026, 1, 5, 12, tzinfo=UTC)
     last = table[-1]
     finals = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss")
     summary = {
@@ -104,13 +111,14 @@ def record(results: Path, run: RunSpec, *, offset: float = 0.0, status: str = "c
             "epsilon": last["epsilon"],
             "epsilon_target": last["epsilon"],
             "noise_multiplier": 1.1,
+            "release": release,
         },
         "data": {},
         "seconds": 6.0,
         "parameters": 650,
         "git_commit": "0123456789ab",
-        "started": started.isoformat(),
-        "finished": (started + timedelta(seconds=8)).isoformat(),
+        "started": STARTED.isoformat(),
+        "finished": (STARTED + timedelta(seconds=8)).isoformat(),
     }
     text = "\n".join([COLUMNS, *lines]) + "\n"
     summary["digest"] = digest_of(summary, text)

@@ -14,6 +14,8 @@ import yaml
 from workflows import ROOT, environment
 
 from clipnoise.cli import main
+from clipnoise.report.publication import run_rows, to_parquet
+from clipnoise.report.records import read_runs
 
 pytestmark = pytest.mark.workflow
 
@@ -65,6 +67,18 @@ def judged(file: Path, verdict: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_published_runs_that_cannot_be_read_are_told_before_the_method_is_judged(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clipnoise.audit.judge.verdict.judge", None)
+    monkeypatch.setattr("clipnoise.studies.league.require_data", lambda *_: None)
+    words = ["judge", str(LION), "--against", "nothing.parquet"]
+    assert main([*words, "--league", "lite"]) == 2
+    assert "nothing.parquet: not a table of `clipnoise publish`" in capsys.readouterr().err
+    assert main(words) == 2
+    assert "--against: needs --league" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -97,6 +111,12 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     summaries = {path: path.stat().st_mtime_ns for path in checkout.rglob("summary.json")}
     assert len(summaries) == 2 * (2 + 2)  # methods × (seeds + trials)
 
-    assert main(words) == 0
+    (runs,) = checkout.glob("results/studies/*/runs.csv")
+    rows = run_rows(read_runs(runs)).replace({"my-dp-lion": "published-lion"})
+    (checkout / "league.parquet").write_bytes(to_parquet(rows))
+    assert main([*words, "--against", "league.parquet"]) == 0
+    league = json.loads((checkout / "judgement" / "judgement.json").read_text())["league"]
+    assert league["among"] == "the methods in league.parquet"
+    assert league["settings"][0]["rank"]["of"] == 3
     assert {path: path.stat().st_mtime_ns for path in checkout.rglob("summary.json")} == summaries
     assert os.environ["CLIPNOISE_PLUGINS"] == "-"  # nothing of the user's is imported here

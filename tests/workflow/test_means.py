@@ -17,8 +17,7 @@ from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.tracking import write
-from clipnoise.tracking.store import open_store
+from clipnoise.tracking.store import connect
 from clipnoise.tracking.ui import study_pages
 from clipnoise.tracking.view import View, means_of
 
@@ -49,9 +48,9 @@ def track(folder: Path) -> dict[str, Any]:
 
 
 def shown(results: Path) -> list[Any]:
-    client, _ = open_store(results, {})
+    client = connect(results)
     found = client.get_experiment_by_name(MEANS)
-    return [] if found is None else write.active_runs(client, [found.experiment_id])
+    return [] if found is None else list(client.search_runs([found.experiment_id]))
 
 
 def as_numbers(run: Any) -> tuple[float, float, float]:

@@ -15,9 +15,8 @@ from reporting_data import run_row, write_csv
 from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
-from clipnoise.tracking import Membership, init_store, sync
+from clipnoise.tracking import MeansTable, Membership, note, sync
 from clipnoise.tracking.ui import serve
-from clipnoise.tracking.view import means_of
 
 PATIENCE = 40  # seconds for a page on a busy machine
 STUDY = "handwriting"
@@ -47,8 +46,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, table)), STUDY, "report.pdf", ""
     )
     description = "**Handwritten digits**\n\nTwo methods at two budgets."
-    assert init_store(tmp_path, {STUDY: description}, runs=runs).available
-    assert sync(tmp_path, means={means_of(STUDY): means}).added == 12
+    note(tmp_path, runs, {STUDY: description})
+    assert sync(tmp_path, tables=[MeansTable(STUDY, [], lambda: means)]).added == 12
     os.environ.clear()
     os.environ.update(before)
     return tmp_path

@@ -6,7 +6,6 @@ import os
 import pty
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -125,35 +124,34 @@ def test_ctrl_c_is_answered_at_once_with_what_happens_next(tmp_path: Path) -> No
     assert not (tmp_path / "a.txt").exists()
 
 
-def test_ctrl_c_while_the_store_opens_is_one_line(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_workflow_plans_is_one_line(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     for name in ("Snakefile", "config.yaml"):
         shutil.copy(root / name, tmp_path)
     for name in ("workflow", "profiles", "envs", "reports"):
         shutil.copytree(root / name, tmp_path / name)
-    with socket.create_server(("127.0.0.1", 0)) as hanging:
-        hanging.settimeout(120)
-        address = f"http://127.0.0.1:{hanging.getsockname()[1]}"
-        with subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "snakemake",
-                "--cores",
-                "1",
-                "results/studies/quickstart/tracked.json",
-            ],
-            env={**os.environ, "MLFLOW_TRACKING_URI": address},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        ) as process:
-            hanging.accept()
-            os.killpg(process.pid, signal.SIGINT)
-            shown, _ = process.communicate(timeout=60)
+    (tmp_path / "plugins").mkdir()
+    slow = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(100)\n"
+    (tmp_path / "plugins/slow.py").write_text(slow)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Slow\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
+        "  methods: [{id: slow}], training: {expected_batch_size: 10, steps: 1}}}\nreport: []\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--cores", "1", "--config", "studies=[mine.yaml]"],
+        env={name: text for name, text in os.environ.items() if name != "CLIPNOISE_PLUGINS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        shown, _ = process.communicate(timeout=60)
     assert shown.splitlines()[-1] == "clipnoise: stopped before the first job."
     assert "Traceback" not in shown
     assert process.returncode == 130

@@ -33,9 +33,10 @@ STUDY = {
 }
 
 
-@pytest.fixture
-def page(tmp_path: Path, browser: Any) -> Any:
-    """Return a browser that shows the page and has no network."""
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page of a study with two tasks."""
+    folder = tmp_path_factory.mktemp("published")
     rows = [
         run_row(
             panel=panel,
@@ -49,15 +50,19 @@ def page(tmp_path: Path, browser: Any) -> Any:
         for method, level in LEVELS.items()
         for seed in (1, 2, 3)
     ]
-    study, runs, _ = write_study(tmp_path, rows, STUDY)
-    words = ["publish", "--study", str(study), "--runs", str(runs), "--out", str(tmp_path / "out")]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.argv", ["clipnoise", *words])
-        assert main() == 0
+    study, runs, _ = write_study(folder, rows, STUDY)
+    words = ["publish", "--study", str(study), "--runs", str(runs), "--out", str(folder / "out")]
+    assert main(words) == 0
+    return folder / "out" / "index.html"
+
+
+@pytest.fixture
+def page(published: Path, browser: Any) -> Any:
+    """Return a browser that shows the page and has no network."""
     offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    browser.get((tmp_path / "out" / "index.html").as_uri())
+    browser.get(published.as_uri())
     _wait(browser, "return document.body.dataset.drawn === 'yes'")
     _wait(browser, "return document.querySelectorAll('#results tbody tr').length === 10")
     return browser

@@ -66,7 +66,7 @@ def covered(study: Study) -> set[tuple[str, str]]:
     found = {("family", spec.method.family()) for spec in specs}
     for spec in specs:
         found.add(("data", f"{spec.dataset.signature.kind}, {spec.dataset.signature.task_name}"))
-    found |= {("display", block.kind) for block in study.report}
+    found |= {("display", placed.item.kind) for placed in study.report}
     return found | ({("tuning", "by runs")} if study.searches else set())
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from recorded_runs import spec
+from recorded_runs import record, spec
 from team_server import MEMBER, Team, programs, team
-from tracked import STUDY, train
+from tracked import STUDY, curve, expected_curve, finish, note_some, shown, training
 
-from clipnoise.tracking import init_store, sync
-from clipnoise.tracking.store import known_experiments, open_store
-from clipnoise.tracking.write import active_runs
+from clipnoise.tracking import Membership, note, sync
+from clipnoise.tracking.store import connect
 
 REQUIRED = os.environ.get("CLIPNOISE_REQUIRE_POSTGRES") == "1"
 
@@ -73,37 +72,50 @@ def test_who_has_no_password_is_refused(server: Team) -> None:
 
 
 def test_writers_at_once_lose_nothing(member: Team, tmp_path: Path) -> None:
-    assert init_store(tmp_path, {STUDY: "What it asks."}).available
-    runs = [spec(seed=seed) for seed in range(WRITERS)]
+    """Each has a results folder of its own, and all have runs of one study."""
+    folders = [tmp_path / str(number) for number in range(WRITERS)]
+    for number, folder in enumerate(folders):
+        record(folder, run := spec(seed=number))
+        note(folder, {run.hash: Membership(study=STUDY)}, {STUDY: "What it asks."})
+    sync(folders[0])  # makes the experiments
 
-    def write(number: int) -> None:
-        from clipnoise.tracking import live
-
-        live.IMPORT_SECONDS = 300.0  # so many at once on few cores
-        assert train(tmp_path, runs[number], patience=120.0)
+    def write(folder: Path) -> None:
+        sync(folder)
 
     import mlflow.tracking.client  # noqa: F401 - once, for all writers
 
     forks = multiprocessing.get_context("fork")
-    writers = [forks.Process(target=write, args=(number,)) for number in range(WRITERS)]
+    writers = [forks.Process(target=write, args=(folder,)) for folder in folders[1:]]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    assert [writer.exitcode for writer in writers] == [0] * WRITERS
-    report = sync(tmp_path)  # what a slow server has made a writer leave behind
-    assert report.added + report.replaced + report.unchanged + report.retagged == WRITERS
-    assert sync(tmp_path).unchanged == WRITERS
-    client, _ = open_store(tmp_path, {})
-    shown = active_runs(client, known_experiments(client))
-    assert sorted(run.data.tags["hash"] for run in shown) == sorted(run.hash for run in runs)
-    history = client.get_metric_history(shown[0].info.run_id, "test_accuracy")
-    assert len(history) == 5
-    names = {item.path for item in client.list_artifacts(shown[0].info.run_id)}
-    assert {"spec.yaml", "summary.json", "metrics.csv"} <= names
+    # What a slow server has made a writer leave behind, the next call adds.
+    for folder in folders:
+        report = sync(folder)
+        assert report.added + report.replaced + report.unchanged == 1
+        assert sync(folder).unchanged == 1
+    found = shown(tmp_path)
+    assert sorted(run.data.tags["seed"] for run in found) == sorted(map(str, range(WRITERS)))
+    assert all(len(curve(tmp_path, run)) == 5 for run in found)
+    files = {item.path for item in connect(tmp_path).list_artifacts(found[0].info.run_id)}
+    assert {"spec.yaml", "summary.json", "metrics.csv"} <= files
     assert len(list(member.artefacts.rglob("summary.json"))) >= WRITERS
     everything = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert leaks(member, everything) == []
+
+
+def test_a_run_is_followed_through_the_server(member: Team, tmp_path: Path) -> None:
+    run = spec(seed=WRITERS)
+    with training(tmp_path, run) as evaluations:
+        for metrics in evaluations:
+            note_some(tmp_path, run, [metrics])
+            sync(tmp_path)
+        (found,) = (one for one in shown(tmp_path) if one.data.tags["hash"] == run.hash)
+        assert found.info.status == "RUNNING"
+        assert curve(tmp_path, found) == expected_curve(run)
+        finish(tmp_path, run)
+    assert sync(tmp_path).completed == 1
 
 
 def test_credentials_in_an_address_are_never_written_or_printed(
@@ -112,12 +124,12 @@ def test_credentials_in_an_address_are_never_written_or_printed(
     settings = {**os.environ, "MLFLOW_TRACKING_URI": server.with_credentials()}
     study = tmp_path / "study.yaml"
     study.write_text(
-        "title: One\nparts: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
+        "title: One\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
         "  methods: [{id: sgd, learning_rate: 0.1}],\n"
         "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, panel: p}]\n"
     )
     commands: list[bytes] = []
-    for words in (["mlflow-init", str(study)], ["mlflow-sync"], ["doctor"]):
+    for words in (["mlflow-sync", "--study", str(study)], ["mlflow-sync"], ["doctor"]):
         results = () if words == ["doctor"] else ("--results", str(tmp_path / "results"))
         done = subprocess.Popen(
             [PROGRAM, *words, *results],

@@ -1,4 +1,4 @@
-"""Crashes, dead and slow servers, many writers: tracking loses nothing and delays no run."""
+"""Crashes, dead and slow servers, many at once: nothing is lost, nothing is shown twice."""
 
 from __future__ import annotations
 
@@ -19,32 +19,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_runs import damage, record, rows, spec
-from tracked import STUDY, counts, shown, train, wait_for_a_run
+from recorded_runs import damage, record, spec
+from tracked import (
+    STUDY,
+    counts,
+    curve,
+    expected_curve,
+    finish,
+    note_some,
+    shown,
+    training,
+)
 
 from clipnoise.cli import main
-from clipnoise.files import write_json
-from clipnoise.run.results import digest_of
-from clipnoise.tracking import (
-    LiveRun,
-    Membership,
-    StoreError,
-    init_store,
-    read_stamp,
-    sync,
-)
-from clipnoise.tracking.store import (
-    IN_START,
-    explain,
-    known_experiments,
-    open_store,
-    owner_of,
-    redacted,
-    stamp_path,
-)
+from clipnoise.run.progress import PROGRESS
+from clipnoise.run.results import digest_of, run_folder
+from clipnoise.tracking import Membership, StoreError, note, read_notes, sync
+from clipnoise.tracking.store import connect, explain, notes_path, redacted, tracking_uri
 from clipnoise.tracking.ui import serve
-from clipnoise.tracking.view import finished_view
-from clipnoise.tracking.write import RunWriter
 
 
 class CrashError(Exception):
@@ -64,104 +56,149 @@ class DyingClient:
         return getattr(self.client, name)
 
 
-def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
-    run = spec()
-    folder = record(results, run)
-    sync(results)
-    client, _ = open_store(results, {})
-    experiment, owner = shown(results)[0].info.experiment_id, owner_of(results, read_stamp(results))
-    calls = 0
+def crash_between_all_calls(results: Path, prepare: Callable[[], object]) -> int:
+    """Let a sync die before its first call, then before its second, and so on until it ends.
+
+    After each crash the store shows no run twice, and the next sync makes it whole.
+
+    Args:
+        results: the results folder.
+        prepare: gives the sync something to do.
+    """
+    alive, calls = connect(results), 0
     while True:
-        record(results, run, offset=0.001 * (calls + 1))
-        view = finished_view(folder, Membership())
-        try:
-            RunWriter(DyingClient(client, calls), experiment, owner).write(view)
-        except CrashError:
-            assert len(shown(results)) <= 1
-        else:
-            break
-        repaired = sync(results)
-        assert repaired.added + repaired.replaced == 1
-        (found,) = shown(results)
-        assert found.data.tags["digest"] == view.digest
+        prepare()
+        if not _crashes(results, DyingClient(alive, calls)):
+            return calls
+        assert len(shown(results)) <= 1
+        sync(results)
+        assert len(shown(results)) == 1
+        assert counts(sync(results)) == {"unchanged": 1}
         calls += 1
-    assert calls > 8
-    assert counts(sync(results)) == {"unchanged": 1}
 
 
-class RestartingClient:
-    """An MLflow client whose server stops answering with a given call, until it is back."""
-
-    def __init__(self, client: Any, answers: int) -> None:
-        self.client, self.answers, self.back = client, answers, False
-
-    def __getattr__(self, name: str) -> Any:
-        self.answers -= 1
-        if self.answers < 0 and not self.back:
-            raise ConnectionError("Connection refused")
-        return getattr(self.client, name)
+def _crashes(results: Path, client: Any) -> bool:
+    """Return whether a sync with a client dies before its end."""
+    with pytest.MonkeyPatch.context() as dying:
+        dying.setattr("clipnoise.tracking.syncer.connect", lambda _: client)
+        try:
+            sync(results)
+        except StoreError:
+            return True
+    return False
 
 
-@pytest.mark.parametrize("answers", [0, 2, 4])
-def test_a_server_that_restarts_during_a_run_shows_it_whole_in_the_end(
-    answers: int, results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_crash_between_any_two_calls_is_repaired(results: Path) -> None:
+    run, offsets = spec(), iter(range(1, 100))
+    offset = 0.0
+
+    def change() -> None:
+        nonlocal offset
+        offset = 0.001 * next(offsets)
+        record(results, run, offset=offset)
+
+    change()
+    sync(results)
+    assert crash_between_all_calls(results, change) > 8
+    (found,) = shown(results)
+    assert curve(results, found) == expected_curve(run, offset=offset)
+
+
+def test_a_crash_while_a_run_is_followed_is_repaired(results: Path) -> None:
+    run = spec()
+    with training(results, run) as evaluations:
+        left = iter(evaluations)
+
+        def go_on() -> None:
+            note_some(results, run, [metrics for metrics in (next(left, None),) if metrics])
+
+        crash_between_all_calls(results, go_on)
+        note_some(results, run, list(left))
+        sync(results)
+        (found,) = shown(results)
+        assert curve(results, found) == expected_curve(run)
+
+
+def test_a_crash_while_a_followed_run_ends_is_repaired(results: Path) -> None:
+    run = spec()
+
+    def show_and_end() -> None:
+        (run_folder(results, run) / "summary.json").unlink(missing_ok=True)
+        with training(results, run) as evaluations:
+            note_some(results, run, evaluations[:3])
+            sync(results)
+            finish(results, run)
+
+    assert crash_between_all_calls(results, show_and_end) > 8
+    (found,) = shown(results)
+    assert found.info.status == "FINISHED"
+    assert curve(results, found) == expected_curve(run)
+
+
+@pytest.mark.parametrize("answers", [3, 5, 7])
+def test_what_a_server_that_restarts_has_missed_the_next_sync_adds(
+    answers: int, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restarted = RestartingClient(open_store(results, {})[0], answers)
-    monkeypatch.setattr("clipnoise.tracking.live.connect", lambda *_: restarted)
-    assert not train(results, spec(), mode="live", patience=60.0)
-    assert "Connection refused. `clipnoise mlflow-sync` adds the rest" in caplog.text
-    restarted.back = True
-    assert train(results, spec(seed=1), mode="live", patience=60.0)
-    repaired = sync(results)
-    assert repaired.added + repaired.replaced == 1
+    class RestartingClient(DyingClient):
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except CrashError:
+                raise ConnectionError("Connection refused") from None
+
+    client = RestartingClient(connect(results), answers)
+    monkeypatch.setattr("clipnoise.tracking.syncer.connect", lambda _: client)
+    for seed in range(2):
+        record(results, spec(seed=seed))
+    seen: dict[str | Path, object] = {}
+    with pytest.raises(StoreError, match="Connection refused"):
+        sync(results, seen=seen)
+    client.left = -1
+    sync(results, seen=seen)
     assert counts(sync(results)) == {"unchanged": 2}
     assert sorted(run.data.tags["seed"] for run in shown(results)) == ["0", "1"]
 
 
-def test_a_server_that_goes_away_during_a_run_costs_only_the_rest_of_its_view(
-    results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.long
+def test_a_server_that_goes_away_while_a_run_is_followed_shows_it_whole_in_the_end(
+    results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, port = spec(), _closed_port()
-    table = rows(run)
+    seen: dict[str | Path, object] = {}
     monkeypatch.chdir(results.parent)  # where the server keeps the artefacts it is sent
-    with ExitStack() as running:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with ExitStack() as running, training(results, run) as evaluations:
         address = running.enter_context(serve(results, port=port))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        assert init_store(results, {STUDY: ""}).available
-        with LiveRun(results, run, mode="live", patience=60.0) as live:
-            live.log(table[0])
-            wait_for_a_run(results)
-            running.close()
-            for row in table[1:]:
-                live.log(row)
-            record(results, run)
-    assert not live.complete
-    assert "`clipnoise mlflow-sync` adds the rest" in caplog.text
+        note_some(results, run, evaluations[:2])
+        assert sync(results, seen=seen).added == 1
+        running.close()
+        note_some(results, run, evaluations[2:])
+        with pytest.raises(StoreError):
+            sync(results, seen=seen)
+        finish(results, run)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")  # of the database behind the server
     with serve(results, port=port) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        repaired = sync(results)
-        assert repaired.added + repaired.replaced == 1
+        assert counts(sync(results, seen=seen)) == {"completed": 1}
         (found,) = shown(results)
         assert found.info.status == "FINISHED"
+        assert curve(results, found) == expected_curve(run)
         assert counts(sync(results)) == {"unchanged": 1}
 
 
-def _job(results: Path, writer: int, *, die: bool = False, **options: Any) -> None:
-    """Run two specs, as a job does."""
-    for seed in (2 * writer, 2 * writer + 1):
-        run = spec(seed=seed)
-        with LiveRun(results, run, **options) as live:
-            for row in rows(run):
-                live.log(row)
-            record(results, run)
-            if die:
-                wait_for_a_run(results)
-                os.kill(os.getpid(), signal.SIGKILL)
+def _sync(results: Path) -> None:
+    sync(results)
 
 
-def _first_job(results: Path) -> None:
-    sys.exit(not init_store(results, {"a": "", "b": ""}).available)
+def _sync_after_a_signal(results: Path, ready: Path, address: str) -> None:
+    """Bring the store up to date as soon as everybody is ready."""
+    os.environ["MLFLOW_TRACKING_URI"] = address
+    connect(results)
+    while not ready.exists():
+        time.sleep(0.01)
+    for _ in range(3):
+        sync(results)
 
 
 def _spawn(job: Callable[..., None], *arguments: Any, **options: Any) -> Any:
@@ -172,28 +209,57 @@ def _spawn(job: Callable[..., None], *arguments: Any, **options: Any) -> Any:
     return process
 
 
-def test_eight_jobs_at_once_lose_nothing(results: Path) -> None:
-    processes = [_spawn(_job, results, writer, mode="live", patience=120.0) for writer in range(8)]
+def test_four_who_bring_one_folder_up_to_date_at_once_show_each_run_once(results: Path) -> None:
+    runs, ready = [spec(seed=seed) for seed in range(6)], results / "ready"
+    for run in runs[:4]:
+        record(results, run)
+    with ExitStack() as jobs:
+        for run in runs[4:]:
+            note_some(results, run, jobs.enter_context(training(results, run)))
+        address = tracking_uri(results)
+        processes = [_spawn(_sync_after_a_signal, results, ready, address) for _ in range(4)]
+        ready.touch()
+        for process in processes:
+            process.join(180)
+        assert [process.exitcode for process in processes] == [0] * 4
+        assert sorted(run.data.tags["seed"] for run in shown(results)) == list("012345")
+        for found in shown(results):
+            (run,) = (run for run in runs if run.hash == found.data.tags["hash"])
+            assert curve(results, found) == expected_curve(run)
+
+
+def test_eight_folders_at_once_lose_nothing_on_one_store(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, address = results / "ready", tracking_uri(results)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    record(results, spec())
+    sync(results)  # makes the experiment
+    folders = [results / str(number) for number in range(8)]
+    for number, folder in enumerate(folders):
+        for seed in (2 * number, 2 * number + 1):
+            record(folder, spec(seed=seed))
+    processes = [_spawn(_sync_after_a_signal, folder, ready, address) for folder in folders]
+    ready.touch()
     for process in processes:
         process.join(180)
-        assert process.exitcode == 0
-    assert counts(sync(results)) == {"unchanged": 16}
+    assert [process.exitcode for process in processes] == [0] * 8
+    for folder in folders:
+        assert counts(sync(folder)) == {"unchanged": 2}
     found = shown(results)
+    assert len(found) == 17
     assert {run.data.tags["seed"] for run in found} == {str(seed) for seed in range(16)}
-    client, _ = open_store(results, {})
-    for run in found:
-        assert len(client.get_metric_history(run.info.run_id, "test_accuracy")) == 5
+    assert all(len(curve(results, run)) == 5 for run in found)
 
 
-def test_three_first_jobs_at_once_create_one_store(tmp_path: Path) -> None:
-    processes = [_spawn(_first_job, tmp_path) for _ in range(3)]
+def test_three_at_once_make_one_store(tmp_path: Path) -> None:
+    record(tmp_path, spec())
+    processes = [_spawn(_sync, tmp_path) for _ in range(3)]
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0] * 3
-    stamp = read_stamp(tmp_path)
-    assert stamp is not None
-    client, _ = open_store(tmp_path, {})
-    assert sorted(known_experiments(client)) == sorted(stamp.experiments.values())
+    assert len(shown(tmp_path)) == 1
+    assert counts(sync(tmp_path)) == {"unchanged": 1}
 
 
 # Ends its own process at the n-th statement of the migrations that make a database.
@@ -202,7 +268,7 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
-from clipnoise.tracking import init_store
+from clipnoise.tracking.store import connect
 
 left = int(sys.argv[2])
 
@@ -213,64 +279,53 @@ def count(*_):
     if not left:
         os.kill(os.getpid(), signal.SIGKILL)
 
-init_store(Path(sys.argv[1]), {})
+connect(Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("statements", [150, 400])
+@pytest.mark.parametrize("statements", [150, pytest.param(400, marks=pytest.mark.long)])
 def test_a_store_whose_making_was_killed_is_made_by_the_next_call(
     statements: int, tmp_path: Path
 ) -> None:
     words = [sys.executable, "-c", KILLED, str(tmp_path), str(statements)]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    record(tmp_path, spec())
     mask = os.umask(0o002)
     try:
-        stamp = init_store(tmp_path, {STUDY: ""})
+        assert counts(sync(tmp_path)) == {"added": 1}
     finally:
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / "mlflow.db").stat().st_mode) == 0o664
-    assert (stamp.available, stamp.reason) == (True, None)
     assert not list(tmp_path.glob(".*.part*"))
-    record(tmp_path, spec())
-    assert counts(sync(tmp_path)) == {"added": 1}
 
 
-def test_a_job_killed_before_it_finishes_is_repaired_by_sync(results: Path) -> None:
-    process = _spawn(_job, results, 0, die=True, mode="live")
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
-    assert counts(sync(results)) == {"replaced": 1}
+def test_a_job_that_was_killed_is_shown_as_such_and_its_result_in_the_end(results: Path) -> None:
+    run = spec()
+    job = _spawn(_train_until_killed, results)
+    job.join(120)
+    assert job.exitcode == -signal.SIGKILL
+    assert counts(sync(results)) == {"added": 1}
+    (found,) = shown(results)
+    assert found.info.status == "KILLED"
+    with training(results, run) as evaluations:
+        note_some(results, run, evaluations)
+        finish(results, run)
+    sync(results)
     (found,) = shown(results)
     assert found.info.status == "FINISHED"
-    assert counts(sync(results)) == {"unchanged": 1}
+    assert curve(results, found) == expected_curve(run)
+
+
+def _train_until_killed(results: Path) -> None:
+    with training(results, spec()) as evaluations:
+        note_some(results, spec(), evaluations[:2])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _pretend_available(results: Path, uri: str) -> None:
-    stamp = {"uri": redacted(uri), "available": True, "reason": None}
-    write_json(stamp_path(results), {**stamp, "experiments": {STUDY: "1"}, "runs": {}})
-
-
-@pytest.mark.parametrize("mode", ["live", "after"])
-def test_a_dead_server_costs_a_job_only_its_view(
-    results: Path,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
-    _pretend_available(results, uri)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    assert not train(results, spec(), mode=mode, patience=60.0)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert "mlflow-sync" in caplog.text
-    assert "s3cret" not in caplog.text
-    assert counts(sync(results)) == {"added": 1}
 
 
 DELAY = 60.0  # seconds that the slow server takes for each answer
@@ -294,28 +349,18 @@ def slow_server() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_slow_server_does_not_hold_a_job(
+def test_a_server_that_hangs_holds_up_a_sync_for_one_call_only(
     results: Path, slow_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _pretend_available(results, slow_server)
+    for seed in range(9):
+        record(results, spec(seed=seed))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", slow_server)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     begin = time.monotonic()
-    process = _spawn(_job, results, 0, mode="live", patience=0.5)
-    process.join(DELAY)
-    assert process.exitcode == 0
-    assert time.monotonic() - begin < DELAY  # two runs, not one answer
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert counts(sync(results)) == {"added": 2}
-
-
-def test_a_server_that_hangs_holds_up_the_first_job_for_one_call_only(
-    tmp_path: Path, slow_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", slow_server)
-    monkeypatch.setattr("clipnoise.tracking.store.IN_START", (1, IN_START[1]))
-    begin = time.monotonic()
-    assert not init_store(tmp_path, {STUDY: ""}).available
-    assert time.monotonic() - begin < DELAY
+    with pytest.raises(StoreError):
+        sync(results)
+    assert time.monotonic() - begin < DELAY  # not one answer was waited for
 
 
 def test_a_broken_database_that_is_moved_away_is_made_again_from_the_result_files(
@@ -324,33 +369,14 @@ def test_a_broken_database_that_is_moved_away_is_made_again_from_the_result_file
     record(results, spec())
     (results / "mlflow.db").write_bytes(b"no database")
     program = (
-        "import sys; from pathlib import Path; from clipnoise.tracking import init_store, sync\n"
-        "results = Path(sys.argv[1]); init_store(results, {'study': ''})\n"
-        "print(sync(results).added)"
+        "import sys; from pathlib import Path; from clipnoise.tracking import sync\n"
+        "print(sync(Path(sys.argv[1])).added)"
     )
     words = [sys.executable, "-c", program, str(results)]
     broken = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "file is not a database" in broken.stderr
     (results / "mlflow.db").rename(results / "broken.db")
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "1\n"
-
-
-def test_a_store_that_was_never_initialised_is_left_alone(tmp_path: Path) -> None:
-    assert not train(tmp_path, spec(), mode="live")
-    assert not (tmp_path / "mlflow.db").exists()
-
-
-def test_a_dead_server_at_the_start_is_stamped_and_leaves_jobs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    uri = f"http://someone:s3cret@127.0.0.1:{_closed_port()}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    stamp = init_store(tmp_path, {STUDY: ""})
-    assert not stamp.available
-    assert "127.0.0.1" in str(stamp.reason)
-    assert "s3cret" not in stamp_path(tmp_path).read_text()
-    assert not train(tmp_path, spec(), mode="live")
 
 
 def test_sync_names_a_dead_store_without_its_credentials(
@@ -416,6 +442,49 @@ def test_a_hostile_result_is_named_and_the_others_synced(kind: str, results: Pat
     assert str(path) in report.damaged[0]
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["pipe", "no spec", "privacy of the spec", "started"])
+def test_a_hostile_progress_is_named_and_the_others_synced(kind: str, results: Path) -> None:
+    record(results, spec(seed=1))
+    path = run_folder(results, spec()) / PROGRESS
+    with training(results, spec()):
+        head = json.loads(path.read_text())
+        match kind:
+            case "no spec":
+                del head["spec"]
+            case "privacy of the spec":
+                head["spec"]["privacy"] = "none"
+            case "started":
+                head["started"] = []
+        path.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.write_text(json.dumps(head) + "\n")
+        report = sync(results)
+    assert (report.added, len(report.damaged)) == (1, 1)
+    assert str(path) in report.damaged[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"owner": 5}', '{"runs": {"a": 5}}'])
+def test_damaged_notes_cost_the_names_of_studies_only(text: str, results: Path) -> None:
+    record(results, spec())
+    notes_path(results).write_text(text)
+    assert counts(sync(results)) == {"added": 1}
+    (found,) = shown(results)
+    assert found.data.tags["study"] == "unplanned"
+
+
+@pytest.mark.parametrize("label", ["</script><script>alert(1)</script>", "a\x1b[31m\u202eb", "{x}"])
+def test_a_label_is_shown_as_it_is_and_acts_on_nothing(label: str, results: Path) -> None:
+    run = spec()
+    note(results, {run.hash: Membership(study=STUDY, label=label)}, {STUDY: f"**{label}**"})
+    record(results, run)
+    assert main(["mlflow-sync", "--results", str(results)]) == 0
+    (found,) = shown(results)
+    assert found.data.tags["label"] == label
+
+
 STUDY_FILE = """
 title: Digits
 panels:
@@ -430,20 +499,18 @@ report: []
 """
 
 
-def test_the_first_job_notes_which_study_shows_a_run(tmp_path: Path) -> None:
+def test_the_study_given_first_shows_a_run_that_several_plan(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.yaml").write_text(STUDY_FILE)
     files = [str(tmp_path / f"{name}.yaml") for name in ("second", "first")]
-    assert main(["mlflow-init", *files, "--results", str(tmp_path), "--tracking", "off"]) == 0
-    stamp = read_stamp(tmp_path)
-    assert stamp is not None
-    assert not stamp.available
-    assert len(stamp.runs) == 2
-    (said,) = set(stamp.runs.values())
+    assert main(["mlflow-sync", "--study", *files, "--results", str(tmp_path / "results")]) == 0
+    notes = read_notes(tmp_path / "results")
+    assert len(notes.runs) == 2
+    (said,) = set(notes.runs.values())
     assert said == Membership(
         study="second", studies=("second", "first"), label="SGD", panel="main"
     )
-    assert not (tmp_path / "mlflow.db").exists()
+    assert set(notes.descriptions) == {"first", "second"}
 
 
 def test_addresses_lose_their_secrets_and_nothing_else() -> None:

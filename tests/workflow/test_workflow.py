@@ -244,7 +244,7 @@ def test_killing_a_job_loses_that_job_only(tmp_path: Path) -> None:
     values["report"] = values["report"][:1]
     study.write_text(yaml.safe_dump(values))
     config = tmp_path / "config.yaml"
-    config.write_text(config.read_text().replace("tracking: live", "tracking: 'off'"))
+    config.write_text(config.read_text().replace("tracking: sync", "tracking: 'off'"))
     process = subprocess.Popen(
         command(tmp_path),
         env=environment(),

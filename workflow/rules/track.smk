@@ -11,9 +11,8 @@ rule track:
         LOCK
     params:
         results=lambda wildcards: RESULTS,
-        tracking=plan.config.tracking,
         report=lambda wildcards: plan.report(wildcards.study),
         secure=plan.secure_option,
     shell:
         "clipnoise mlflow-sync --study {input.study:q} --scale {input.scale:q} --results {params.results:q}"
-        " --runs {input.runs:q} --report {params.report:q} {params.secure} --tracking {params.tracking} --out {output:q} > {log:q} 2>&1"
+        " --runs {input.runs:q} --report {params.report:q} {params.secure} --out {output:q} > {log:q} 2>&1"

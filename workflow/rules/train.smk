@@ -1,7 +1,7 @@
-# exec, because a signal must reach the run, not a shell that would end before the run is saved. The
-# outputs are updated: a sound result is left as it is, so that a job that holds several runs repeats
-# only what is missing, and the log of an earlier attempt is kept. tracking and device are resources
-# rather than params: they cannot change a result, so changing them must not train anything again.
+# With `exec`, a signal reaches the run itself. A shell in between would end at once, before the run
+# has saved its state. With `update`, Snakemake keeps existing outputs: a job that holds several runs
+# repeats only those that have no sound result, and the log of an earlier attempt stays. `device`
+# is a resource, because it cannot change a result, and a changed param would train every run again.
 rule train:
     input:
         unpack(lambda wildcards: plan.inputs(wildcards.hash)),
@@ -27,7 +27,6 @@ rule train:
         cpus_per_task=JOB.threads,
         gpus_held=JOB.gpus,
         slots=lambda wildcards: JOB.slots(wildcards.model),
-        tracking=plan.config.tracking,
         device=plan.config.device,
     params:
         spec=lambda wildcards: plan.spec_json(wildcards.hash),
@@ -40,5 +39,5 @@ rule train:
     shell:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
-        " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q} --tracking {resources.tracking}"
+        " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q}"
         " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint {params.fingerprint:q} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"

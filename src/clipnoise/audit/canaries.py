@@ -11,6 +11,7 @@ import torch
 from clipnoise.data.base import Dataset, DenseExamples, Splits
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of
+from clipnoise.privacy.units import User
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,18 +45,18 @@ class WithCanaries(Dataset):
             return getattr(self.inner, name)
         return super().__getattribute__(name)
 
-    def user_count(self) -> int | None:
-        users: int | None = self.inner.user_count()
-        return None if users is None else users + self.canaries
+    def user_unit(self) -> User | None:
+        users: User | None = self.inner.user_unit()
+        return None if users is None else replace(users, count=users.count + self.canaries)
 
     def sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = self.inner.sizes()
-        more = self.canaries if self.user_count() is None else 0
+        more = self.canaries if self.user_unit() is None else 0
         return {**sizes, "train": sizes["train"] + more}
 
     def load(self, cache: Path) -> Splits:
         splits: Splits = self.inner.load(cache)
-        if self.user_count() is not None:
+        if self.user_unit() is not None:
             return splits  # the last m users have no example: they are the canaries
         inputs, targets = splits.train.take(slice(None))
         train = DenseExamples(

@@ -142,7 +142,7 @@ CONTROLS: Mapping[str, Control] = {
     "count-without-noise": _broken(
         "dp-sgd-quantile", cross=mistakes.crossing(normals=mistakes.only_the_first)
     ),
-    "node-at-c": _broken(node_sensitivity=lambda degree: 1.0),
+    "node-at-c": _broken(node_sensitivity=1.0),
     "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
     "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
     "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),

@@ -17,6 +17,7 @@ from clipnoise.audit.subject import digits_for, recorded_run, run_spec
 from clipnoise.core.clipping import zeros
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
+from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +96,6 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     spec = _spec(subject, chosen)
     target = spec.budget
     assert target is not None
-    assert spec.privacy is not None
     calibration = calibrate(target)
     runs = [
         _one_run(subject, replace(spec, seed=chosen.seed + i), cache, calibration.noise_multiplier)
@@ -112,17 +112,12 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     return {
         "kind": "empirical",
         "method": subject.method.id,
-        "adjacency": subject.method.query.adjacency,
-        "claim": claim(
-            private=subject.method.private,
-            sampler=spec.privacy.sampler,
-            accountant=spec.privacy.accountant,
-            adjacency=subject.method.query.adjacency,
-        ),
+        "adjacency": spec.mechanism.adjacency,
+        "claim": claim(spec.mechanism),
         "claimed_epsilon": calibration.epsilon,
-        "accountant": spec.privacy.accountant,
-        "sampler": spec.privacy.sampler,
-        "sampling_rate": spec.sampling_rate,
+        "accountant": spec.mechanism.accountant,
+        "sampler": spec.mechanism.sampler,
+        "sampling_rate": spec.mechanism.sampling_rate,
         "score": SCORE,
         "settings": asdict(chosen),
         "final_score": FINAL_SCORE,
@@ -136,7 +131,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
 def _spec(subject: Subject, settings: Settings) -> RunSpec:
     count = settings.canaries if subject.method.query.of == "gradients" else 1
     dataset = WithCanaries(inner=digits_for(subject), canaries=count)
-    units = dataset.user_count() or dataset.sizes()["train"]
+    units = units_of(dataset, subject.method).count
     return run_spec(
         subject,
         noise_multiplier=settings.noise_multiplier,
@@ -163,7 +158,7 @@ def _one_run(
     places = torch.randperm(len(zeros(method.query.of, run.theta)), generator=draw)[:m]
     replaced = method.query.adjacency == "replace"
     engine = CanaryEngine(run.units.engine, coin, places, replaced=replaced)
-    users = spec.dataset.user_count() is not None
+    users = spec.dataset.user_unit() is not None
 
     def sums(batch: LogicalBatch) -> ClippedSum:
         units = as_users(batch.examples.dense(), m) if users else batch.examples
@@ -231,9 +226,8 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
         seen: what `_seen` returns of each step, shape (T, released vectors, 4, m).
         sampler: of the run.
     """
-    privacy, participation, m = spec.privacy, spec.participation, seen.shape[-1]
-    assert privacy is not None
-    strategy = privacy.noise.strategy(spec.steps, participation.groups)
+    participation, m = spec.mechanism.participation, seen.shape[-1]
+    strategy = spec.mechanism.noise.strategy(spec.steps, participation.groups)
     matrix = np.eye(spec.steps) if strategy is None else strategy.matrix()
     columns = torch.as_tensor(matrix, dtype=seen.dtype)
     lengths = columns.square().sum(dim=0)[:, None]
@@ -251,7 +245,7 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
     if participation.groups == 1:
         return rows.sum(dim=1)
     steps = torch.arange(spec.steps)
-    first = spec.examples - m
+    first = spec.mechanism.unit.count - m
     mine = torch.zeros_like(rows[0])
     for group in range(participation.groups):
         members = sampler.group(group)

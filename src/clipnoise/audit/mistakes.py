@@ -286,7 +286,7 @@ def recall_the_last_batch(batch: LogicalBatch) -> ClippedSum:
 def shuffled(spec: RunSpec) -> Sampler:
     """Draw batches of shuffled examples, all of one size."""
     size = spec.training.expected_batch_size
-    return ShuffledSampler(spec.examples, size, generator("sampling", spec.seed))
+    return ShuffledSampler(spec.mechanism.unit.count, size, generator("sampling", spec.seed))
 
 
 # What crosses the privacy boundary.

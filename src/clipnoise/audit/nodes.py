@@ -14,6 +14,7 @@ from clipnoise.audit.sensitivity import EXCESS
 from clipnoise.audit.subject import Finding
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.graphs import NeighbourRows, directed_edges, sample_neighbourhoods
+from clipnoise.privacy.units import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,10 @@ def _graphs() -> list[Graph]:
 
 def _changes(moment: Moment) -> Iterator[float]:
     """Yield changes of the release in units of what is declared for a node."""
-    everyone, factor = torch.arange(NODES), moment.subject.node_sensitivity(DEGREE)
+    everyone, factor = torch.arange(NODES), moment.subject.node_sensitivity
+    if factor is None:
+        method, unit = moment.subject.method, Node(count=NODES, degree=DEGREE)
+        factor = unit.sensitivity_factor(method.query, moment.subject.microbatches)
     for graph in _graphs():
         before = graph.examples(), everyone
         for node in range(TRIED):

@@ -75,7 +75,7 @@ def _measure(
         steps=steps,
         seed=seed,
     )
-    strategy = subject.noise.strategy(steps, spec.participation.groups)
+    strategy = subject.noise.strategy(steps, spec.mechanism.participation.groups)
     numbers, counts = _noise(subject, cache, spec, sigma, strategy)
     _, components, dimension = numbers.shape
     rows = numbers.flatten(0, 1)  # one row for each step and component
@@ -109,7 +109,7 @@ def _measure(
         square = float(counts.square().mean())
         off[f"{square:.3g} times the declared variance of the count"] = _off_few(counts)
     if strategy is not None:
-        times = _distance(strategy.matrix(), spec.participation.groups)
+        times = _distance(strategy.matrix(), spec.mechanism.participation.groups)
         off[f"too small a scale: participations move Cx {times:.3g} times as far as they may"] = (
             times / (1 + ROUNDING)
         )
@@ -207,7 +207,7 @@ def _reach(subject: Subject, cache: Path, seed: int) -> float:
     words = np.zeros(WORDS, dtype="uint32")
     words[-IN_A_ROW:] = ONES
     source = subject.noise.source(
-        steps, spec.participation.groups, twister(words), torch.zeros(DRIVEN)
+        steps, spec.mechanism.participation.groups, twister(words), torch.zeros(DRIVEN)
     )
     (largest,) = source.next()
     run, released = _standardised(subject, cache, spec, sigma)

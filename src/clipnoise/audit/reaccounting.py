@@ -16,7 +16,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Positive, Probability, parse
 from clipnoise.files import csv_text, load_yaml
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.nodes import affected_examples, node_epsilon
+from clipnoise.privacy.accountants.nodes import node_epsilon
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases, epsilon
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import calibrate
@@ -224,7 +224,7 @@ def _epsilon(
     try:
         if result.degree is None:
             return epsilon(accountant, **given)
-        affected = affected_examples(result.degree)
+        affected = result.degree + 1  # per-example gradients that one node can change
         return node_epsilon(Releases(affected_examples=affected, examples=result.examples, **given))
     except AccountantError:
         return math.nan

@@ -88,7 +88,10 @@ def check_sampler(subject: Subject) -> Finding:
         size = max(1, examples // subject.microbatches.size)
         spec = run_spec(subject, expected_batch_size=size, steps=BATCHES, units=units)
         found = _off_poisson(spec, subject.batches(spec))
-        off |= {f"{what} at q = {spec.sampling_rate:.2g}": value for what, value in found.items()}
+        off |= {
+            f"{what} at q = {spec.mechanism.sampling_rate:.2g}": value
+            for what, value in found.items()
+        }
     off = {what: math.inf if math.isnan(value) else value for what, value in off.items()}
     name = max(off, key=lambda what: abs(off[what]))
     if abs(off[name]) <= DEVIATIONS:
@@ -99,7 +102,7 @@ def check_sampler(subject: Subject) -> Finding:
 
 def _off_poisson(spec: RunSpec, source: Sampler) -> dict[str, float]:
     """Return how far statistics of batches are off those of Poisson, in standard deviations."""
-    n, q = spec.examples, spec.sampling_rate
+    n, q = spec.mechanism.unit.count, spec.mechanism.sampling_rate
     drawn = torch.zeros(BATCHES, n)
     for row in drawn:
         row[source.sample()] = 1

@@ -21,7 +21,7 @@ from clipnoise.audit.subject import Finding
 from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Signature
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, reason
 from clipnoise.fields import Precision, parse
 from clipnoise.gradients.checks import made_up
 from clipnoise.gradients.clipping import clipped_sum
@@ -88,7 +88,7 @@ def self_check(device: str) -> Iterator[Finding]:
         except _CheckFailedError as error:
             yield Finding(name, False, str(error))
         except Exception as error:  # a device can fail in any way; the other checks still count
-            yield Finding(name, False, f"{type(error).__name__}: {error}")
+            yield Finding(name, False, f"{type(error).__name__}: {reason(error)}")
 
 
 @dataclass(frozen=True)

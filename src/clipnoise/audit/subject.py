@@ -14,12 +14,11 @@ from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, physical_batches
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
 from clipnoise.models.dense import Logistic
-from clipnoise.privacy.accountants.nodes import sensitivity_factor
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.run import setup
-from clipnoise.run.spec import RunSpec, Training
+from clipnoise.run.spec import RunSpec, Training, units_of
 from clipnoise.run.train import Run
 from clipnoise.seeds import generator
 
@@ -73,8 +72,8 @@ class Subject:
         batches: the stream of batches of a run; another than the real code only in a deliberately
             broken variant.
         microbatches: how examples are averaged before clipping.
-        node_sensitivity: what noise for nodes of a graph is scaled to, by K; another than the real
-            code only in a deliberately broken variant.
+        node_sensitivity: what noise for nodes of a graph is scaled to, in units of C; None for
+            that of the real code, another one only in a deliberately broken variant.
     """
 
     method: Method
@@ -84,7 +83,7 @@ class Subject:
     sampler: str = "poisson"
     batches: Callable[[RunSpec], Sampler] = setup.sampler
     microbatches: MicroBatches = field(default_factory=MicroBatches)
-    node_sensitivity: Callable[[int], float] = sensitivity_factor
+    node_sensitivity: float | None = None
 
     @property
     def sensitivity_factor(self) -> float:
@@ -175,7 +174,7 @@ def run_spec(
         noise_multiplier=noise_multiplier,
         delta=delta,
         accountant=accountant,
-        sampler=subject.sampler,  # type: ignore[arg-type]
+        sampler=subject.sampler,
         noise=subject.noise,
         microbatch_size=subject.microbatches.size,
         microbatch_accounting=subject.microbatches.accounting,
@@ -183,7 +182,7 @@ def run_spec(
     chosen, method = dataset or digits_for(subject, units), subject.method
     if isinstance(method, WithSideInformation):  # digits occur in no public text
         method = replace(method, side_information=PublicGradients(source="public-gradients"))
-    n, m = chosen.user_count() or chosen.sizes()["train"], subject.microbatches.size
+    n, m = units_of(chosen, method).count, subject.microbatches.size
     size = min(expected_batch_size * m, n - n % m)
     training = Training(expected_batch_size=size, steps=steps, evaluations=1)
     return RunSpec(

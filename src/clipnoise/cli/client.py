@@ -33,7 +33,7 @@ def run_warm(words: Sequence[str], owner: int) -> int | None:
         The exit code of the command; None if it has not been started.
     """
     try:
-        address = _address(words[0], owner)
+        address = socket_name(words[0], owner)
         connection = _connect(address) or _start(address, owner)
     except (OSError, AttributeError, IndexError):  # no such owner, no /proc, no abstract sockets
         return None
@@ -41,7 +41,7 @@ def run_warm(words: Sequence[str], owner: int) -> int | None:
         return _follow(connection, words)
 
 
-def _address(command: str, owner: int) -> bytes:
+def socket_name(command: str, owner: int) -> bytes:
     """Return the name of a socket, which differs wherever a warm process must not be shared.
 
     The name is abstract: it disappears with the process. Training has a warm process of its own, so

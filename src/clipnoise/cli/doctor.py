@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -355,11 +356,12 @@ def torch_and_device() -> Iterator[Check]:
 
 def _database(file: Path) -> Check:
     """Count the runs in an SQLite store, opened read-only."""
-    advice = (
-        "`snakemake --cores all` creates it; `clipnoise mlflow-sync` fills it from result files."
-    )
+    advice = "`make mlflow` and `clipnoise mlflow-sync` make it from the result files."
     if not file.is_file():
         return Check("mlflow store", False, f"{file} does not exist yet", advice)
+    if find_spec("mlflow") is None:
+        install = "pip install 'clipnoise[mlflow]'"
+        return Check("mlflow store", False, f"{file}, but MLflow is not installed", install)
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             (runs,) = database.execute("select count(*) from runs").fetchone()
@@ -378,8 +380,6 @@ def _database(file: Path) -> Check:
 
 def _schema_version() -> str | None:
     """Return the version of the databases that the installed MLflow makes, without importing it."""
-    from importlib.util import find_spec
-
     from alembic.script import ScriptDirectory
 
     found = find_spec("mlflow")

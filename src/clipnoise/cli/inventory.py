@@ -26,6 +26,7 @@ from clipnoise.methods.catalogue import catalogue, method_page, one_line
 from clipnoise.models.base import Model, model_class
 from clipnoise.models.pretrained import TENSORS, Weights, pretrained_weights, weight_files
 from clipnoise.plugins import plugins
+from clipnoise.studies.items import Repeated, ReportItem, SeveralPanels, item_kinds
 
 HEAD = """# Datasets
 
@@ -390,10 +391,15 @@ def model_page() -> str:
     return "\n".join(parts)
 
 
-def _meanings(kind: type[Model]) -> dict[str, str]:
-    """Return what the docstrings of a model and of its bases say of each option, after a colon."""
+def _meanings(kind: type, above: type = object) -> dict[str, str]:
+    """Return what the docstrings of a class and of its bases say of each option, after a colon.
+
+    Args:
+        kind: the class.
+        above: a base that is left out, with its own bases.
+    """
     found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed([one for one in kind.__mro__ if not issubclass(above, one)]):
         attributes = MEANING.findall(_documented(base)[1])
         found |= {name: ": " + " ".join(text.split()) for name, text in attributes}
     return found
@@ -429,3 +435,41 @@ def methods(markdown: Markdown = None) -> None:
         table.add_row(*(str(getattr(entry, column)) for column in columns))
     console = Console()
     Console(width=None if console.is_terminal else 220).print(table)
+
+
+ITEMS = re.compile(r"(<!-- report-items\b.*?-->\n).*?(<!-- end of report-items -->)", re.DOTALL)
+
+
+@options.command()
+def report_items(markdown: Markdown = None) -> None:
+    """List the kinds of tables and figures that a report can have, and their options.
+
+    With --markdown, renew the tables of them in a page of the documentation instead.
+    """
+    if markdown is not None:
+        page, number = ITEMS.subn(rf"\1{item_tables()}\2", markdown.read_text(encoding="utf-8"))
+        if not number:
+            raise UserError(f"{markdown}: has no <!-- report-items … --> to write below.")
+        write_atomically(markdown, page)
+        print(markdown)
+        return
+    for identifier, kind in item_kinds().items():
+        print(f"{identifier:<24}{_documented(kind)[0]}")
+        for name, meaning in _meanings(kind, SeveralPanels).items():
+            print(f"{'':<24}{name}{meaning}")
+
+
+def item_tables() -> str:
+    """Return what every item of a report may say, and what each kind is, as Markdown tables."""
+    shared: dict[str, str] = {}
+    for base in (ReportItem, SeveralPanels, Repeated):
+        shared |= _meanings(base)
+    keys = [f"| `{name}` | {meaning.removeprefix(': ')} |" for name, meaning in shared.items()]
+    kinds = []
+    for identifier, kind in item_kinds().items():
+        own = [f"`{name}`{meaning}" for name, meaning in _meanings(kind, SeveralPanels).items()]
+        together = ["`together`"] if issubclass(kind, SeveralPanels) else []
+        text = _documented(kind)[0]
+        kinds.append(f"| `{identifier}` | {text} | {' '.join([*own, *together])} |")
+    head = "| key | meaning |\n|---|---|", "| kind | what it shows | options |\n|---|---|---|"
+    return "\n".join([head[0], *keys, "", head[1], *kinds, ""])

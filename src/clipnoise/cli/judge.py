@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 CONFIG = Path("config.yaml")
 TEMPLATE = options.TEMPLATES / "audit.typ"  # it is there where clipnoise is checked out
 LEAGUES = {"lite": "league-lite", "full": "league"}
-PUBLISHED = Path("docs/league/v2/league.csv.gz")  # the newest results of the whole league
 
 
 @options.command()
@@ -44,6 +42,11 @@ def judge(
         "JSON object of what the league tunes: ranges and grid, as under `tune` in a study. "
         "By default what the league tunes for this method, or else for dp-sgd.",
     ] = options.NO_HYPERPARAMETERS,
+    against: Annotated[
+        Path | None,
+        "Parquet file of `clipnoise publish`, to rank the method among the methods in it. By "
+        "default it is ranked among those whose runs are in the results folder.",
+    ] = None,
     cores: Annotated[str, "CPU cores for the runs of the league."] = "all",
     out: Annotated[Path, "Folder for judgement.pdf and judgement.json."] = Path("judgement"),
     cache: options.Cache = options.CACHE,
@@ -67,7 +70,9 @@ def judge(
     if not template.is_file() and template != TEMPLATE:
         raise UserError(f"{template}: no such template.")
     require_writable(out)
-    contest = None if league is None else Contest.open(league)
+    if against is not None and league is None:
+        raise UserError("--against: needs --league, which trains the method to be ranked.")
+    contest = None if league is None else Contest.open(league, against)
     torch.set_num_threads(1)  # sums in another order would not be the same bit for bit
     result = judge_file(file, cache, name=method, options=hyperparameters)
     _write(result, out, template)
@@ -113,20 +118,24 @@ class Contest:
         size: "lite" or "full".
         study: of the league.
         config: config.yaml, which says where the results and the data are.
+        against: the file of published runs to rank it among, or None: the runs that are here.
     """
 
     size: str
     study: Study
     config: Config
+    against: Path | None
 
     @classmethod
-    def open(cls, size: str) -> Contest:
+    def open(cls, size: str, against: Path | None) -> Contest:
         """Read a league, and make sure of its data.
 
         Raises:
-            UserError: there is no config.yaml or no study of the league here, or data are missing.
+            UserError: there is no config.yaml or no study of the league here, data are missing, or
+                the file of published runs is none.
         """
         from clipnoise.fields import parse
+        from clipnoise.report.publication import read_published
         from clipnoise.studies.config import Config
         from clipnoise.studies.league import require_data
         from clipnoise.studies.study import load_study
@@ -135,7 +144,9 @@ class Contest:
         path = options.STUDIES / f"{LEAGUES[size]}.yaml"
         study = load_study(path, secure_noise=config.secure_noise)
         require_data(study, Path(config.cache))
-        return cls(size, study, config)
+        if against is not None:
+            read_published(against)  # a wrong file is better known before the judge's minutes
+        return cls(size, study, config, against)
 
     def hold(
         self,
@@ -206,20 +217,14 @@ class Contest:
 
     def _results(self, entry: LeagueEntry) -> tuple[pd.DataFrame, str]:
         """Return the rows of the league's runs that have ended, and in words whose they are."""
+        from clipnoise.cli.reports import collected
         from clipnoise.report.publication import read_published, run_rows
-        from clipnoise.report.records import read_runs
-        from clipnoise.studies.collect import collect
 
-        if PUBLISHED.is_file():
-            return read_published(PUBLISHED), f"the methods in {PUBLISHED}"
+        if self.against is not None:
+            return read_published(self.against), f"the methods in {self.against}"
         panels = {name: self.study.panels[name] for name in entry.study["panels"]}
-        with tempfile.TemporaryDirectory() as place:
-            runs = Path(place) / "runs.csv"
-            runs.write_text(
-                collect(replace(self.study, panels=panels), Path(self.config.results))[0],
-                encoding="utf-8",
-            )
-            rows = run_rows(read_runs(runs))
+        runs, _ = collected(replace(self.study, panels=panels), Path(self.config.results))
+        rows = run_rows(runs)
         ended = rows[rows["status"].isin(["completed", "diverged"])]
         others = {*ended["method"]} - {entry.baseline}
         found = f"the methods with results in {self.config.results}"

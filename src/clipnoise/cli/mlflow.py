@@ -1,12 +1,12 @@
-"""MLflow: create the store, bring it up to date from the result files, and show its pages."""
+"""MLflow: bring it up to date from the result files, once or while somebody looks, and show it."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,44 +16,15 @@ from typing import Annotated, Any
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.files import read_json, write_atomically, write_json
-from clipnoise.studies.study import Study, descriptions, find_study, load_study, memberships
-from clipnoise.tracking import StoreError, init_store, read_stamp, sync
-from clipnoise.tracking.store import OFF
-from clipnoise.tracking.view import View, means_of
+from clipnoise.run.results import SUMMARY, run_folder
+from clipnoise.studies.study import Study, descriptions, load_study, memberships
+from clipnoise.tracking import MeansTable, StoreError, SyncReport, note, read_notes, sync
+from clipnoise.tracking.view import View
 
 SECONDS_BETWEEN_LINES = 20.0  # of progress in a log
-
-
-@options.command()
-def mlflow_init(
-    studies: Annotated[Sequence[str], options.ARGUMENT],
-    results: options.Results = options.RESULTS,
-    studies_folder: Annotated[Path, "Where study names are looked up."] = options.STUDIES,
-    scale: options.Scale = None,
-    secure_noise: options.SecureNoise = False,
-    tracking: Annotated[
-        options.Tracking, "off writes a stamp that keeps jobs away from MLflow."
-    ] = "live",
-) -> None:
-    """Create the MLflow store and one experiment per study, before any job opens it.
-
-    STUDIES are names or files; a run that several of them plan is shown under the first. The store
-    is an SQLite database in the results folder, or what MLFLOW_TRACKING_URI says. Repeating the
-    command changes nothing. A store that does not answer is a warning, not a failure: training
-    continues, and `clipnoise mlflow-sync` adds the runs later.
-    """
-
-    found = [find_study(n, studies_folder, scale, secure_noise=secure_noise) for n in studies]
-    wanted = tracking != "off"
-    stamp = init_store(results, descriptions(found), runs=memberships(found), tracking=wanted)
-    if stamp.available:
-        print(f"{stamp.uri}: {', '.join(stamp.experiments)}")
-    elif wanted:
-        print(
-            f"warning: {stamp.reason}\nTraining continues without it; "
-            "run `clipnoise mlflow-sync` when it answers.",
-            file=sys.stderr,
-        )
+SECONDS_BETWEEN_LOOKS = 5.0  # for new results, while somebody follows
+SHARE = 0.1  # of the time may be spent looking
+CHANGED = ("added", "completed", "replaced", "means")  # worth a line of one who follows
 
 
 @options.command()
@@ -64,38 +35,113 @@ def mlflow_sync(
     secure_noise: options.SecureNoise = False,
     runs: Annotated[Path | None, "The study's runs.csv, whose means are shown, too."] = None,
     report: Annotated[str, "Where the study's report is, for readers of its means."] = "",
-    tracking: Annotated[
-        options.Tracking, "off does nothing; the others mean the same here."
-    ] = "sync",
+    follow: Annotated[bool, "Go on until interrupted, and show runs while they train."] = False,
     out: Annotated[Path | None, "JSON file for the outcome; faults then exit with 0."] = None,
 ) -> int:
     """Bring the MLflow store up to date from the result files.
 
-    Adds what is missing, replaces what has changed, and leaves the rest. The means are those of the
-    studies given, or of every study that the workflow has collected. Exits with 1 when the store
-    does not answer or a result file is damaged. With --out, the outcome is written there and the
-    exit code is 0, so that a workflow finishes without its tracking server.
+    Adds what is missing, replaces what has changed, and leaves the rest. Runs that train are shown
+    as far as they have got. The store is an SQLite database in the results folder, or what
+    MLFLOW_TRACKING_URI says. The means are those of the studies given, or of every study that the
+    workflow has collected. Exits with 1 when the store does not answer or a result file is damaged.
+    With --out, the outcome is written there and the exit code is 0, so that a workflow finishes
+    without its tracking server.
     """
-
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
+    if planned:
+        known = read_notes(results).runs
+        note(results, memberships(planned, known), descriptions(planned))
+    look = partial(_look, results, planned, runs, report)
+    if follow:
+        if out is not None:
+            raise UserError("--follow: it has no end, so there is no outcome for --out.")
+        with _until_interrupted():
+            _follow(look)
+        return 0
     outcome: dict[str, Any] = {"error": None}
     if runs is not None:
         (one,) = planned
         outcome["means_of"] = _said(one, report)
-    if tracking == "off":
-        outcome["error"] = OFF
-    else:
-        try:
-            outcome |= _sync(results, planned, _tables(results, planned, runs, report))
-        except StoreError as error:
-            outcome["error"] = str(error)
-            print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
-    for message in outcome.get("damaged", ()):
-        print(f"clipnoise mlflow-sync: {message}", file=sys.stderr)
+    try:
+        with _progress() as progress:
+            found = look(progress=progress)
+        print(_in_words(found))
+        outcome |= asdict(found)
+    except StoreError as error:
+        outcome["error"] = str(error)
+        print(f"clipnoise mlflow-sync: {error}", file=sys.stderr)
     if out is not None:
         write_json(out, outcome)
         return 0
-    return 1 if outcome.get("damaged") or (outcome["error"] and tracking != "off") else 0
+    return 1 if outcome.get("damaged") or outcome["error"] else 0
+
+
+def _look(
+    results: Path,
+    studies: Sequence[Study],
+    runs: Path | None,
+    report: str,
+    *,
+    seen: dict[str | Path, object] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SyncReport:
+    """Bring the store up to date once, and name the files that are damaged."""
+    found = sync(
+        results,
+        only=memberships(studies).keys() if studies else None,
+        tables=_tables(results, studies, runs, report),
+        seen=seen,
+        progress=progress,
+    )
+    for message in found.damaged:
+        print(f"clipnoise mlflow-sync: {message}", file=sys.stderr)
+    return found
+
+
+def _in_words(found: SyncReport) -> str:
+    counts = {name: n for name, n in asdict(found).items() if isinstance(n, int) and n}
+    counts |= {"damaged": len(found.damaged)} if found.damaged else {}
+    return f"{found.store}: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'no runs'}"
+
+
+def _follow(
+    look: Callable[..., SyncReport], after: Callable[[SyncReport], object] = lambda _: None
+) -> None:
+    """Bring the store up to date again and again.
+
+    A store that does not answer is named once, and tried again.
+
+    Args:
+        look: does it once.
+        after: called after the first time, and after each that changed more than a curve.
+    """
+    seen: dict[str | Path, object] = {}
+    first, fault = True, ""
+    while True:
+        began = time.monotonic()
+        try:
+            with _progress() if first else nullcontext() as progress:
+                found = look(seen=seen, progress=progress)
+            if first or any(getattr(found, name) for name in CHANGED):
+                print(_in_words(found), flush=True)
+                after(found)
+            first, fault = False, ""
+        except (StoreError, UserError) as error:
+            if fault != str(error):
+                fault = str(error)
+                print(f"{fault} It is tried again.", file=sys.stderr, flush=True)
+        spent = time.monotonic() - began
+        time.sleep(max(SECONDS_BETWEEN_LOOKS, spent / SHARE - spent))
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[None]:
+    """End the block, and not the process, on Ctrl-C, SIGTERM, and when the terminal is closed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def _said(study: Study, report: str) -> dict[str, str]:
@@ -105,11 +151,11 @@ def _said(study: Study, report: str) -> dict[str, str]:
 
 def _tables(
     results: Path, studies: Sequence[Study], runs: Path | None, report: str
-) -> Iterator[tuple[str, Callable[[], list[View]]]]:
-    """Yield where each table of means comes from, and what makes it.
+) -> list[MeansTable]:
+    """Return the tables of means: from the runs.csv given, or the result files of studies given.
 
-    That is the runs.csv that was given; or else the result files of studies that were given; or
-    else each runs.csv whose means were to be shown, with what an earlier call said of it.
+    Without either, from each runs.csv whose means were to be shown, with what an earlier call said
+    of it.
     """
     from clipnoise.report.means import mean_views
     from clipnoise.report.records import read_runs
@@ -124,47 +170,23 @@ def _tables(
             write_atomically(path, collect(study, results)[0])
             return read(path, _said(study, report))
 
+    found: dict[str, MeansTable] = {}
     for study in studies:
-        made = (
+        summaries = [run_folder(results, run.spec) / SUMMARY for run in study.runs]
+        files = summaries if runs is None else [runs]
+        views = (
             partial(collected, study) if runs is None else partial(read, runs, _said(study, report))
         )
-        yield study.experiment, made
-    for path in [] if studies else results.rglob("*tracked.json"):
+        found[study.experiment] = MeansTable(study.experiment, files, views)
+    outcomes = [] if studies else sorted(results.glob("studies*/**/*tracked.json"))
+    for path in reversed(outcomes):  # untracked.json before tracked.json, which is newer
         table = path.with_name("runs.csv")
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
             said = read_json(path)["means_of"]
             if table.is_file():
-                yield said["experiment"], partial(read, table, said)
-
-
-def _sync(
-    results: Path,
-    studies: list[Study],
-    tables: Iterable[tuple[str, Callable[[], list[View]]]],
-) -> dict[str, Any]:
-    stamp = read_stamp(results)
-    planned = set(memberships(studies))
-    means, unreadable = {}, []
-    for name, views in tables:
-        try:
-            means[means_of(name)] = views()
-        except UserError as error:
-            unreadable.append(str(error))
-    with _progress() as progress:
-        report = sync(
-            results,
-            runs=memberships(studies, stamp.runs if stamp else None),
-            only=planned if studies else None,
-            descriptions=descriptions(studies),
-            means=means,
-            progress=progress,
-        )
-    report.damaged += unreadable
-    values = asdict(report)
-    counts = ", ".join(f"{n} {name}" for name, n in values.items() if isinstance(n, int) and n)
-    print(f"{report.store}: {counts or 'no finished runs'}", end="")
-    print(f", {len(report.damaged)} damaged" if report.damaged else "")
-    return values
+                views = partial(read, table, said)
+                found[said["experiment"]] = MeansTable(said["experiment"], [table, path], views)
+    return list(found.values())
 
 
 @contextmanager
@@ -196,29 +218,39 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def mlflow_ui(
     results: options.Results = options.RESULTS, port: Annotated[int, "Port on 127.0.0.1."] = 5000
 ) -> int:
-    """Show the recorded runs in MLflow's pages, on 127.0.0.1, until interrupted.
+    """Show the runs in MLflow's pages, on 127.0.0.1, and follow them until interrupted.
 
     Prints, for every study, the addresses of the pages of its runs and of their means.
     """
-    from clipnoise.tracking.store import redacted, tracking_uri
+    from clipnoise.tracking.store import missing_database, notes_path, redacted, tracking_uri
     from clipnoise.tracking.ui import serve, study_pages
 
     uri = tracking_uri(results)
     if uri.startswith("http"):
-        raise UserError(f"MLFLOW_TRACKING_URI is a server with its own pages: {redacted(uri)}")
-    local = results / "mlflow.db"
-    if uri.endswith(str(local.resolve())) and not local.exists():
-        raise UserError(f"{local}: no recorded runs yet; `make quickstart` records some.")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the server ends, too
+        raise UserError(
+            f"MLFLOW_TRACKING_URI is a server with its own pages: {redacted(uri)}. "
+            "`clipnoise mlflow-sync --follow` brings it up to date."
+        )
+    if missing_database(uri) and not notes_path(results).exists() and _has_no_runs(results):
+        raise UserError(f"{results}: no recorded runs yet; `make quickstart` records some.")
+    shown: set[str] = set()
+
+    def print_new_pages(address: str, _: SyncReport) -> None:
+        for name, link in study_pages(results, address).items():
+            if name not in shown:
+                shown.add(name)
+                print(f"{name}: {link}", flush=True)
+
     print("MLflow is starting; this takes up to 20 seconds.", flush=True)
     try:
-        with serve(results, port=port) as address:
-            for name, link in study_pages(results, address).items():
-                print(f"{name}: {link}")
+        with _until_interrupted(), serve(results, port=port) as address:
             print(f"All experiments: {address}\nStop with Ctrl-C.", flush=True)
-            signal.pause()
-    except KeyboardInterrupt:
-        return 0
+            _follow(partial(_look, results, (), None, ""), partial(print_new_pages, address))
     except StoreError as error:
         print(f"clipnoise mlflow-ui: {error}", file=sys.stderr)
-    return 1
+        return 1
+    return 0
+
+
+def _has_no_runs(results: Path) -> bool:
+    return next((results / "runs").rglob(SUMMARY), None) is None

@@ -237,7 +237,6 @@ Cache = Annotated[Path, "Folder of prepared datasets."]
 Weights = Annotated[Path, "Folder of pretrained weights."]
 Template = Annotated[Path, "Typst file with the layout."]
 Threads = Annotated[int, "CPU threads of a run."]
-Tracking = Literal["live", "after", "sync", "off"]
 Scale = Annotated[
     Path | None, ListOption, "Scale file that makes a study smaller: workflow/scales/smoke.yaml."
 ]

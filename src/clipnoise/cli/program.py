@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from clipnoise.cli.options import CommandGroup
+from clipnoise.errors import UserError
 
 
 def _files(**names: str) -> dict[str, str]:
@@ -22,21 +23,21 @@ USERS = _files(
     audit="audit reaccount selfcheck",
     claims="claims",
     doctor="doctor",
-    inventory="data methods models weights",
+    inventory="data methods models report-items weights",
     judge="judge",
     mlflow="mlflow-sync mlflow-ui",
     new="new",
-    privacy="account calibrate",
+    privacy="account calibrate samplers",
     reports="papers partial-report",
     studies="check schema status verify",
     train="replay train",
 )
 WORKFLOW = _files(
-    mlflow="mlflow-init",
     reports="bundle compare figure publish report reproduce reproduction-report table",
     studies="collect select",
 )
 COMMANDS = {**USERS, **WORKFLOW}
+GONE = {"mlflow-init": "it is no longer needed: `clipnoise mlflow-sync --study FILE` does it, too"}
 
 
 class LazyGroup(CommandGroup):
@@ -44,6 +45,13 @@ class LazyGroup(CommandGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in GONE:
+            raise UserError(f"{args[0]}: {GONE[args[0]]}.")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -117,13 +125,14 @@ def run(words: list[str]) -> int:
     Returns:
         The exit code: 0 for success, 2 for a mistake the user can correct, 1 for a fault.
     """
-    from clipnoise.errors import ENDED_BY_CODE, UserError, printable
+    from clipnoise.errors import ENDED_BY_CODE, naming_extras, printable
     from clipnoise.plugins import use_places_of
 
     called = ["clipnoise", *(word for word in words[:1] if word in COMMANDS)]
     try:
-        use_places_of(Path("config.yaml"))
-        code = program.main(words, prog_name="clipnoise", standalone_mode=False)
+        with naming_extras():
+            use_places_of(Path("config.yaml"))
+            code = program.main(words, prog_name="clipnoise", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2

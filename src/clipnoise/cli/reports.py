@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
 from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
-from clipnoise.studies.collect import collect
-from clipnoise.studies.file import OVERVIEW, RESULTS
+from clipnoise.studies.collect import CURVE_COLUMNS, collect
+from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.scale import read_scale
-from clipnoise.studies.study import PUBLISHED, comparisons, load_study
+from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
@@ -29,7 +33,9 @@ def table(
     study: StudyFile,
     runs: RunsTable,
     out: Annotated[Path, "File name without ending; .csv, .md and .tex are added."],
-    panel: Annotated[str, "Panel of the study to show; the report's overview if not given."] = "",
+    panel: Annotated[
+        str, "Panel whose results to show, or PANEL.KIND; the overview if not given."
+    ] = "",
     scale: options.Scale = None,
 ) -> None:
     """Make the table of one panel of a study, or its overview, as CSV, Markdown and LaTeX.
@@ -37,40 +43,22 @@ def table(
     A panel's table shows mean ± standard deviation over seeds, from whatever runs there are. Failed
     and missing runs are counted in it. The overview shows what methods gain over tasks.
     """
-    from clipnoise.report import export
-    from clipnoise.report.overview import build_overview
+    from clipnoise.report.items import ItemData, TableItem
     from clipnoise.report.records import read_runs
-    from clipnoise.report.tables import build_table
 
-    plan, kinds = load_study(study, scale), RESULTS if panel else (OVERVIEW,)
-    if panel and panel not in plan.panels:
-        raise unknown("panel", panel, plan.panels, file=str(study))
-    shown = [item for item in plan.report if item.kind in kinds and panel in ("", item.panel)]
-    rows, watermark = read_runs(runs), plan.scale.watermark
-    if panel:
-        made = build_table(
-            rows,
-            panel,
-            title=shown[0].title if shown else "",
-            caption=shown[0].caption if shown else "",
-            costs=any(item.costs for item in shown),
-            watermark=watermark,
-        )
-        texts = {
-            ".csv": export.to_csv(made),
-            ".md": export.to_markdown(made),
-            ".tex": export.to_latex(made),
-        }
-    elif shown:
-        over = build_overview(shown[0], rows, watermark)
-        texts = {
-            ".csv": export.overview_to_csv(over),
-            ".md": export.overview_to_markdown(over),
-            ".tex": export.overview_to_latex(over),
-        }
-    else:
+    plan, name = load_study(study, scale), f"tables/{panel}" if panel else "overview"
+    shown = next((placed for placed in plan.report if placed.file == name), None)
+    if shown is None and panel in plan.panels:
+        shown = PlacedItem(item=item_kinds()["table"](), panels=(panel,))
+    if shown is None and panel:
+        names = [placed.file.removeprefix("tables/") for placed in plan.report if placed.file]
+        raise unknown("panel", panel, {*plan.panels, *names} - {name}, file=str(study))
+    if shown is None:
         raise UserError(f"{study}: report: has no overview. Give a --panel to make its table.")
-    for ending, text in texts.items():
+    assert isinstance(shown.item, TableItem)
+    rows, watermark = read_runs(runs), plan.scale.watermark
+    data = ItemData(placed=shown, every_run=rows, every_curve=rows[:0], watermark=watermark)
+    for ending, text in shown.item.files(data).items():
         write_atomically(out.with_name(out.name + ending), text)
     print(f"{out}: .csv, .md and .tex")
 
@@ -88,21 +76,26 @@ def figure(
 
     It draws the runs that there are, and names in the figure those that are missing.
     """
-    from clipnoise.report.figures.kinds import draw_figure
+    from clipnoise.report.drawing import draw_figure
+    from clipnoise.report.items import ItemData
     from clipnoise.report.records import read_curves, read_runs
 
     plan = load_study(study, scale)
-    figures = [number for number, shown in enumerate(plan.report) if shown.drawn]
+    figures = [number for number, placed in enumerate(plan.report) if placed.item.drawn]
     if item not in figures:
         raise UserError(
             f"{study}: report: item {item} is not a figure. "
             f"Allowed: {', '.join(map(str, figures)) or 'none'}."
         )
     shown = plan.report[item]
-    write_atomically(
-        out, draw_figure(shown, read_runs(runs), read_curves(curves), plan.scale.watermark)
+    data = ItemData(
+        placed=shown,
+        every_run=read_runs(runs),
+        every_curve=read_curves(curves),
+        watermark=plan.scale.watermark,
     )
-    print(f"{out}: {shown.kind} of {shown.panel}")
+    write_atomically(out, draw_figure(data))
+    print(f"{out}: {shown.item.kind} of {shown.panel}")
 
 
 @options.command()
@@ -128,7 +121,7 @@ def compare(
             f"{study}: no published table: its report names none, and there is no "
             f"{published / plan.name}.csv."
         )
-    compared = [compare_runs(rows, item, table) for item, table in tables.items()]
+    compared = [compare_runs(rows, placed.panels, table) for placed, table in tables.items()]
     write_atomically(out, to_csv(compared, plan.scale.watermark))
     pairs = [pair for comparison in compared for pair in comparison.pairs]
     measured = sum(pair.ours is not None and pair.ours.sample.n > 0 for pair in pairs)
@@ -162,7 +155,7 @@ def report(
 @options.command()
 def publish(
     study: StudyFile,
-    runs: RunsTable,
+    runs: Annotated[Path, "The study's runs.csv, or the Parquet file of an earlier `publish`."],
     out: Annotated[Path, "Folder to write index.html and the data files to."],
     template: options.Template = options.TEMPLATES / "page.html",
     scale: options.Scale = None,
@@ -170,13 +163,19 @@ def publish(
     """Make a web page of a study's results, and files with a row per run.
 
     The page needs no network. The files are CSV, Parquet, and a description of them in the
-    Croissant format, which catalogues of datasets read.
+    Croissant format, which catalogues of datasets read. A Parquet file of published runs gives the
+    page again, without the times.
     """
     from clipnoise.report import publication
     from clipnoise.report.page import build_page
     from clipnoise.report.records import read_runs
 
-    plan, rows = load_study(study, scale), read_runs(runs)
+    plan = load_study(study, scale)
+    if runs.suffix == ".parquet":
+        rows = publication.published_runs(publication.read_published(runs))
+        page = reprinted(plan)
+    else:
+        rows, page = read_runs(runs), plan
     shown, name = publication.run_rows(rows), plan.name.replace("/", "-")
     table = publication.to_parquet(shown)
     links = {
@@ -189,7 +188,7 @@ def publish(
     write_atomically(out / f"{name}.parquet", table)
     described = json_text(publication.croissant(plan, name, table))
     write_atomically(out / "croissant.json", described + "\n")
-    write_atomically(out / "index.html", build_page(plan, rows, template, links))
+    write_atomically(out / "index.html", build_page(page, rows, template, links))
     print(f"{out}: index.html, {', '.join(links)}")
 
 
@@ -198,6 +197,7 @@ def partial_report(
     study: Annotated[Path, options.ARGUMENT],
     out: Pdf,
     results: options.Results = options.RESULTS,
+    runs: Annotated[Path | None, "Parquet file of `publish`, in place of the results."] = None,
     template: options.Template = options.TEMPLATES / "report.typ",
     published: Published = PUBLISHED,
     scale: options.Scale = None,
@@ -206,35 +206,73 @@ def partial_report(
     """Build a study's report from the results that there are now, without running anything.
 
     Missing, diverged and damaged runs are counted in every table. While a study runs, this shows
-    its progress; after failed jobs, it shows what was completed.
+    its progress; after failed jobs, it shows what was completed. A Parquet file of published runs
+    gives a report without times, searches and curves, which it does not hold.
     """
     import tempfile
-    from dataclasses import replace
 
-    from clipnoise.report.figures.kinds import draw_figure
+    import pandas as pd
+
+    from clipnoise.report import publication
+    from clipnoise.report.drawing import draw_figure
+    from clipnoise.report.items import ItemData
     from clipnoise.report.pdf import build_report
-    from clipnoise.report.records import read_curves, read_runs
     from clipnoise.studies.status import study_status
 
-    plan = load_study(study, scale, secure_noise=secure_noise)
-    outdated = study_status(plan, results).counts["outdated"]
-    if outdated:
-        said = f"{outdated} of these runs were made by code that has been edited since: Snakemake "
-        said += "will train them again."
-        plan = replace(plan, description=f"{said}\n\n{plan.description}")
+    plan, remark = load_study(study, scale, secure_noise=secure_noise), ""
+    if runs is not None:
+        rows, plan = publication.published_runs(publication.read_published(runs)), reprinted(plan)
+        curves = pd.DataFrame(columns=list(CURVE_COLUMNS))
+    else:
+        rows, curves = collected(plan, results)
+        outdated = study_status(plan, results).counts["outdated"]
+        if outdated:
+            said = f"{outdated} of these runs were made by code that has been edited since: "
+            plan = remarked(plan, f"{said}Snakemake will train them again.")
+            remark = f", {outdated} of them by code that has been edited since"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for file, text in zip(("runs", "curves"), collect(plan, results), strict=True):
-            (folder / f"{file}.csv").write_text(text, encoding="utf-8")
-        runs, curves = read_runs(folder / "runs.csv"), read_curves(folder / "curves.csv")
-        for number, item in enumerate(plan.report):
-            if item.drawn:
-                image = draw_figure(item, runs, curves, plan.scale.watermark)
-                (folder / f"{number}.svg").write_bytes(image)
-        write_atomically(out, build_report(plan, runs, curves, folder, template, published))
-    done = int((runs["status"] == "completed").sum())
-    remark = f", {outdated} of them by code that has been edited since" if outdated else ""
-    print(f"{out}: {done} of {len(runs)} planned runs completed{remark}")
+        for number, placed in enumerate(plan.report):
+            if placed.item.drawn:
+                data = ItemData(
+                    placed=placed,
+                    every_run=rows,
+                    every_curve=curves,
+                    watermark=plan.scale.watermark,
+                )
+                (folder / f"{number}.svg").write_bytes(draw_figure(data))
+        write_atomically(out, build_report(plan, rows, curves, folder, template, published))
+    done = int((rows["status"] == "completed").sum())
+    print(f"{out}: {done} of {len(rows)} planned runs completed{remark}")
+
+
+def reprinted(plan: Study) -> Study:
+    """Return a study whose description says what published runs leave out."""
+    said = "Made from published runs. They hold no times, no curves and not how hyper-parameters "
+    return remarked(plan, f"{said}were found, so that tuned ones are shown as given.")
+
+
+def remarked(plan: Study, remark: str) -> Study:
+    """Return a study whose description begins with a remark."""
+    return replace(plan, description=f"{remark}\n\n{plan.description}")
+
+
+def collected(plan: Study, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs and the curves of a study that there are now, as report.records reads them.
+
+    Args:
+        plan: the study.
+        results: the folder of results.
+    """
+    import tempfile
+
+    from clipnoise.report.records import read_curves, read_runs
+
+    with tempfile.TemporaryDirectory() as name:
+        runs, curves = (Path(name) / f"{file}.csv" for file in ("runs", "curves"))
+        for file, text in zip((runs, curves), collect(plan, results), strict=True):
+            file.write_text(text, encoding="utf-8")
+        return read_runs(runs), read_curves(curves)
 
 
 @options.command()

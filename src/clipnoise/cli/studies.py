@@ -158,7 +158,8 @@ def _of_delta(study: Study) -> Iterator[str]:
     for run in study.runs:
         if run.spec.budget is None:
             continue
-        delta, n, unit = run.spec.budget.delta, run.spec.examples, run.spec.unit
+        delta, n = run.spec.budget.delta, run.spec.mechanism.unit.count
+        unit = run.spec.mechanism.unit.name
         if delta * n > 1 - 1e-9:
             above = "is above" if delta * n > 1 + 1e-9 else "="
             yield (

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,7 +35,6 @@ class Circumstances:
     results: options.Results = options.RESULTS
     cache: options.Cache = options.CACHE
     weights: options.Weights = options.WEIGHTS
-    tracking: Annotated[options.Tracking, "When MLflow is told of a run."] = "off"
     device: Annotated[Literal["auto", "cpu", "cuda"], "Where to train."] = "auto"
     threads: options.Threads = 1
     gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
@@ -74,7 +72,6 @@ def train(
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
     from clipnoise.run.scheduler import hold_gpus
-    from clipnoise.tracking import LiveRun
 
     _check_code(run, given.fingerprint)
     noise = None if run.budget is None else find_calibration(calibration, run.budget)
@@ -91,7 +88,6 @@ def train(
                 cache=given.cache,
                 weights=given.weights,
                 device=given.device,
-                open_view=partial(LiveRun, given.results, run, mode=given.tracking),
                 checkpoint_seconds=60 * given.checkpoint_minutes,
                 keep_finished=given.keep_finished,
             )

@@ -190,7 +190,7 @@ class WarmProcess:
         if request is None:
             return None
         if request.words[0] == TRAIN:
-            _prepare_training(request.words, Path(request.folder))
+            prepare_training(request.words, Path(request.folder))
         gc.freeze()  # no child looks for garbage among what it shares, which would copy all of it
         process = os.fork() if threading.active_count() == 1 else None  # a child has one thread
         if process == 0:
@@ -250,7 +250,7 @@ def _receive(connection: socket.socket) -> Request | None:
     return Request(connection, streams, *given, os.memfd_create("imported"))
 
 
-def _prepare_training(words: Sequence[str], folder: Path) -> None:
+def prepare_training(words: Sequence[str], folder: Path) -> None:
     """Do once what every run would do: import and read its code, name its origin, and verify σ.
 
     Half of a short run would be reading the code for its fingerprint, and as long again computing

@@ -29,8 +29,9 @@ class ClipRule(WithOwnKinds):
     Attributes:
         kind: "hard" is min(1, C/‖v‖). "automatic" is C/(‖v‖ + γ): all vectors, short ones too, end
             up near C, and with a small γ the gradient is normalised. "psac" is
-            C/(‖v‖ + γ/(‖v‖ + γ)), which gives short vectors no more weight than C. Any other is the
-            id of an `OwnClipRule`.
+            C/(‖v‖ + γ/(‖v‖ + γ)), whose weights end at C/(2√γ − γ), that of ‖v‖ = √γ − γ: 5.26 C at
+            γ = 0.01, where those of automatic end at 100 C. Any other is the id of an
+            `OwnClipRule`.
         gamma: γ, called r for psac; 0.01 where it is not given. "hard" has none.
         per: "layer" clips what belongs to each of the L modules with parameters of their own by
             itself, to C/√L, so that all of v still has a norm of at most C.
@@ -146,6 +147,7 @@ class OwnClipRule(OwnKind, ClipRule):
 ClipRule.own = OwnClipRule
 
 HARD = ClipRule()
+EACH_LAYER = ClipRule(per="layer")
 Taken = Literal["gradients", "losses"]
 
 

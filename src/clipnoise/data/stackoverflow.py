@@ -24,6 +24,7 @@ from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
 from clipnoise.lazy import Tensor, np, torch
+from clipnoise.privacy.units import Example, Unit, User
 from clipnoise.seeds import generator
 
 SITE = "https://storage.googleapis.com/tff-datasets-public"
@@ -90,7 +91,6 @@ class StackOverflow(Partitioned):
     training_file = 246_092
     test_file = 61_523  # the fewest that remain, at one in five
     prepared_with = ("users", "words", "tags", "counted")
-    cut_by_position = True
 
     users: Count = 400
     words: Count = 10_000
@@ -104,7 +104,7 @@ class StackOverflow(Partitioned):
         super().__post_init__()
         if max(self.words, self.tags) > MOST_IDS:
             raise ValueError(f"words and tags must be at most {MOST_IDS}")
-        if self.user_count() < 1:
+        if self._private_users < 1:
             raise ValueError(f"public_users + validation_users must be below users, {self.users}")
         if self.public_users and not (self.train_examples and self.public_examples):
             raise ValueError("public_users needs train_examples and public_examples")
@@ -116,10 +116,14 @@ class StackOverflow(Partitioned):
         meaning = f"words and tags of Stack Overflow, {self.counted} counts"
         return Signature("features", (self.words,), self.tags, TASK_OF[self.target], None, meaning)
 
-    def user_count(self) -> int:
+    @property
+    def _private_users(self) -> int:
         return self.users - self.public_users - self.validation_users
 
-    def shared_users(self) -> dict[str, str]:
+    def unit(self) -> Unit:
+        return Example(count=self.sizes()["train"], stays=True)
+
+    def user_unit(self) -> User:
         sizes, shared = self.sizes(), {"test": ""}
         if sizes["validation"] and not self.validation_users:
             shared["validation"] = (
@@ -127,7 +131,7 @@ class StackOverflow(Partitioned):
             )
         if sizes["public"] and not self.public_users:
             shared["public"] = "public_users: 4 (with train_examples), or public_examples: 0"
-        return shared
+        return User(count=self._private_users, stays=True, shared=shared)
 
     def caveat(self) -> str | None:
         if self.counted == "held-out":

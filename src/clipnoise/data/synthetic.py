@@ -26,6 +26,7 @@ from clipnoise.data.stackoverflow import TASK_OF, Target, with_tags
 from clipnoise.data.text import MOST_IDS, Masking
 from clipnoise.fields import Count, Fraction, Natural, NonNegative, Probability
 from clipnoise.lazy import nn, np, torch
+from clipnoise.privacy.units import User
 from clipnoise.seeds import derive, generator
 
 CELLS = 4  # squares per side of a pattern
@@ -420,8 +421,8 @@ class SyntheticSparse(Dataset):
         sizes = (self.examples - self.public_examples, quarter, quarter, self.public_examples)
         return dict(zip(PARTS, sizes, strict=True))
 
-    def user_count(self) -> int | None:
-        return self.users or None
+    def user_unit(self) -> User | None:
+        return User(count=self.users) if self.users else None
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
         """Draw all examples, piece by piece."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
-from clipnoise.core.clipping import SHORTEST, ClipNorm, Clipping
+from clipnoise.core.clipping import EACH_LAYER, SHORTEST, ClipNorm, Clipping, ClipRule
 from clipnoise.core.method import (
     Clean,
     ClippingMethod,

@@ -10,12 +10,13 @@ from typing import ClassVar, Literal
 from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
-from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
-from clipnoise.privacy.claim import Release
+from clipnoise.privacy.accountants import AccountantName
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.participation import Participation
-from clipnoise.privacy.samplers import SamplerName
+from clipnoise.privacy.samplers import SamplerName, check_accountant, sampler_class
+
+Release = Literal["full", "strict"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class Budget:
             raise UserError("epsilon, noise_multiplier: give exactly one of them.")
         affected, examples = self.participation.affected_examples, self.participation.examples
         check_accountant(self.accountant, self.sampler, affected_examples=affected)
-        counted = self.sampler == "fixed-size" and (affected > 1 or self.adjacency == "replace")
+        counted = sampler_class(self.sampler).depends_on_n(self.accountant, affected)
         if counted != (examples is not None):
             raise UserError(
                 "examples: required for the sampler 'fixed-size' with affected_examples above 1 or "
@@ -119,15 +120,15 @@ class Budget:
     def _check_participation(self) -> None:
         """Refuse numbers that the sampler cannot have, for which ε would be too small."""
         given, epochs = self.participation, self.accountant == "per-epoch"
-        turns = epochs or self.sampler in ("cyclic", "cyclic-poisson")
-        whole = epochs or self.sampler in ("cyclic", "full")
+        drawn = sampler_class(self.sampler)
+        turns, whole = epochs or drawn.turns, epochs or drawn.whole
         for name, value, only in (
             ("groups", given.groups, None if turns else 1),
             ("sampling_rate", given.sampling_rate, 1 if whole else None),
             (
                 "truncation_probability",
                 given.truncation_probability,
-                None if self.sampler == "truncated-poisson" else 0,
+                None if drawn.truncated else 0,
             ),
         ):
             if only not in (None, value):
@@ -144,7 +145,7 @@ class Budget:
         """
         if self.participation.affected_examples > 1:
             return "add-remove-node"
-        return ACCOUNTANTS[self.accountant].adjacency(self.sampler)
+        return sampler_class(self.sampler).adjacency(self.accountant)
 
     def spent(self, noise_multiplier: float, steps: int | None = None) -> float:
         """Bound the ε that the first `steps` steps (all T by default) spend at σ.

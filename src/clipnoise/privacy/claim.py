@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Literal, get_type_hints
 
 from clipnoise.core.query import Adjacency
-from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.budget import Privacy, Release
+from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.draws import REACH
+from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.samplers import SamplerName
 
 Claim = Literal["guarantee", "nominal", "non-private"]
-Release = Literal["full", "strict"]
 
 NEIGHBOURS: dict[Adjacency, str] = {
     "add-remove": "one example is added or removed",
@@ -41,33 +43,21 @@ def covered_by_epsilon(adjacency: Adjacency, unit: str) -> str:
     )
 
 
-def claim(
-    *,
-    private: bool,
-    sampler: SamplerName | None,
-    accountant: AccountantName | None,
-    adjacency: Adjacency,
-    covered: bool = True,
-) -> Claim:
-    """Return what may be claimed about a run's ε.
-
-    ε is a guarantee only if the batches were drawn as the accountant assumes.
+def claim(mechanism: Mechanism, *, private: bool = True, covered: bool = True) -> Claim:
+    """Return what may be claimed about the ε of a mechanism.
 
     Args:
-        private: whether the method's query protects its examples at all.
-        sampler: how batches were really drawn; None for a non-private run.
-        accountant: whose analysis gave ε; None for a non-private run.
-        adjacency: the relation between neighbouring datasets behind the query's sensitivity.
-        covered: whether the noise is scaled to what one example can really change.
+        mechanism: its batches are those that were really drawn.
+        private: whether anything is protected at all.
+        covered: whether the noise is scaled to what one unit can really change.
 
     Returns:
         "guarantee" if the accountant's analysis covers the sampler and the noise covers the
         sensitivity, "nominal" if not, "non-private" if nothing is protected.
     """
-    if not private or sampler is None or accountant is None:
+    if not private:
         return "non-private"
-    proven = ACCOUNTANTS[accountant].proves(sampler, adjacency)
-    return "guarantee" if covered and proven else "nominal"
+    return "guarantee" if covered and mechanism.proved else "nominal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,3 +115,57 @@ _LONG = ("noise", "covers", "does_not_cover")  # in summaries only, not in table
 _TYPES = get_type_hints(PrivacyStatement)
 STATEMENT_NUMBERS = tuple(name for name in _TYPES if _TYPES[name] in (float | None, int | None))
 STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, *_LONG))
+
+
+def state(
+    mechanism: Mechanism,
+    privacy: Privacy,
+    calibration: Calibration,
+    *,
+    private: bool,
+    clip_norm: float | None,
+    caveat: str | None = None,
+) -> PrivacyStatement:
+    """Return what is claimed about the privacy of a mechanism.
+
+    Args:
+        mechanism: what releases.
+        privacy: what was asked for.
+        calibration: its σ, and the ε that it costs.
+        private: whether what is released protects anything.
+        clip_norm: the largest C of all steps; None where it is not known before.
+        caveat: why no ε on these data is a guarantee, or None.
+    """
+    microbatches, unit, takes_part = mechanism.microbatches, mechanism.unit, mechanism.participation
+    caveats = (caveat, microbatches.caveat(mechanism.query))
+    caveat = "; ".join(reason for reason in caveats if reason) or None
+    claimed = claim(mechanism, private=private, covered=caveat is None)
+    guaranteed = claimed == "guarantee"
+    sensitivity = None
+    if clip_norm is not None:
+        declared = mechanism.query.components(clip_norm, mechanism.denominator)[0].sensitivity
+        sensitivity = mechanism.sensitivity_factor * declared
+    return PrivacyStatement(
+        claim=claimed,
+        epsilon=None if claimed == "non-private" else calibration.epsilon,
+        epsilon_target=privacy.epsilon,
+        delta=calibration.budget.delta,
+        noise_multiplier=calibration.noise_multiplier,
+        accountant=mechanism.accountant,
+        sampler=mechanism.sampler,
+        adjacency=mechanism.adjacency,
+        unit=unit.name,
+        sensitivity=sensitivity,
+        microbatch_size=microbatches.size,
+        caveat=caveat,
+        clip_norm=clip_norm,
+        sampling_rate=mechanism.sampling_rate,
+        noise=mechanism.noise,
+        randomness="secure" if privacy.secure_noise else "seeded",
+        groups=takes_part.groups,
+        steps=mechanism.steps,
+        examples=unit.count,
+        release=privacy.release,
+        covers=covered_by_epsilon(mechanism.adjacency, unit.name) if guaranteed else None,
+        does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
+    )

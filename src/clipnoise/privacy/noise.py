@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from clipnoise.privacy.noise_strategies import Array, Strategy
 
-LARGEST_DEVIATION = 1e6  # of one step's noise at σ = 1; a sign that later steps amplify it
+# The largest standard deviation that the noise of one step may have at σ = 1. Beyond it, the
+# coefficients amplify the noise from step to step.
+LARGEST_DEVIATION = 1e6
 OPTIONS = {
     "bands": ("banded", "banded-inverse"),
     "cancelled": ("lambda-cgd",),
@@ -81,6 +83,18 @@ class NoiseCorrelation(WithOwnKinds):
             return 1
         most = self.bands if self.kind == "banded" and self.bands else steps
         return max(1, min(most, steps))
+
+    def prefix_cost(self, steps: int, groups: int) -> float:
+        """Return by how much the first t < T steps may cost more than the participations in them.
+
+        Args:
+            steps, groups: as for `strategy`.
+        """
+        if self.kind != "tree" or steps < 2:
+            return 1.0
+        from clipnoise.privacy.noise_strategies import prefix_cost
+
+        return prefix_cost(steps, min(groups, steps))
 
     def strategy(self, steps: int, groups: int) -> Strategy | None:
         """Compute the strategy matrix; None for independent noise.
@@ -141,6 +155,7 @@ class OwnNoise(OwnKind, NoiseCorrelation):
         *SEALED,
         "_unscaled",
         "bands_over",
+        "prefix_cost",
         "source",
         "strategy",
     )

@@ -8,17 +8,13 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
-from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName, check_accountant
-from clipnoise.privacy.accountants.nodes import affected_examples
+from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.accountants.poisson import (
     Rate,
     Releases,
     truncated_epsilon,
-    truncation_probability,
 )
-from clipnoise.privacy.samplers import SAMPLERS, SamplerName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,94 +100,3 @@ class Participation:
             return ACCOUNTANTS[accountant].epsilon(parse(Releases, values))
 
         return truncated_epsilon(spent, delta, releases * self.truncation_probability)
-
-
-def participation_under(
-    sampler: SamplerName,
-    *,
-    examples: int,
-    expected_batch_size: float,
-    steps: int,
-    bands: int = 1,
-    accountant: AccountantName = "rdp",
-    largest_batch: int | None = None,
-    degree: int | None = None,
-) -> Participation:
-    """Work out the participation that a sampler gives, and check that the noise fits it.
-
-    Args:
-        sampler: "poisson" (everyone, every step), "cyclic-poisson" (as many groups as bands),
-            "cyclic" (⌈n/B⌉ groups, each whole in its turn: epochs in one fixed order), "full"
-            (B = n), "truncated-poisson" (Poisson; batches that are too large lose examples), or
-            "fixed-size" and "shuffled". The last two are accounted as if they were Poisson, which
-            makes ε nominal, unless `accountant` is one that covers them.
-        examples: n.
-        expected_batch_size: B ≤ n.
-        steps: T.
-        bands: b of the noise; 1 for independent noise, T for a strategy without zeros.
-        accountant: "per-epoch" counts one participation an epoch without amplification. It covers
-            "shuffled", too: an order that depends on no example can be thought of as public.
-            "rdp-replace" is for "fixed-size" and replacing an example.
-        largest_batch: the most examples in a batch of "truncated-poisson".
-        degree: K, if the units are nodes of a graph.
-
-    Raises:
-        UserError: the accountant or the bands do not fit the sampler.
-
-    Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", algorithm 2
-    (cyclic-poisson); On Design Principles for Private Adaptive Optimizers, section 5.2 (cyclic).
-    """
-    if sampler not in SAMPLERS:
-        raise unknown("sampler", sampler, SAMPLERS, key="sampler")
-    affected = 1 if degree is None else affected_examples(degree)
-    check_accountant(accountant, sampler, affected_examples=affected)
-    if (largest_batch is None) == (sampler == "truncated-poisson"):
-        raise UserError(
-            "largest_batch: required for the sampler 'truncated-poisson' and not allowed "
-            f"otherwise; got {largest_batch} with {sampler!r}."
-        )
-    if sampler == "full" and expected_batch_size != examples:
-        raise UserError(
-            f"sampler: 'full' takes every example in every step, so the expected batch size must "
-            f"be {examples}, got {expected_batch_size:g}."
-        )
-    epoch = math.ceil(examples / expected_batch_size)  # steps
-    _check_bands(bands, sampler, examples, expected_batch_size)
-    rate, groups, truncated = expected_batch_size / examples, 1, 0.0
-    if sampler == "cyclic" or accountant == "per-epoch":
-        groups, rate = epoch, 1.0
-    elif sampler == "cyclic-poisson":
-        groups, rate = bands, bands * expected_batch_size / examples
-    elif largest_batch is not None:
-        truncated = truncation_probability(examples, rate, largest_batch)
-    fixed_size = accountant == "rdp-replace" or (sampler == "fixed-size" and affected > 1)
-    return Participation(
-        groups=groups,
-        sampling_rate=rate,
-        steps=steps,
-        truncation_probability=truncated,
-        affected_examples=affected,
-        examples=examples if fixed_size else None,
-    )
-
-
-def _check_bands(
-    bands: int, sampler: SamplerName, examples: int, expected_batch_size: float
-) -> None:
-    """Refuse noise whose cost under a sampler is not known."""
-    if bands == 1 or sampler in ("cyclic", "full"):
-        return
-    if sampler != "cyclic-poisson":
-        raise UserError(
-            f"sampler: {sampler!r} lets an example take part in steps next to each other. No "
-            f"accountant covers that for noise whose strategy has {bands} bands. "
-            "Allowed: cyclic-poisson, cyclic, full."
-        )
-    if bands * expected_batch_size > examples:
-        most = int(examples // expected_batch_size)
-        raise UserError(
-            f"noise: it has {bands} bands, so the sampler 'cyclic-poisson' needs {bands} groups, "
-            f"which have fewer examples than the expected batch size {expected_batch_size:g}. "
-            f"Allowed: at most n/B = {most} bands (only kind banded has fewer bands than steps), "
-            "or the sampler 'cyclic', which does not amplify."
-        )

@@ -11,9 +11,7 @@ import pandas as pd
 
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
-from clipnoise.studies.file import ReportItem
 
-HEADS = ("configuration", "quantity", "min", "q1", "median", "q3", "max", "mean")
 QUANTITIES = {
     "m_clipped": "first moment, without noise",
     "m_private": "first moment, with noise",
@@ -68,34 +66,6 @@ def share_below(configuration: Diagnosed, bound: float) -> float:
     """Return the share of second moments without noise below a bound, to a hundredth."""
     heights = np.asarray(configuration.values["sorted"]["v_clipped"], dtype=float)
     return float(np.interp(bound, heights, np.linspace(0, 1, len(heights)), left=0.0, right=1.0))
-
-
-def moments_data(item: ReportItem, runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the table of a panel's moments as plain data for the PDF template."""
-    selected = runs[runs["panel"] == item.panel]
-    configurations = diagnosed(selected)
-    return {
-        "kind": "rows",
-        "title": item.title or item.panel,
-        "caption": item.caption,
-        "heads": list(HEADS),
-        "numbers": len(HEADS) - 2,
-        "rows": [row for configuration in configurations for row in _rows(configuration)]
-        or [["no completed run with diagnostics", *[DASH] * (len(HEADS) - 1)]],
-        "notes": diagnostic_notes(selected),
-    }
-
-
-def _rows(configuration: Diagnosed) -> list[list[str]]:
-    """Return one row per quantity that was recorded; only the first names the configuration."""
-    names = QUANTITIES if configuration.values["phi"] > 0 else WITHOUT_NOISE
-    runs = configuration.runs
-    rows = [
-        [words, *(significant(float(runs[f"{name}.{head}"].mean())) for head in HEADS[2:])]
-        for name, words in names.items()
-        if runs.get(f"{name}.mean", pd.Series(dtype=float)).notna().any()
-    ]
-    return [[configuration.title if not rank else "", *row] for rank, row in enumerate(rows)]
 
 
 def diagnostic_notes(runs: pd.DataFrame) -> list[str]:

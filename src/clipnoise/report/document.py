@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from clipnoise.report.blocks import Block, FigureBlock
 from clipnoise.report.claims import CLAIM_NOTE, claims_data
-from clipnoise.report.diagnostics import moments_data
 from clipnoise.report.formats import budget, compact, count, ranges, significant
 from clipnoise.report.hyperparameters import SPREAD, candidates, choices_data, configurations
-from clipnoise.report.overview import build_overview
+from clipnoise.report.items import ItemData
 from clipnoise.report.privacy import headline, privacy_statement
-from clipnoise.report.published import compare, comparison_data, printed_runs, side_by_side
-from clipnoise.report.records import STATUSES, of_panels, split
-from clipnoise.report.tables import TEST, build_table
+from clipnoise.report.published import printed_runs
+from clipnoise.report.records import STATUSES, split
+from clipnoise.report.tables import TEST
 from clipnoise.report.verdict import verdict_data
 from clipnoise.studies.fidelity import open_settings
-from clipnoise.studies.file import OVERVIEW, RESULTS, ReportItem
 from clipnoise.studies.status import span
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
 
-TITLES = {  # of items that have none
-    "table": "Results",
-    "accuracy-vs-epsilon": "Results against ε",
-    "accuracy-along-epsilon": "Results along the ε spent",
-}
 FEW = 8  # methods that are listed again for every panel
 
 READING = (
@@ -68,6 +63,16 @@ def document(
     tried = candidates(study) if runs["configurations"].notna().any() else {}
     tables = comparisons(study, published)
     items = [*study.report, *(item for item in tables if item not in study.report)]
+    shown = [
+        ItemData(
+            placed=placed,
+            every_run=runs,
+            every_curve=curves,
+            published=tables.get(placed),
+            image=image if (image := f"{number}.svg") in figures else None,
+        )
+        for number, placed in enumerate(items)
+    ]
     return {
         "title": study.title,
         "name": study.name,
@@ -82,7 +87,7 @@ def document(
             study.claims, runs, curves, printed_runs(runs, tables), study.scale.watermark
         ),
         "claim-note": CLAIM_NOTE,
-        "items": _noted_once(_results(items, runs, figures, tables)),
+        "items": _results(shown),
         "failures": _failures(runs),
         "reading": list(READING),
         "configurations": configurations(runs, tried),
@@ -94,38 +99,21 @@ def document(
 
 def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the panels whose results a report has as a table; all if it has none."""
-    shown = {panel for item in study.report if item.kind in RESULTS for panel in item.panels}
+    shown = {panel for one in study.report if one.item.results for panel in one.panels}
     return runs[runs["panel"].isin(shown)] if shown else runs
 
 
-def _results(
-    items: Iterable[ReportItem],
-    runs: pd.DataFrame,
-    figures: Collection[str],
-    tables: Mapping[ReportItem, Path],
-) -> Iterator[dict[str, Any]]:
-    """Yield the tables and figures of a report in order."""
-    for number, item in enumerate(items):
-        if item.kind == "critical-differences" and of_panels(runs, item)["dataset"].nunique() < 2:
-            continue  # ranks over one dataset can show nothing
-        if item.side_by_side:
-            yield side_by_side(runs, item, tables[item])
-        elif item in tables:
-            yield comparison_data(compare(runs, item, tables[item]))
-        else:
-            image = f"{number}.svg"
-            yield _item(item, runs, image if image in figures else None)
-
-
-def _noted_once(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the items of a report without the notes that stand below an earlier one."""
+def _results(every: Iterable[ItemData]) -> list[Block]:
+    """Return the tables and figures in order, without the notes that stand below an earlier one."""
     shown: set[str] = set()
-    noted = []
-    for item in items:
-        notes = item.get("notes", [])
-        noted.append({**item, "notes": [note for note in notes if note not in shown]})
-        shown.update(notes)
-    return noted
+    found: list[Block] = []
+    for block in (block for data in every for block in data.item.blocks(data)):
+        if not isinstance(block, FigureBlock):
+            notes = [note for note in block.notes if note not in shown]
+            shown.update(block.notes)
+            block = replace(block, notes=notes)
+        found.append(block)
+    return found
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -175,27 +163,6 @@ def _named(runs: pd.DataFrame) -> tuple[str, ...]:
     """Return the datasets of a panel, each with the data that was loaded where the names differ."""
     pairs = runs[["dataset", "data"]].drop_duplicates().itertuples(index=False)
     return tuple(name if data in ("", name) else f"{name} (data: {data})" for name, data in pairs)
-
-
-def _item(item: ReportItem, runs: pd.DataFrame, image: str | None) -> dict[str, Any]:
-    title = item.title or f"{TITLES.get(item.kind, item.kind.capitalize())}: {item.panel}"
-    if item.drawn:
-        return {"kind": "figure", "title": title, "caption": item.caption, "image": image}
-    if item.kind == "moments-table":
-        return moments_data(item, runs)
-    if item.kind == OVERVIEW:
-        overview = build_overview(item, runs)
-        blocks, notes = overview.blocks(), overview.notes
-    else:
-        table = build_table(of_panels(runs, item), item.panel, costs=item.costs)
-        blocks, notes = [*table.blocks(), *table.costs], table.notes
-    return {
-        "kind": "table",
-        "title": title,
-        "caption": item.caption,
-        "blocks": blocks,
-        "notes": notes,
-    }
 
 
 def _failures(runs: pd.DataFrame) -> dict[str, Any]:

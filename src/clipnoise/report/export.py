@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from clipnoise.report.blocks import Grid, HeadGroup, ListBlock, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import exact, safe_csv
-from clipnoise.report.overview import Overview
-from clipnoise.report.tables import Block, Table, title_of
+from clipnoise.report.tables import Table
 
 COUNTS = ("n", "planned", "diverged", "missing", "corrupt")
-OVERVIEW_COLUMNS = (
-    *("method", "label", "claim", "metric", "group", "column", "value", "tasks", "diverged"),
-)
 CSV_COLUMNS = (
     *("panel", "dataset", "model", "method", "label", "budget", "claim", "metric"),
     *("mean", "std", *COUNTS, "bold", "p_value"),
@@ -49,7 +46,7 @@ LATEX = {
 }
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: Table, watermark: str = "") -> str:
     """Return one line per cell: full-precision mean, std and Holm-adjusted p-value, and counts."""
     lines = [
         {
@@ -70,136 +67,153 @@ def to_csv(table: Table) -> str:
         for row, place, cell in table.cells()
         for dataset, model, budget in [place]
     ]
-    return safe_csv(CSV_COLUMNS, lines, table.watermark)
+    return safe_csv(CSV_COLUMNS, lines, watermark)
 
 
-def overview_to_csv(overview: Overview) -> str:
-    """Return one line per method and column, with all digits.
+def texts(block: TableBlock | ListBlock, watermark: str) -> dict[str, str]:
+    """Return a printed table as the texts of files, by ending: CSV, Markdown and LaTeX."""
+    csv = _cells_to_csv(block) if isinstance(block, TableBlock) else _rows_to_csv(block)
+    return {
+        ".csv": safe_csv(*csv, watermark),
+        ".md": to_markdown(block, watermark),
+        ".tex": to_latex(block, watermark),
+    }
 
-    A value is empty where a run diverged or nothing is known.
-    """
+
+def _cells_to_csv(block: TableBlock) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return columns, and a line per cell as it is printed."""
     lines = [
-        {
-            "method": line.method,
-            "label": line.label,
-            "claim": line.cell.claim,
-            "metric": overview.metric.column,
-            "group": group,
-            "column": heading,
-            "value": exact(entry.value) if math.isfinite(entry.value) else "",
-            "tasks": entry.tasks,
-            "diverged": entry.diverged,
-        }
-        for line in overview.lines
-        for (group, heading), entry in line.entries.items()
-        if entry
+        {"row": row.label, "column": head, "text": cell.text, "mark": cell.mark, "runs": cell.runs}
+        for grid in (*block.grids, *block.costs)
+        for row in (*grid.rows, *grid.references)
+        for head, cell in zip(_spread(grid, row), row.cells, strict=True)
     ]
-    return safe_csv(OVERVIEW_COLUMNS, lines, overview.watermark)
+    return ["row", "column", "text", "mark", "runs"], lines
 
 
-def _heads(block: Block) -> list[str]:
-    """Return the headings of a block in one line."""
-    pairs = [(g["title"], head) for g in block["groups"] for head in g["headings"]]
-    return ["method", *(f"{title}: {head}" if title else head for title, head in pairs)]
+def _spread(grid: Grid, row: PrintedRow) -> list[str]:
+    """Return the heading of the first column that each cell of a row takes."""
+    starts = itertools.accumulate((cell.span for cell in row.cells), initial=1)
+    return [grid.heads[start] for start, _ in zip(starts, row.cells, strict=False)]
 
 
-def to_markdown(table: Table) -> str:
-    """Return the table in Markdown: heading, caption, a pipe table per block of columns, notes."""
-    parts = list(map(_block, table.blocks()))
-    if table.references:
-        heads = ["non-private reference", *map(title_of, table.groups)]
-        parts.append(_pipes(heads, table.laid_out(table.references, table.groups)))
-    return _headed(table, [*parts, *map(_block, table.costs)])
+def _rows_to_csv(block: ListBlock) -> tuple[list[str], list[dict[str, Any]]]:
+    return list(block.heads), [dict(zip(block.heads, row, strict=True)) for row in block.rows]
 
 
-def overview_to_markdown(overview: Overview) -> str:
-    """Return the overview in Markdown: heading, caption, a pipe table, notes."""
-    return _headed(overview, map(_block, overview.blocks()))
+def to_markdown(block: TableBlock | ListBlock, watermark: str = "") -> str:
+    """Return a table in Markdown: heading, caption, a pipe table per grid of columns, notes."""
+    if isinstance(block, TableBlock):
+        parts = [*map(_grid, block.grids), *_references(block.grids), *map(_grid, block.costs)]
+    else:
+        texts = block.numbers * ["---:"]
+        rule = ["---"] * (len(block.heads) - block.numbers) + texts
+        lines = [block.heads, *block.rows]
+        rows = [list(map(_markdown, line)) for line in lines]
+        parts = ["\n".join(map(_piped, [rows[0], rule, *rows[1:]]))]
+    above = [f"### {_markdown(block.title)}", f"**{_markdown(watermark)}**" if watermark else ""]
+    below = map(_markdown, block.notes)
+    return "\n\n".join(filter(None, [*above, _markdown(block.caption), *parts, *below])) + "\n"
 
 
-def _headed(table: Table | Overview, parts: Iterable[str]) -> str:
-    """Return the parts of a table between its heading and caption, and its notes."""
-    mark, caption = _markdown(table.watermark), _markdown(table.caption)
-    above = [f"### {_markdown(table.title)}", f"**{mark}**" if mark else "", caption]
-    return "\n\n".join(filter(None, [*above, *parts, *map(_markdown, table.notes)])) + "\n"
+def _references(grids: Sequence[Grid]) -> Iterator[str]:
+    """Yield the non-private references of all grids in one table, if there are any."""
+    titles: dict[str, None] = {}
+    rows: dict[int, dict[str, PrintedCell]] = {}
+    labels: list[str] = []
+    for grid in grids:
+        heads = [group.title for group in grid.groups for _ in group.headings]
+        titles |= dict.fromkeys(heads)
+        labels = [row.label for row in grid.references]
+        for number, row in enumerate(grid.references):
+            starts = itertools.accumulate((cell.span for cell in row.cells), initial=0)
+            for start, cell in zip(starts, row.cells, strict=False):
+                rows.setdefault(number, {}).setdefault(heads[start], cell)
+    if rows:
+        cells = [[row[title] for title in titles if title in row] for row in rows.values()]
+        yield _pipes(["non-private reference", *titles], list(map(PrintedRow, labels, cells)))
 
 
-def _block(block: Block) -> str:
-    return _pipes(_heads(block), block["rows"])
+def _grid(grid: Grid) -> str:
+    return _pipes(grid.heads, grid.rows)
 
 
-def _pipes(heads: list[str], rows: list[dict[str, Any]]) -> str:
+def _pipes(heads: list[str], rows: Sequence[PrintedRow]) -> str:
     lines = [list(map(_markdown, heads)), ["---"] + ["---:"] * (len(heads) - 1)]
-    lines += [[_markdown(row["label"]), *map(_markdown_cell, row["cells"])] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines += [[_markdown(row.label), *map(_markdown_cell, row.cells)] for row in rows]
+    return "\n".join(map(_piped, lines))
 
 
-def _markdown_cell(cell: dict[str, Any]) -> str:
-    text = _markdown(cell["text"])
-    text = f"**{text}**" if cell["bold"] else text
-    return text + str(cell["mark"]) + (f" ({cell['runs']})" if cell["runs"] else "")
+def _piped(line: Sequence[str]) -> str:
+    return f"| {' | '.join(line)} |"
+
+
+def _markdown_cell(cell: PrintedCell) -> str:
+    text = _markdown(cell.text)
+    text = f"**{text}**" if cell.bold else text
+    return text + cell.mark + (f" ({cell.runs})" if cell.runs else "")
 
 
 def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~$])", r"\\\1", " ".join(text.split()))
 
 
-def to_latex(table: Table) -> str:
+def to_latex(block: TableBlock | ListBlock, watermark: str = "") -> str:
     """Return a LaTeX table environment; it needs the packages booktabs and textcomp."""
-    costs = [_tabular(block, [_line(map(latex, _heads(block)))]) for block in table.costs]
-    return _environment(table, [*map(_spanned, table.blocks()), *costs])
-
-
-def overview_to_latex(overview: Overview) -> str:
-    """Return a LaTeX table environment, as `to_latex` does."""
-    return _environment(overview, map(_spanned, overview.blocks()))
-
-
-def _environment(table: Table | Overview, tabulars: Iterable[list[str]]) -> str:
-    """Return the lines of tabulars below the caption of a table and above its notes."""
-    caption = ". ".join(filter(None, [table.watermark, table.title.rstrip("."), table.caption]))
+    if isinstance(block, TableBlock):
+        costs = [_tabular(grid, [_line(map(latex, grid.heads))]) for grid in block.costs]
+        tabulars = [*map(_spanned, block.grids), *costs]
+    else:
+        columns = "l" * (len(block.heads) - block.numbers) + "r" * block.numbers
+        heads, *rows = (_line(map(latex, row)) for row in (block.heads, *block.rows))
+        tabulars = [_ruled(columns, [heads], rows)]
+    caption = ". ".join(filter(None, [watermark, block.title.rstrip("."), block.caption]))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}"]
     lines += [line for tabular in tabulars for line in tabular]
-    notes = " ".join(map(latex, table.notes))
+    notes = " ".join(map(latex, block.notes))
     lines += [rf"\par\raggedright\footnotesize {notes}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-def _spanned(block: Block) -> list[str]:
-    return _tabular(block, _spanning_heads(block["groups"]))
+def _spanned(grid: Grid) -> list[str]:
+    return _tabular(grid, _spanning_heads(grid.groups))
 
 
-def _spanning_heads(groups: Sequence[dict[str, Any]]) -> list[str]:
+def _spanning_heads(groups: Sequence[HeadGroup]) -> list[str]:
     """Return the titles of groups, a rule below each, and the headings of their columns."""
     titles, rules, headings, last = [""], [], ["method"], 1
     for group in groups:
-        span = len(group["headings"])
-        titles.append(rf"\multicolumn{{{span}}}{{c}}{{{latex(group['title'])}}}")
+        span = len(group.headings)
+        titles.append(rf"\multicolumn{{{span}}}{{c}}{{{latex(group.title)}}}")
         rules.append(rf"\cmidrule(lr){{{last + 1}-{last + span}}}")
-        headings += map(latex, group["headings"])
+        headings += map(latex, group.headings)
         last += span
     return [_line(titles), " ".join(rules), _line(headings)]
 
 
-def _tabular(block: Block, heads: list[str]) -> list[str]:
-    width = sum(len(group["headings"]) for group in block["groups"])
-    lines = [rf"\begin{{tabular}}{{l{'r' * width}}}", r"\toprule", *heads, r"\midrule"]
-    lines += map(_latex_row, block["rows"])
-    if block["references"]:
+def _tabular(grid: Grid, heads: list[str]) -> list[str]:
+    width = sum(len(group.headings) for group in grid.groups)
+    lines = list(map(_latex_row, grid.rows))
+    if grid.references:
         title = rf"\multicolumn{{{width + 1}}}{{l}}{{\emph{{non-private references}}}}"
-        lines += [r"\midrule", _line([title]), *map(_latex_row, block["references"])]
-    return [*lines, r"\bottomrule", r"\end{tabular}", "", r"\medskip"]
+        lines += [r"\midrule", _line([title]), *map(_latex_row, grid.references)]
+    return _ruled("l" + "r" * width, heads, lines)
 
 
-def _latex_row(row: dict[str, Any]) -> str:
-    return _line([latex(row["label"]), *map(_latex_cell, row["cells"])])
+def _ruled(columns: str, heads: Sequence[str], rows: Sequence[str]) -> list[str]:
+    begin = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *heads, r"\midrule"]
+    return [*begin, *rows, r"\bottomrule", r"\end{tabular}", "", r"\medskip"]
 
 
-def _latex_cell(cell: dict[str, Any]) -> str:
-    text = latex(cell["text"])
-    text = rf"\textbf{{\boldmath {text}}}" if cell["bold"] else text
-    text += latex(cell["mark"]) + (f" ({cell['runs']})" if cell["runs"] else "")
-    return text if cell["span"] == 1 else rf"\multicolumn{{{cell['span']}}}{{c}}{{{text}}}"
+def _latex_row(row: PrintedRow) -> str:
+    return _line([latex(row.label), *map(_latex_cell, row.cells)])
+
+
+def _latex_cell(cell: PrintedCell) -> str:
+    text = latex(cell.text)
+    text = rf"\textbf{{\boldmath {text}}}" if cell.bold else text
+    text += latex(cell.mark) + (f" ({cell.runs})" if cell.runs else "")
+    return text if cell.span == 1 else rf"\multicolumn{{{cell.span}}}{{c}}{{{text}}}"
 
 
 def _line(cells: Iterable[str]) -> str:

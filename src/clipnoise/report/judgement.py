@@ -163,10 +163,10 @@ def standing(
     """Compare a method with a baseline, and rank it among the methods of the league.
 
     Args:
-        runs: of the two, tuned alike.
+        runs: the runs of both methods, which were tuned in the same way.
         league: the rows of the league's runs that have ended, as `run_rows` returns them.
         method: the id of the method.
-        baseline: the id of the other one.
+        baseline: the id of the baseline.
 
     Returns:
         Plain data: `settings`, one for each task and budget; `time`, the median device time as a

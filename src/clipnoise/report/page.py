@@ -16,19 +16,16 @@ from itables import options as itables_options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 from jinja2 import Environment
 
-from clipnoise.report.baseline import baseline_of, changes, cost_ratio, gaps
-from clipnoise.report.figures.canvas import series
-from clipnoise.report.figures.styles import style
+from clipnoise.report.baseline import baseline_of, cost_ratio
+from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
-from clipnoise.report.overview import build_overview
-from clipnoise.report.records import is_private, of_panels, split
+from clipnoise.report.items import ItemData
+from clipnoise.report.records import split
 from clipnoise.report.statistics import (
-    interquartile_interval,
     paired_differences,
     paired_interval,
 )
-from clipnoise.report.tables import NOT_AUDITED, Cell, build_table, choose_metric
-from clipnoise.studies.file import OVERVIEW, ReportItem
+from clipnoise.report.tables import NOT_AUDITED, Cell, build_table
 from clipnoise.studies.status import span
 from clipnoise.studies.study import Study
 
@@ -48,10 +45,11 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         The same text for the same runs.
     """
     rows = settings(study, runs)
+    shown = [ItemData(placed=one, every_run=runs, every_curve=runs[:0]) for one in study.report]
     table = rows.drop(columns="_method", errors="ignore").dropna(axis=1, how="all")
     charts = [
         {"title": title, "caption": caption, "specs": [one.to_dict() for one in drawn]}
-        for title, caption, drawn in _charts(study, runs, rows)
+        for title, caption, drawn in _charts(shown, rows)
     ]
     page = Environment(autoescape=True).from_string(template.read_text(encoding="utf-8"))
     return page.render(
@@ -59,15 +57,7 @@ def build_page(study: Study, runs: pd.DataFrame, template: Path, links: Mapping[
         watermark=study.scale.watermark,
         description=[block for block in study.description.split("\n\n") if block.strip()],
         charts=charts,
-        overviews=[
-            {
-                "title": one.title,
-                "caption": one.caption,
-                "block": one.blocks()[0],
-                "notes": one.notes,
-            }
-            for one in (build_overview(i, runs) for i in study.report if i.kind == OVERVIEW)
-        ],
+        overviews=[one for data in shown for one in data.item.page_tables(data)],
         columns=list(table),
         table=_table(table),
         table_code=generate_init_offline_itables_html(itables_options.dt_bundle),
@@ -180,87 +170,27 @@ def _origin(runs: pd.DataFrame) -> str:
         name: ", ".join(sorted(set(done[name]) - {""})) for name in ("git_commit", "cpu", "gpu")
     }
     machine = " and ".join(filter(None, (named["cpu"], named["gpu"])))
+    day = max(done["finished"])[:10]
     return (
         f"{len(done):,} reported runs took {span(float(done['seconds'].sum()))} on "
         f"{machine or 'an unknown machine'}, without those for tuning. "
-        f"Commit {named['git_commit'] or 'unknown'}, {max(done['finished'])[:10]}."
+        f"Commit {', '.join(filter(None, (named['git_commit'] or 'unknown', day)))}."
     )
 
 
 # The charts
 
 
-def _charts(
-    study: Study, runs: pd.DataFrame, rows: pd.DataFrame
-) -> Iterator[tuple[str, str, list[Any]]]:
-    """Yield title, caption and charts: those of the report across tasks, and that of all tasks."""
-    kinds = {"closed-gap": closed_gap, "changes": _changes}
-    for item in study.report:
-        drawn = kinds[item.kind](item, runs) if item.kind in kinds else []
-        if drawn:
-            yield item.title, item.caption, drawn
+def _charts(shown: Iterable[ItemData], rows: pd.DataFrame) -> Iterator[tuple[str, str, list[Any]]]:
+    """Yield title, caption and charts: those of the report's items, and that of all tasks."""
+    for data in shown:
+        if drawn := data.item.charts(data):
+            yield data.placed.title, data.placed.caption, drawn
     yield (
         "Difference to DP-SGD on each task",
         "Paired over seeds, with 95% intervals. Choose a task and a budget below the chart.",
         _differences(rows),
     )
-
-
-def closed_gap(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
-    """Draw the interquartile mean of the closed share of the privacy gap, for each budget."""
-    shown = of_panels(runs, item)
-    metric = choose_metric(shown)
-    names = {one.key: one.title for one in series(shown)}
-    drawn = []
-    for text in shown[is_private(shown)]["budget"].drop_duplicates():
-        found = gaps(shown, str(text), metric)
-        points, lost = [], []
-        for key, scores in found.shares.items():
-            share = interquartile_interval(scores)
-            ends = [round(100 * end, 1) for end in (share.mean, share.low, share.high)]
-            if all(map(math.isfinite, ends)):
-                interval = dict(zip(("value", "low", "high"), ends, strict=True))
-                known = {"method": names[key], "_method": key[0], **interval}
-                points.append({**known, "tasks": len(scores)})
-            else:
-                lost.append(names[key])
-        if found.shares:
-            counted = f"{found.tasks - len(found.left_out)} of {found.tasks} tasks"
-            title = [f"{budget(str(text))}, {counted}"]
-            if lost:
-                title.append(f"no finite interval, because runs diverged: {', '.join(lost)}")
-            chart = _with_intervals(points, "Closed gap (%)", least=-100)
-            drawn.append(chart.properties(title=title))
-    return drawn
-
-
-def _changes(item: ReportItem, runs: pd.DataFrame) -> list[Any]:
-    """Draw the mean change of each method from some panels to others, a tick for each task."""
-    shown = of_panels(runs, item)
-    metric = choose_metric(shown)
-    reference = runs[runs["panel"].isin(item.against)]
-    points = [
-        {
-            "method": label,
-            "_method": method,
-            "task": f"{dataset}, {model}, {budget(text)}",
-            "value": round(metric.factor * value, 2),
-        }
-        for (method, label), found in changes(shown, reference, metric).items()
-        for (dataset, model, text), value in found.items()
-        if math.isfinite(value)
-    ]
-    if not points:
-        return []
-    base = _chart(points)
-    order = list(dict.fromkeys(str(point["method"]) for point in points))
-    y = alt.Y("method:N", sort=order, title=None)
-    x = alt.X("value:Q", title=f"Change in {metric.change}")
-    ticks = base.mark_tick(opacity=0.6).encode(x=x, y=y, tooltip=["method:N", "task:N", "value:Q"])
-    means = base.mark_point(filled=True, size=60, opacity=1).encode(
-        x=alt.X("mean(value):Q"), y=y, color=_colours(points), tooltip=["method:N", "mean(value):Q"]
-    )
-    return [(ticks + means).properties(width="container", height=alt.Step(HEIGHT))]
 
 
 def _differences(rows: pd.DataFrame) -> list[Any]:
@@ -281,57 +211,10 @@ def _differences(rows: pd.DataFrame) -> list[Any]:
     ]
     if not points:
         return []
-    chart = _with_intervals(points, "Difference to DP-SGD (points)")
+    chart = with_intervals(points, "Difference to DP-SGD (points)")
     for name in ("ε", "task"):  # shown in reverse order
         values = list(dict.fromkeys(point[name] for point in points))
         menu = alt.binding_select(options=values, name=f"{name} ")
         chosen = alt.selection_point(fields=[name], bind=menu, value=values[0])
         chart = chart.add_params(chosen).transform_filter(chosen)
     return [chart]
-
-
-def _with_intervals(points: list[dict[str, Any]], title: str, least: float = -math.inf) -> Any:
-    """Draw a value with its interval for each method, below each other.
-
-    Args:
-        points: what is drawn, and what is shown when the pointer is above it.
-        title: of the axis.
-        least: where the axis starts at the earliest; what is below is drawn at its edge.
-    """
-    low = max(least, min(0, *(point["low"] for point in points)))
-    high = max(0, *(point["high"] for point in points))
-    scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
-    base = _chart(points)
-    best = alt.EncodingSortField("value", op="max", order="descending")
-    y = alt.Y("method:N", sort=best, title=None)
-    numbers = ("value", "low", "high", "tasks")
-    names = [name for name in points[0] if not name.startswith("_")]
-    tooltip = [alt.Tooltip(f"{name}:{'Q' if name in numbers else 'N'}") for name in names]
-    zero = base.mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
-    lines = base.mark_rule(strokeWidth=2.5).encode(
-        x=alt.X("low:Q", title=title, scale=scale),
-        x2="high:Q",
-        y=y,
-        color=_colours(points),
-        tooltip=tooltip,
-    )
-    marks = base.mark_point(filled=True, size=60, opacity=1).encode(
-        x=alt.X("value:Q"), y=y, color=_colours(points), tooltip=tooltip
-    )
-    layers = alt.layer(zero, lines, marks)
-    return layers.properties(width="container", height=alt.Step(HEIGHT))
-
-
-def _chart(points: list[dict[str, Any]]) -> Any:
-    """Return a chart of these points, which a page holds as CSV: that takes a third of JSON."""
-    rows = pd.DataFrame(points).drop(columns="_method")
-    numbers = {str(name): "number" for name in rows.select_dtypes("number")}  # not sorted as text
-    csv = alt.CsvDataFormat(type="csv", parse=numbers)
-    return alt.Chart(alt.InlineData(values=rows.to_csv(index=False), format=csv))
-
-
-def _colours(points: Iterable[Mapping[str, Any]]) -> alt.Color:
-    """Return the colours that the methods have in every figure."""
-    looks = {str(point["method"]): style(str(point["_method"])).colour for point in points}
-    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
-    return alt.Color("method:N", scale=scale, legend=None)

@@ -77,7 +77,7 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
         root = Path(name)
         main = Path(shutil.copy(template, root / "report.typ"))
         (root / "content.json").write_text(
-            json.dumps(content, ensure_ascii=False), encoding="utf-8"
+            json.dumps(content, ensure_ascii=False, default=plain), encoding="utf-8"
         )
         shared = template.with_name(SHARED)
         for file, path in {**images, **({SHARED: shared} if shared.is_file() else {})}.items():
@@ -87,6 +87,11 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
             return packed(typst.compile(main, root=root, ignore_system_fonts=True, timestamp=0))
         except typst.TypstError as error:
             raise UserError(f"{template}: {error}") from None
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """Return a block or a part of one as a template reads it."""
+    return {**({"kind": value.kind} if hasattr(value, "kind") else {}), **vars(value)}
 
 
 def packed(pdf: bytes) -> bytes:

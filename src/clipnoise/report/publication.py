@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pandas as pd
 
 from clipnoise.errors import UserError
 from clipnoise.report.formats import exact, safe_csv
+from clipnoise.report.records import NON_PRIVATE, TEXT
 from clipnoise.report.tables import choose_metric
+from clipnoise.studies.collect import RUN_COLUMNS
 from clipnoise.studies.study import Study
 
 COLUMNS = {  # column → its kind and what it holds
@@ -38,7 +41,6 @@ COLUMNS = {  # column → its kind and what it holds
     "hash": ("sc:Text", "Hash of everything that specifies the run."),
     "commit": ("sc:Text", "Commit of the code that trained it."),
 }
-NUMBERS = frozenset(name for name, (kind, _) in COLUMNS.items() if kind != "sc:Text")
 LICENCE = "https://www.apache.org/licenses/LICENSE-2.0"
 
 # The specification asks for this context word by word, in this order.
@@ -93,17 +95,35 @@ def to_csv(rows: pd.DataFrame) -> str:
 
 
 def read_published(path: Path) -> pd.DataFrame:
-    """Read a study's results as `clipnoise publish` writes them, a row per run.
+    """Read the Parquet file of a study's results that `clipnoise publish` wrote, a row per run.
 
     Raises:
         UserError: the file is no such table.
     """
     try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-        numbers = {name: pd.to_numeric(rows[name]) for name in NUMBERS}
-        return rows.assign(**numbers)[list(COLUMNS)]
+        return pd.read_parquet(path)[list(COLUMNS)]
     except (OSError, KeyError, ValueError) as error:
         raise UserError(f"{path}: not a table of `clipnoise publish`: {error}") from None
+
+
+def published_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return published rows with the columns of runs.csv, as `records.read_runs` returns them.
+
+    What is not published is empty: processor times, machines, and how hyper-parameters were found.
+
+    Args:
+        rows: what `read_published` returned.
+    """
+    private = rows["claim"] != NON_PRIVATE
+    noise = "sigma=" + rows["noise_multiplier"].map("{:g}".format)
+    budgets = ("eps=" + rows["epsilon"].map("{:g}".format)).where(rows["epsilon"].notna(), noise)
+    known = rows.assign(
+        budget=budgets.where(private, NON_PRIVATE),
+        git_commit=rows["commit"],
+        **{name: rows["value"].where(rows["metric"] == name) for name in rows["metric"].unique()},
+    )
+    empty = {name: "" if name in TEXT else math.nan for name in RUN_COLUMNS if name not in known}
+    return known.assign(**empty)[list(RUN_COLUMNS)]
 
 
 def to_parquet(rows: pd.DataFrame) -> bytes:

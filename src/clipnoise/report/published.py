@@ -16,6 +16,7 @@ from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, parse
+from clipnoise.report.blocks import Grid, TableBlock
 from clipnoise.report.diagnostics import QUANTITIES, diagnostic_notes
 from clipnoise.report.formats import (
     ACCURACY,
@@ -32,17 +33,16 @@ from clipnoise.report.formats import (
 from clipnoise.report.records import NON_PRIVATE, PLACE, of_panels, split
 from clipnoise.report.statistics import Sample
 from clipnoise.report.tables import (
-    Block,
     Cell,
     Row,
     Table,
     apart,
     build_table,
     cell_of,
-    cost_block,
+    cost_grid,
     mark_notes,
 )
-from clipnoise.studies.file import ReportItem
+from clipnoise.studies.items import PlacedItem
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$")]
@@ -213,7 +213,7 @@ class Comparison:
     """A panel of a study beside a published table.
 
     Attributes:
-        item: the report item.
+        panel: the panel, or the first of several.
         table: where the published numbers were read.
         pairs: the published cells at the panel's datasets and models, in the order of the table.
         unpublished: what the panel has and the table lacks.
@@ -221,7 +221,7 @@ class Comparison:
         runs: those that it shows, under the name of its first panel.
     """
 
-    item: ReportItem
+    panel: str
     table: Path
     pairs: tuple[ComparedCell, ...]
     unpublished: tuple[ComparedCell, ...]
@@ -229,8 +229,8 @@ class Comparison:
     runs: pd.DataFrame
 
 
-def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
-    """Set the runs of one panel beside the cells of a published table.
+def compare(runs: pd.DataFrame, panels: Sequence[str], table: Path) -> Comparison:
+    """Set the runs of a panel, or of several as one, beside the cells of a published table.
 
     A published cell is matched with the configuration of the same dataset, model, budget and
     method whose label is the cell's variant. A cell without a variant is matched if there is only
@@ -238,13 +238,13 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
 
     Args:
         runs: of all panels.
-        item: names the panel.
+        panels: their names.
         table: the published table.
 
     Raises:
         UserError: the table is missing or wrong.
     """
-    selected = of_panels(runs, item)
+    selected, panel = of_panels(runs, panels), panels[0]
     configurations = dict(split(selected, *PLACE))
     sites = {place[:2] for place in configurations}
     pairs: list[ComparedCell] = []
@@ -258,20 +258,20 @@ def compare(runs: pd.DataFrame, item: ReportItem, table: Path) -> Comparison:
         if match and metric.column in runs.columns:
             used.add((match, metric.column))
             ours = cell_of(configurations[match], metric)
-            pairs.append(ComparedCell(item.panel, match, metric, cell, ours))
+            pairs.append(ComparedCell(panel, match, metric, cell, ours))
             continue
         place = (*cell.head, cell.variant or cell.method)
         here = place[:2] in sites
-        pair = ComparedCell(item.panel if here else "", place, metric, cell)
+        pair = ComparedCell(panel if here else "", place, metric, cell)
         (pairs if here else elsewhere).append(pair)
     metrics = dict.fromkeys(pair.metric for pair in pairs if pair.metric.column in runs.columns)
     extra = [
-        ComparedCell(item.panel, place, metric, None, cell_of(rows, metric))
+        ComparedCell(panel, place, metric, None, cell_of(rows, metric))
         for metric in metrics
         for place, rows in configurations.items()
         if (place, metric.column) not in used and not _never_records(rows, metric)
     ]
-    return Comparison(item, table, tuple(pairs), tuple(extra), tuple(elsewhere), selected)
+    return Comparison(panel, table, tuple(pairs), tuple(extra), tuple(elsewhere), selected)
 
 
 def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
@@ -280,7 +280,7 @@ def _never_records(runs: pd.DataFrame, metric: Metric) -> bool:
     return bool(done and runs[metric.column].isna().all())
 
 
-def printed_runs(runs: pd.DataFrame, tables: Mapping[ReportItem, Path]) -> pd.DataFrame:
+def printed_runs(runs: pd.DataFrame, tables: Mapping[PlacedItem, Path]) -> pd.DataFrame:
     """Return what a paper prints of the configurations of a study, as one run of each.
 
     Args:
@@ -298,10 +298,10 @@ def printed_runs(runs: pd.DataFrame, tables: Mapping[ReportItem, Path]) -> pd.Da
     rows: dict[Configuration, dict[str, Any]] = {}
     for (panel, *place), planned in split(runs, "panel", *PLACE):
         rows[panel, *place] = {"seeds": planned["seed"].nunique()}
-    for item, table in tables.items():
+    for placed, table in tables.items():
         cells = read_published(table)
         named = {(*cell.head, cell.variant) for cell in cells}
-        for panel in item.panels:
+        for panel in placed.panels:
             here = [place for name, *place in map(tuple, rows) if name == panel]
             for cell in cells:
                 match = _printed_place(cell, {tuple(place) for place in here}, named)
@@ -375,104 +375,45 @@ def _line(pair: ComparedCell) -> tuple[Any, ...]:
     return (*line, *((theirs.source, theirs.note) if theirs else (None, None)))
 
 
-def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data for the PDF template, which lays it out.
+def comparison_block(comparison: Comparison, *, costs: bool = False) -> TableBlock:
+    """Return a comparison as it is printed, without a title.
 
     It is the table of the panel's results, with what the paper prints in the same cells: one for
     each metric, or one of statistics by quantity.
     """
-    tables = [*_by_metric(comparison), *_by_quantity(comparison)]
+    tables = [*by_metric(comparison), *_by_quantity(comparison)]
     if not tables:
-        tables = [build_table(comparison.runs, comparison.item.panel)]
-    blocks = [block for table in tables for block in _titled(table, len(tables) > 1)]
-    item = comparison.item
-    costs = [cost_block(comparison.runs)] if item.costs else []
-    return {
-        "kind": "table",
-        "title": item.title or item.panel,
-        "caption": item.caption,
-        "blocks": [*blocks, *costs],
-        "notes": _notes(comparison, tables),
-    }
+        tables = [build_table(comparison.runs, comparison.panel)]
+    return TableBlock(
+        title="",
+        caption="",
+        grids=[grid for table in tables for grid in _titled(table, len(tables) > 1)],
+        costs=[cost_grid(comparison.runs)] if costs else [],
+        notes=comparison_notes(comparison, tables),
+    )
 
 
-def side_by_side(runs: pd.DataFrame, item: ReportItem, table: Path) -> dict[str, Any]:
-    """Return one table of several panels as plain data: a group of columns for each of them.
-
-    A method is one row, whatever its labels are. A panel without privacy has no columns of its own:
-    its values span those of the others.
-
-    Args:
-        runs, item, table: as in `compare`, and so are the errors; the item names the panels.
-    """
-    alone = replace(item, beside=(), side_by_side=False)
-    compared = [compare(runs, replace(alone, panel=panel), table) for panel in item.panels]
-    found = [replace(one, pairs=tuple(p for p in one.pairs if p.ours)) for one in compared]
-    tables = [next(_by_metric(one), build_table(one.runs, one.item.panel)) for one in found]
-    pairs = list(zip(found, tables, strict=True))
-    titled = zip(item.titles, tables, strict=True)
-    columns = [(title, one) for title, one in titled if any(row.private for row in one.rows)]
-    groups = [
-        {"title": title, "headings": [budget(text) for _, _, text in group]}
-        for title, one in columns
-        for group in one.groups
+def _titled(table: Table, several: bool) -> list[Grid]:
+    """Return the grids of a table; where there are several tables, each says what it shows."""
+    if not several:
+        return table.grids()
+    return [
+        replace(
+            grid,
+            groups=[replace(one, title=f"{table.title}: {one.title}") for one in grid.groups],
+        )
+        for grid in table.grids()
     ]
-    width = sum(len(group["headings"]) for group in groups)
-    methods = dict.fromkeys(row.method for _, one in columns for row in one.rows)
-    public = [
-        (one, row) for one in tables for row in (*one.rows, *one.references) if not row.private
-    ]
-    notes = [note for one, panel in pairs for note in _notes(one, [panel])]
-    everywhere = {pair.published for one in found for pair in one.pairs}
-    lost = {cell for one in compared for pair in one.pairs if (cell := pair.published)} - everywhere
-    if lost:
-        notes.append(f"{count(len(lost), 'published cell')} without a run.")
-    block = {
-        "groups": groups,
-        "rows": [
-            {
-                "label": method,
-                "cells": [cell for _, one in columns for cell in _across(method, one)],
-            }
-            for method in methods
-        ],
-        "references": [
-            {
-                "label": row.label,
-                "cells": [one.shown(row, next(iter(row.cells)), span=width)],
-            }
-            for one, row in public
-        ],
-    }
-    return {
-        **{"kind": "table", "title": item.title, "caption": item.caption, "blocks": [block]},
-        "notes": list(dict.fromkeys(notes)),
-    }
 
 
-def _across(method: str, table: Table) -> list[dict[str, Any]]:
-    """Return the cells of a method, of its first label, below all columns of a table."""
-    row = next((one for one in table.rows if one.method == method), Row(method, method, True, {}))
-    return [cell for group in table.groups for cell in table.across(row, group)]
-
-
-def _titled(table: Table, several: bool) -> list[Block]:
-    """Return the blocks of a table; where there are several, each says what it shows."""
-    blocks = table.blocks()
-    for block in blocks if several else ():
-        for group in block["groups"]:
-            group["title"] = f"{table.title}: {group['title']}"
-    return blocks
-
-
-def _by_metric(comparison: Comparison) -> Iterator[Table]:
+def by_metric(comparison: Comparison) -> Iterator[Table]:
     """Yield the panel's table of each metric that is compared, with the published numbers in it."""
     for metric in dict.fromkeys(pair.metric for pair in comparison.pairs):
         if "." in metric.column:
             continue
         runs = comparison.runs
         runs = runs if metric.column in runs.columns else runs.iloc[:0]
-        title, panel = metric.heading, comparison.item.panel
+        title, panel = metric.heading, comparison.panel
         table = build_table(runs, panel, metric=metric, title=title)
         yield _beside(table, [pair for pair in comparison.pairs if pair.metric == metric])
 
@@ -491,7 +432,7 @@ def _by_quantity(comparison: Comparison) -> Iterator[Table]:
             row.cells[dataset, model, statistic] = _shared(pair, pair.ours)
         group = tuple(dict.fromkeys(place for row in rows.values() for place in row.cells))
         title = f"{label}, {budget(text)}"
-        panel, metric = comparison.item.panel, Metric("", title)
+        panel, metric = comparison.panel, Metric("", title)
         yield Table(panel, title, "", metric, (group,), tuple(rows.values()), ())
 
 
@@ -547,7 +488,7 @@ def _difference(pair: ComparedCell) -> str:
     return sign + pair.metric.show(pair.difference) + spread
 
 
-def _notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
+def comparison_notes(comparison: Comparison, tables: Sequence[Table]) -> list[str]:
     """Return how to read a comparison, and what it has no pair for."""
     lost = sum(pair.ours is None for pair in comparison.pairs)
     elsewhere = len(comparison.elsewhere)

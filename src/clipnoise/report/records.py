@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pandas as pd
 from clipnoise.errors import UserError
 from clipnoise.privacy.claim import STATEMENT_WORDS
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
-from clipnoise.studies.file import ReportItem
 
 NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
@@ -92,12 +91,10 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     return frame
 
 
-def of_panels(rows: pd.DataFrame, item: ReportItem) -> pd.DataFrame:
-    """Return the rows of what an item shows, once each, under the name of its first panel."""
-    shown = rows[rows["panel"].isin(item.panels)]
-    if not item.beside:
-        return shown
-    return shown.assign(panel=item.panel).drop_duplicates()
+def of_panels(rows: pd.DataFrame, panels: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of some panels, once each, under the name of the first panel."""
+    shown = rows[rows["panel"].isin(panels)]
+    return shown if len(panels) == 1 else shown.assign(panel=panels[0]).drop_duplicates()
 
 
 def split(rows: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]:

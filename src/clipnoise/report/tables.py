@@ -1,14 +1,9 @@
-"""The table of results: methods down, datasets × models × budgets across, and its footnotes.
-
-A table is laid out as blocks: plain data that the PDF template, Markdown and LaTeX show alike. A
-block holds `groups` (title and headings), `rows` and `references` (label and cells).
-"""
+"""The table of results: methods down, datasets × models × budgets across, and its footnotes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +17,7 @@ from clipnoise.report.baseline import (
     cost_ratio,
     device_seconds,
 )
+from clipnoise.report.blocks import Grid, HeadGroup, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
@@ -65,7 +61,6 @@ HELD_UP_NOTE = (
 )
 
 Group = tuple[Place, ...]  # neighbouring columns of one dataset and model
-Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,7 @@ class Table:
         rows: the competing methods: the private ones, or all where none is private.
         references: non-private methods beside private ones; they never compete.
         verdicts: who leads, by column.
-        costs: what the methods cost, as a block; empty where it is not asked for.
+        costs: what the methods cost; empty where it is not asked for.
     """
 
     panel: str
@@ -153,8 +148,7 @@ class Table:
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
     verdicts: Mapping[Place, Verdict[Key]] = field(default_factory=dict)
-    costs: tuple[Block, ...] = ()
-    watermark: str = ""
+    costs: tuple[Grid, ...] = ()
 
     def cells(self) -> Iterator[tuple[Row, Place, Cell]]:
         """Yield every cell with its row and place, row by row."""
@@ -166,8 +160,8 @@ class Table:
     def notes(self) -> list[str]:
         """The notes below the table, one sentence or two each."""
         cells = [cell for _, _, cell in self.cells()]
-        rows = [row for block in self.costs for row in block["rows"]]
-        held_up = any(cell["mark"] == HELD_UP for row in rows for cell in row["cells"])
+        rows = [row for grid in self.costs for row in grid.rows]
+        held_up = any(cell.mark == HELD_UP for row in rows for cell in row.cells)
         costs = [*([COST_NOTE] if rows else []), *([HELD_UP_NOTE] if held_up else [])]
         if not cells:
             return ["No run is planned for this panel.", *costs]
@@ -211,12 +205,23 @@ class Table:
         tested = self.verdicts[place].p_values if place in self.verdicts else {}
         return tested.get(row.key, float("nan"))
 
-    def shown(self, row: Row, place: Place, span: int = 1) -> dict[str, Any]:
-        """Return a cell as plain data, bold where it leads."""
-        return plain(row.cells.get(place), span=span, bold=self.leads(row, place))
+    def shown(self, row: Row, place: Place, span: int = 1) -> PrintedCell:
+        """Return a cell as it is printed, bold where it leads."""
+        cell = row.cells.get(place)
+        if cell is None:
+            return PrintedCell(span=span)
+        return PrintedCell(
+            text=cell.text,
+            mark=cell.mark,
+            runs=cell.sample.runs,
+            bold=self.leads(row, place),
+            span=span,
+            published=cell.published,
+            difference=cell.difference,
+        )
 
-    def across(self, row: Row, group: Group) -> list[dict[str, Any]]:
-        """Return the cells of a row below a group of columns as plain data.
+    def across(self, row: Row, group: Group) -> list[PrintedCell]:
+        """Return the cells of a row below a group of columns.
 
         A non-private reference has no ε: its one cell spans the columns of all budgets.
         """
@@ -224,36 +229,41 @@ class Table:
             return [self.shown(row, place) for place in group]
         return [self.shown(row, (*group[0][:2], NON_PRIVATE), span=len(group))]
 
-    def laid_out(self, rows: Sequence[Row], groups: Sequence[Group]) -> list[dict[str, Any]]:
-        """Return rows below groups of columns as plain data."""
+    def laid_out(self, rows: Sequence[Row], groups: Sequence[Group]) -> list[PrintedRow]:
+        """Return rows below groups of columns."""
         return [
-            {
-                "label": row.label,
-                "cells": [cell for group in groups for cell in self.across(row, group)],
-            }
+            PrintedRow(row.label, [cell for group in groups for cell in self.across(row, group)])
             for row in rows
         ]
 
-    def blocks(self) -> list[Block]:
-        """Distribute the columns over blocks of bounded width, whole groups where they fit."""
-        blocks: list[list[Group]] = []
+    @property
+    def block(self) -> TableBlock:
+        """The table as it is printed."""
+        return TableBlock(
+            title=self.title,
+            caption=self.caption,
+            grids=self.grids(),
+            costs=self.costs,
+            notes=self.notes,
+        )
+
+    def grids(self) -> list[Grid]:
+        """Distribute the columns over grids of bounded width, whole groups where they fit."""
+        pieces: list[list[Group]] = []
         for group in self.groups:
             for start in range(0, len(group), WIDEST):
                 piece = group[start : start + WIDEST]
-                used = sum(map(len, blocks[-1])) if blocks else WIDEST
+                used = sum(map(len, pieces[-1])) if pieces else WIDEST
                 if used + len(piece) > WIDEST:
-                    blocks.append([])
-                blocks[-1].append(piece)
+                    pieces.append([])
+                pieces[-1].append(piece)
         return [
-            {
-                "groups": [
-                    {"title": title_of(group), "headings": [budget(text) for _, _, text in group]}
-                    for group in block
-                ],
-                "rows": self.laid_out(self.rows, block),
-                "references": self.laid_out(self.references, block),
-            }
-            for block in blocks
+            Grid(
+                [HeadGroup(title_of(one), [budget(text) for *_, text in one]) for one in groups],
+                self.laid_out(self.rows, groups),
+                self.laid_out(self.references, groups),
+            )
+            for groups in pieces
         ]
 
 
@@ -261,18 +271,6 @@ def title_of(group: Group) -> str:
     """Return the heading above the columns of a dataset and model."""
     dataset, model, _ = group[0]
     return f"{dataset}, {model}"
-
-
-def plain(
-    cell: Cell | None, text: str = "", mark: str = "", *, span: int = 1, bold: bool = False
-) -> dict[str, Any]:
-    """Return a cell as plain data, or a plain text where there is none."""
-    data = {"text": text, "mark": mark, "runs": "", "bold": bold, "span": span}
-    data |= {"published": "", "difference": ""}
-    if cell is None:
-        return data
-    shown = {"text": cell.text, "mark": cell.mark, "runs": cell.sample.runs}
-    return data | shown | {"published": cell.published, "difference": cell.difference}
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
@@ -291,7 +289,6 @@ def build_table(
     title: str = "",
     caption: str = "",
     costs: bool = False,
-    watermark: str = "",
 ) -> Table:
     """Build the table of one panel of a study.
 
@@ -317,8 +314,7 @@ def build_table(
         groups=_groups(selected),
         rows=rows,
         references=references,
-        costs=(cost_block(selected),) if costs else (),
-        watermark=watermark,
+        costs=(cost_grid(selected),) if costs else (),
     )
     return replace(table, verdicts=_verdicts(table))
 
@@ -374,7 +370,7 @@ def _verdicts(table: Table) -> dict[Place, Verdict[Key]]:
     return {place: judge(one, higher_is_better=up) for place, one in columns.items() if one}
 
 
-def cost_block(runs: pd.DataFrame) -> Block:
+def cost_grid(runs: pd.DataFrame) -> Grid:
     """Return what the methods of a panel cost, by method and label, and what audits found."""
     tasks = [task for task, _ in split(runs, "dataset", "model")]
     methods = dict(by_key(runs))
@@ -388,17 +384,16 @@ def cost_block(runs: pd.DataFrame) -> Block:
             done = where(here, status="completed")
             seconds = significant(device_seconds(done).median(), 3)
             cells += [
-                plain(None, seconds, HELD_UP if contended(done) else ""),
-                plain(None, decimal(cost_ratio(here, base_runs), 2)),
-                plain(None, significant(done["peak_memory_mb"].median(), 3)),
-                plain(None, significant(here["passes_per_step"].median())),
+                PrintedCell(text=seconds, mark=HELD_UP if contended(done) else ""),
+                PrintedCell(text=decimal(cost_ratio(here, base_runs), 2)),
+                PrintedCell(text=significant(done["peak_memory_mb"].median(), 3)),
+                PrintedCell(text=significant(here["passes_per_step"].median())),
             ]
         claims = bool(is_private(subset).any())
-        cells.append(plain(None, subset["audit"].max() or (NOT_AUDITED if claims else "no claim")))
-        rows.append({"label": label, "cells": cells})
-    groups = [{"title": ", ".join(task), "headings": list(COSTS)} for task in tasks]
-    groups.append({"title": "", "headings": ["audit"]})
-    return {"groups": groups, "rows": rows, "references": []}
+        audit = subset["audit"].max() or (NOT_AUDITED if claims else "no claim")
+        rows.append(PrintedRow(label, [*cells, PrintedCell(text=audit)]))
+    groups = [HeadGroup(", ".join(task), COSTS) for task in tasks]
+    return Grid([*groups, HeadGroup("", ["audit"])], rows)
 
 
 # ---- Notes below a table

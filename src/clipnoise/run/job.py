@@ -6,12 +6,12 @@ import json
 import logging
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
@@ -22,6 +22,7 @@ from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
+from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import (
     FINAL,
@@ -37,13 +38,6 @@ CHECKPOINT_SECONDS = 600.0
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
 
 logger = logging.getLogger(__name__)
-
-
-class MetricsView(Protocol):
-    """What shows the metrics of a run while it trains."""
-
-    def log(self, metrics: Mapping[str, Any], /) -> None:
-        """Show the metrics of one evaluation."""
 
 
 def data_digests(spec: RunSpec, cache: Path, weights: Path) -> dict[str, str]:
@@ -93,7 +87,6 @@ def run_job(
     cache: Path,
     weights: Path,
     device: str,
-    open_view: Callable[[], AbstractContextManager[MetricsView | None]] = nullcontext,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep_finished: bool = False,
 ) -> dict[str, Any]:
@@ -104,7 +97,6 @@ def run_job(
         calibration: σ and the ε it costs; None for a non-private run.
         results, cache, weights: the folders of results, prepared datasets and pretrained weights.
         device: a torch device name; "auto" takes a CUDA GPU if there is one.
-        open_view: opens what shows the metrics while the run trains; by default nothing does.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
         keep_finished: whether a finished run is left as it is; see `is_finished`.
 
@@ -135,23 +127,25 @@ def run_job(
             return finished
         remove_unfinished(folder)
         made_by = identity(spec, calibration, device, data_digests(spec, cache, weights))
-        with stop_requests() as stop, open_view() as view:
+        with stop_requests() as stop:
             checkpoint = Checkpoint(
                 folder / FILE, made_by, checkpoint_seconds, stop, kept=not spec.secure_noise
             )
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
+            start_progress(folder, spec, provenance.started)
             outcome = train(
                 spec,
                 cache=cache,
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=partial(_show, view, spec.steps),
+                on_metrics=partial(_note, folder, spec.steps),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
             checkpoint.path.unlink(missing_ok=True)
+            end_progress(folder)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
 
@@ -162,7 +156,7 @@ def _locked_run(folder: Path) -> Iterator[bool]:
 
     Two people may share a results folder, and jobs outlive a Snakemake process that was killed.
     """
-    path = folder / ".lock"
+    path = folder / LOCK
     with ExitStack() as held:
         waited = False
         try:
@@ -178,10 +172,9 @@ def _locked_run(folder: Path) -> Iterator[bool]:
         yield waited
 
 
-def _show(view: MetricsView | None, steps: int, metrics: Metrics) -> None:
+def _note(folder: Path, steps: int, metrics: Metrics) -> None:
     logger.info(describe(metrics, steps))
-    if view is not None:
-        view.log(asdict(metrics))
+    note_progress(folder, metrics)
 
 
 def describe(metrics: Metrics, total: int) -> str:

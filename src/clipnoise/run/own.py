@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Never
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -202,8 +202,8 @@ class OwnExamples(Dataset):
         nothing = DenseExamples(torch.empty(0), torch.empty(0))
         return Splits(self.private, nothing, nothing, self.unprotected, {})
 
-    def require_users(self, method: str) -> Never:
-        raise UserError(f"method: {method} protects users, but these examples have no user ids.")
+    def without_users(self, method: str) -> UserError:
+        return UserError(f"method: {method} protects users, but these examples have no user ids.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -32,7 +32,7 @@ class Provenance:
     """
 
     device: str
-    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    started: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     begin: float = field(default_factory=time.perf_counter)
 
     @property
@@ -46,7 +46,7 @@ class Provenance:
             "versions": versions(),
             "git_commit": git_commit(),
             "hardware": hardware(self.device),
-            "started": self.started.isoformat(timespec="seconds"),
+            "started": self.started.isoformat(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 

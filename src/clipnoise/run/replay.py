@@ -93,7 +93,10 @@ def replay(
     """
     optimizer, constants = _split(method_class(method), hyperparameters)
     if isinstance(optimizer, WithClipRule) and optimizer.clip_rule.per == "layer":
-        raise UserError("clip_rule.per: layer needs a model; a recorded stream has no layers.")
+        raise UserError(
+            "clip_rule.per: layer needs a model; a recorded stream has no layers. "
+            "Give clip_rule: {per: example}."
+        )
     size = constants.get("microbatch_size", 1)
     microbatches = MicroBatches(size, constants.get("microbatch_accounting", "corrected"))
     gradients = _gradients(optimizer, per_example_gradients)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
-from clipnoise.privacy.claim import NOT_COVERED, PrivacyStatement, claim, covered_by_epsilon
+from clipnoise.privacy.claim import PrivacyStatement, state
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping, write_spec
@@ -47,52 +47,20 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
 
 def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> PrivacyStatement:
     """Return what a run claims about privacy; without a calibration it is non-private."""
-    privacy, method, microbatches = spec.privacy, spec.method, spec.microbatches
+    privacy, method = spec.privacy, spec.method
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
     # A method may clip to another norm in another phase: the statement is about the largest. Where
     # releases decide the norm it is known for no step but the first, and nothing is stated.
     clip_norms = [method.clip_norm_at(step) for step in range(1, spec.steps + 1)]
     known = [norm for norm in clip_norms if norm is not None]
-    clip_norm = max(known) if known and len(known) == len(clip_norms) else None
-    sensitivity = None
-    if clip_norm is not None:
-        denominator = microbatches.count(spec.training.expected_batch_size)
-        declared = method.query.components(clip_norm, denominator)[0].sensitivity
-        sensitivity = spec.sensitivity_factor * declared
-    caveats = [spec.dataset.caveat(), microbatches.caveat(method.query)]
-    caveat = "; ".join(reason for reason in caveats if reason) or None
-    claimed = claim(
+    return state(
+        spec.mechanism,
+        privacy,
+        calibration,
         private=method.private and not spec.training.diagnostics,
-        sampler=privacy.sampler,
-        accountant=privacy.accountant,
-        adjacency=spec.adjacency,
-        covered=caveat is None,
-    )
-    guaranteed = claimed == "guarantee"
-    return PrivacyStatement(
-        claim=claimed,
-        epsilon=None if claimed == "non-private" else calibration.epsilon,
-        epsilon_target=privacy.epsilon,
-        delta=calibration.budget.delta,
-        noise_multiplier=calibration.noise_multiplier,
-        accountant=privacy.accountant,
-        sampler=privacy.sampler,
-        adjacency=spec.adjacency,
-        unit=spec.unit,
-        sensitivity=sensitivity,
-        microbatch_size=microbatches.size,
-        caveat=caveat,
-        clip_norm=clip_norm,
-        sampling_rate=spec.sampling_rate,
-        noise=privacy.noise,
-        randomness="secure" if spec.secure_noise else "seeded",
-        groups=spec.participation.groups,
-        steps=spec.steps,
-        examples=spec.examples,
-        release=privacy.release,
-        covers=covered_by_epsilon(spec.adjacency, spec.unit) if guaranteed else None,
-        does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
+        clip_norm=max(known) if known and len(known) == len(clip_norms) else None,
+        caveat=spec.dataset.caveat(),
     )
 
 

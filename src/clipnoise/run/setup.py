@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +14,9 @@ from clipnoise.core.clipping import zeros
 from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.users import UserEngine
-from clipnoise.plugins import as_sealed
 from clipnoise.privacy.microbatches import MicroBatchAssignment
-from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
-from clipnoise.privacy.samplers import Sampler, start_sampler
+from clipnoise.privacy.noise import NoiseSource
+from clipnoise.privacy.samplers import Sampler
 from clipnoise.seeds import derive, generator
 
 if TYPE_CHECKING:
@@ -46,11 +44,8 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
 
 def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
     """Start the run's stream of noise, independent or correlated across steps."""
-    noise = NoiseCorrelation() if spec.privacy is None else spec.privacy.noise
     stream = None if spec.secure_noise else generator("noise", spec.seed, device)
-    like = zeros(spec.method.query.of, theta)
-    start: Callable[..., NoiseSource] = as_sealed(noise, "source")
-    return start(spec.steps, spec.participation.groups, stream, like)
+    return spec.mechanism.noise_source(stream, zeros(spec.method.query.of, theta))
 
 
 def sampler(spec: RunSpec) -> Sampler:
@@ -60,15 +55,7 @@ def sampler(spec: RunSpec) -> Sampler:
     secret.
     """
     stream = None if spec.secure_noise else generator("sampling", spec.seed)
-    return start_sampler(
-        "poisson" if spec.privacy is None else spec.privacy.sampler,
-        stream,
-        examples=spec.examples,
-        batch_size=spec.training.expected_batch_size,
-        sampling_rate=spec.participation.sampling_rate,
-        groups=spec.participation.groups,
-        largest_batch=None if spec.privacy is None else spec.privacy.largest_batch,
-    )
+    return spec.mechanism.batches(stream)
 
 
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
@@ -158,12 +145,11 @@ def private_units(
         engine: computes per-example gradients.
         side_information: A, shape (d,), or None.
     """
-    groups = spec.microbatches
-    assignment = None
+    mechanism, assignment = spec.mechanism, None
+    groups, count = mechanism.microbatches, mechanism.unit.count
     if groups.size > 1:
-        count = round(groups.count(spec.training.expected_batch_size))
         draws = None if spec.secure_noise else generator("micro-batches", spec.seed)
-        assignment = MicroBatchAssignment(spec.examples, count, draws)
+        assignment = MicroBatchAssignment(count, round(mechanism.denominator), draws)
     local = spec.method.local_training()
     if local is None:
         return Units(splits.train, engine, groups.size, assignment)
@@ -172,5 +158,5 @@ def private_units(
     if local.gamma is not None:
         assert side_information is not None
         scale = 1 / (side_information + local.gamma)
-    users = UserEngine(engine, splits.train, splits.users, spec.examples, local, scale)
+    users = UserEngine(engine, splits.train, splits.users, count, local, scale)
     return Units(users.units, users, groups.size, assignment)

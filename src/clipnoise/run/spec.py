@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,19 +18,17 @@ from pydantic import Field
 
 from clipnoise.core.clipping import ClipRule
 from clipnoise.core.method import Method, WithClipRule
-from clipnoise.core.query import Adjacency
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
-from clipnoise.plugins import OwnKind, as_sealed, require_sealed
-from clipnoise.privacy.accountants import ACCOUNTANTS, nodes
+from clipnoise.plugins import OwnKind, require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
-from clipnoise.privacy.microbatches import MicroBatches
+from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
-from clipnoise.privacy.participation import Participation, participation_under
+from clipnoise.privacy.units import Unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +187,11 @@ class RunSpec:
                 f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
                 "so that no table can show an epsilon for it."
             )
-        if self.training.expected_batch_size > self.examples:
+        unit = self.unit
+        if self.training.expected_batch_size > unit.count:
             raise UserError(
                 f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
-                f"the {self.examples} private {self.unit}s of {self.dataset.id}."
+                f"the {unit.count} private {unit.name}s of {self.dataset.id}."
             )
         if self.training.diagnostics and self.method.query.of == "losses":
             raise UserError(
@@ -200,7 +199,7 @@ class RunSpec:
                 "which has no moments by coordinate."
             )
         self.model.require(self.dataset.signature)
-        self.microbatches.count(self.training.expected_batch_size)
+        _ = self.mechanism.denominator  # checks that B is a multiple of m
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -212,17 +211,15 @@ class RunSpec:
             )
         if isinstance(self.method, WithSideInformation):
             self.method.side_information.check(self.dataset)
-        if self.unit == "user" and self.training.views > 1:
+        if unit.name == "user" and self.training.views > 1:
             raise UserError(
                 f"training.views: must be 1 for {self.method.id}, which clips one vector per user, "
                 f"not a gradient; got {self.training.views}."
             )
-        if self.unit == "user" and self.privacy is not None:
-            self._check_users(self.dataset.shared_users())
-        if self.unit == "node":
-            nodes.check_release(self.method.query.adjacency, self.microbatches.size)
         if self.privacy is not None:
-            _ = self.budget  # checks that sampler, accountant and noise fit each other
+            self._check_shared(unit)
+            self.mechanism.check()
+            _ = self.budget  # checks its numbers
 
     def _check_sealed(self) -> None:
         """Check the user's classes again: a mix-in can keep them from being checked at first."""
@@ -247,13 +244,13 @@ class RunSpec:
                 "moments without noise."
             )
 
-    def _check_users(self, shared: Mapping[str, str]) -> None:
+    def _check_shared(self, unit: Unit) -> None:
         for part in ("public", "validation"):
-            if part in shared:
+            if part in unit.shared:
                 raise UserError(
-                    f"dataset.{part}_examples: {self.method.id} protects users, but "
-                    f"{self.dataset.id} takes its {part} examples from these users, whom ε would "
-                    f"not cover. Give {shared[part]} instead."
+                    f"dataset.{part}_examples: {self.method.id} protects {unit.name}s, but "
+                    f"{self.dataset.id} takes its {part} examples from these {unit.name}s, whom ε "
+                    f"would not cover. Give {unit.shared[part]} instead."
                 )
 
     def _check_public(self, public: Dataset) -> None:
@@ -287,51 +284,24 @@ class RunSpec:
         return (self.method, *rule, *(() if self.privacy is None else (self.privacy.noise,)))
 
     @cached_property
-    def unit(self) -> Literal["example", "user", "node"]:
-        """What is drawn, clipped and protected as a whole: an example, a user or a node.
-
-        A user has all of their examples. A node of a graph is drawn and clipped like an example,
-        but also changes the gradients of its out-neighbours.
-        """
-        if self.method.query.adjacency == "add-remove-user":
-            return "user"
-        return "example" if self.dataset.degree_bound() is None else "node"
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """The relation between neighbouring datasets."""
-        declared = "add-remove-node" if self.unit == "node" else self.method.query.adjacency
-        if self.privacy is None:
-            return declared
-        proved = ACCOUNTANTS[self.privacy.accountant].adjacency(self.privacy.sampler)
-        in_place = proved == "zero-out" or self.dataset.cut_by_position
-        if in_place and declared in ("add-remove", "add-remove-user"):
-            return "zero-out"
-        return "replace" if proved == "replace" else declared
-
-    @property
-    def sensitivity_factor(self) -> float:
-        """How far one unit moves the clipped sum, relative to what the query declares."""
-        degree = self.dataset.degree_bound()
-        if degree is None:
-            return self.microbatches.sensitivity_factor(self.method.query)
-        return nodes.sensitivity_factor(degree)
-
-    @cached_property
-    def examples(self) -> int:
-        """n, the number of private units.
+    def unit(self) -> Unit:
+        """What is drawn, clipped and protected as a whole, and how many are private.
 
         Raises:
             UserError: the method protects users, and the dataset has none.
         """
-        if self.unit == "user":
-            return self.dataset.require_users(self.method.id)
-        return self.dataset.sizes()["train"]
+        return units_of(self.dataset, self.method)
 
-    @property
-    def microbatches(self) -> MicroBatches:
-        """How examples are averaged before clipping."""
-        return MicroBatches() if self.privacy is None else self.privacy.microbatches
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """What ε depends on."""
+        return Mechanism.asked_for(
+            self.privacy,
+            unit=self.unit,
+            size=self.training.expected_batch_size,
+            steps=self.steps,
+            query=self.method.query,
+        )
 
     @property
     def secure_noise(self) -> bool:
@@ -348,47 +318,17 @@ class RunSpec:
         """The parts of the dataset on which the run is not measured."""
         if not self.strict:
             return frozenset()
-        tests = {"test"} if self.unit == "user" and "test" in self.dataset.shared_users() else set()
-        return frozenset({"train", "validation"} | tests)
+        return frozenset({"train", "validation", *({"test"} & set(self.unit.shared))})
 
     @property
     def passes(self) -> int:
         """How many gradients of a drawn example a step takes, each view counted."""
         return self.method.passes() * self.training.views
 
-    @property
-    def sampling_rate(self) -> float:
-        """q = B/n."""
-        return self.training.expected_batch_size / self.examples
-
     @cached_property
     def steps(self) -> int:
         """T."""
-        return self.training.total_steps(self.examples)
-
-    @cached_property
-    def participation(self) -> Participation:
-        """In which steps a unit can take part, and with what probability.
-
-        Raises:
-            UserError: the bands of the noise do not fit the sampler, or nothing covers nodes.
-        """
-        privacy = self.privacy
-        found = participation_under(
-            "poisson" if privacy is None else privacy.sampler,
-            examples=self.examples,
-            expected_batch_size=self.training.expected_batch_size,
-            steps=self.steps,
-            bands=1 if privacy is None else as_sealed(privacy.noise, "bands_over")(self.steps),
-            accountant="rdp" if privacy is None else privacy.accountant,
-            largest_batch=None if privacy is None else privacy.largest_batch,
-            degree=self.dataset.degree_bound(),
-        )
-        if privacy is None or privacy.noise.kind != "tree" or self.steps < 2:
-            return found
-        from clipnoise.privacy.noise_strategies import prefix_cost
-
-        return replace(found, prefix_cost=prefix_cost(self.steps, min(found.groups, self.steps)))
+        return self.training.total_steps(self.unit.count)
 
     @cached_property
     def budget(self) -> Budget | None:
@@ -400,15 +340,7 @@ class RunSpec:
         if sigma is not None:
             batch = self.training.expected_batch_size
             sigma = self.method.effective_noise_multiplier(sigma, batch)
-        return Budget(
-            epsilon=privacy.epsilon,
-            noise_multiplier=sigma,
-            delta=1 / self.examples if privacy.delta == "1/n" else float(privacy.delta),
-            accountant=privacy.accountant,
-            sampler=privacy.sampler,
-            participation=self.participation,
-            evaluation_steps=tuple(self.evaluation_steps()),
-        )
+        return self.mechanism.budget(privacy, sigma, self.evaluation_steps())
 
     @property
     def budget_label(self) -> str:
@@ -436,7 +368,10 @@ class RunSpec:
         return to_mapping(self)
 
     def at_seed(self, seed: int) -> RunSpec:
-        """Return the same run with another seed; what does not depend on it is known already."""
+        """Return the same run with another seed.
+
+        The copy keeps what this spec has already computed and what no seed changes.
+        """
         _ = self._plain
         other = copy(self)
         object.__setattr__(other, "seed", seed)
@@ -457,6 +392,20 @@ class RunSpec:
         """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
         count, steps = self.training.evaluations, self.steps
         return sorted({round(steps * i / count) for i in range(count + 1)})
+
+
+def units_of(dataset: Dataset, method: Method) -> Unit:
+    """Return what a method protects on a dataset.
+
+    Raises:
+        UserError: it protects users, and the dataset has none; names the datasets with users.
+    """
+    if method.query.adjacency != "add-remove-user":
+        return dataset.unit()
+    users = dataset.user_unit()
+    if users is None:
+        raise dataset.without_users(method.id)
+    return users
 
 
 TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned

@@ -246,8 +246,8 @@ class Run:
             theta = public.warm(theta)
         known = Public(
             noise_multiplier=noise_multiplier,
-            expected_batch_size=spec.microbatches.count(spec.training.expected_batch_size),
-            sensitivity_factor=spec.sensitivity_factor,
+            expected_batch_size=spec.mechanism.denominator,
+            sensitivity_factor=spec.mechanism.sensitivity_factor,
             total_steps=spec.steps,
             seed=derive("directions", spec.seed),
             side_information=side,

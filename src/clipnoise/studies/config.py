@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BeforeValidator
 from clipnoise.fields import STRICT, Count, Natural
 from clipnoise.models.base import model_class
 from clipnoise.run.scheduler import SLOTS, Slots
-from clipnoise.tracking import Mode
 
 
 def _carried(name: str) -> str:
@@ -31,8 +30,17 @@ def _carried(name: str) -> str:
     return os.path.normpath(name)
 
 
-# YAML 1.1 reads `off` as false.
-Tracking = Annotated[Mode, BeforeValidator(lambda value: "off" if value is False else value)]
+def _tracking(value: object) -> object:
+    """Return the value of `tracking`, or raise ValueError for one that earlier versions had."""
+    if value in ("live", "after"):
+        raise ValueError(
+            f"{value} is gone, because training no longer talks to MLflow: write sync. `make "
+            "mlflow` and `clipnoise mlflow-sync --follow` show runs while they train"
+        )
+    return "off" if value is False else value  # as YAML 1.1 reads `off`
+
+
+Tracking = Annotated[Literal["sync", "off"], BeforeValidator(_tracking)]
 CarriedPath = Annotated[str, AfterValidator(_carried)]
 
 
@@ -92,8 +100,8 @@ class Config:
         weights: folder of pretrained weights.
         plugins: folders or packages of the user's own methods, models and datasets, one or several;
             null for none.
-        tracking: when a run is logged to MLflow: "live" while it trains, "after" at its end,
-            "sync" once for all runs of a study, "off" never.
+        tracking: whether the workflow brings MLflow up to date with each study at its end: "sync"
+            or "off".
         device: "auto" takes a CUDA GPU if there is one. Apple's GPUs are not supported, because
             they lack float64, which some norms and sums need.
         secure_noise: whether all private runs draw their noise from a cryptographic source. They
@@ -110,7 +118,7 @@ class Config:
     cache: CarriedPath = "data"
     weights: CarriedPath = "weights"
     plugins: CarriedPath | tuple[CarriedPath, ...] | None = None
-    tracking: Tracking = "live"
+    tracking: Tracking = "sync"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     secure_noise: bool = False
     resources: Resources = field(default_factory=Resources)

@@ -1,7 +1,7 @@
-"""Study files: what their YAML may say, and how panels and report items follow from it.
+"""Study files: what their YAML may say, and how panels follow from it.
 
-A panel is built up from layers, the later ones taking precedence: the base that it names in the
-file shared by its folder, the study's defaults, its own values, and one option of each of its axes.
+A panel is built up from grids, the later ones taking precedence: the bases that the defaults and it
+name in the file shared by its folder, the defaults, itself, and one option of each of its axes.
 """
 
 from __future__ import annotations
@@ -12,53 +12,18 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
 from clipnoise.errors import UserError, shorten, unknown
-from clipnoise.fields import STRICT, Natural, Positive, parse
+from clipnoise.fields import STRICT, Natural, Positive
+from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.scale import Scale
 
-Kind = Literal[
-    "table",
-    "published",
-    "accuracy-vs-epsilon",
-    "accuracy-along-epsilon",
-    "curves",
-    "ablation",
-    "filter-sweep",
-    "sweep",
-    "momentum-sweep",
-    "moments",
-    "estimates",
-    "corrections",
-    "moments-table",
-    "noise-bias",
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-    "closed-gap",
-    "best-of",
-    "changes",
-    "overview",
-]
-SWEEPS = ("sweep", "momentum-sweep")
-RESULTS = ("table", "published")  # a panel's results, the second beside those of the paper
-OVERVIEW = "overview"
-TABLES = (*RESULTS, "moments-table", OVERVIEW)
-CURVES = ("curves", "accuracy-along-epsilon")
-CHANGES = "changes"
-ACROSS = (
-    "interquartile-means",
-    "performance-profiles",
-    "critical-differences",
-    "closed-gap",
-    "best-of",
-)
-TOGETHER = (*RESULTS, *CURVES, "accuracy-vs-epsilon", *ACROSS, CHANGES, OVERVIEW)  # of panels
 CurveMetric = Literal["test_accuracy", "test_loss", "train_accuracy", "train_loss"]
 ClaimMetric = (
     CurveMetric
@@ -67,122 +32,6 @@ ClaimMetric = (
 )
 LONGEST_NAME = 120  # characters of a panel's name
 SHARED_FILE = "shared.yaml"  # what the studies of its folder share
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What a study file and an item of a report both say of a table or figure.
-
-    Attributes:
-        title: heading; empty takes the panel's name.
-        caption: what the reader should see.
-        published: the published table of an item of that kind: its name, or a path that ends in
-            `.csv`; empty takes the table that has the study's name.
-        over: the hyper-parameter on the axis of a sweep.
-        metric: what curves show; several give each panel a row of subplots; None takes test
-            accuracy, or test loss where there is none.
-        costs: whether a table also shows what methods cost and what their audits found.
-        side_by_side: whether panels that share a `published` table have columns of their own there;
-            those without privacy have rows that span them.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    title: str = ""
-    caption: str = ""
-    published: str = ""
-    over: str = ""
-    metric: CurveMetric | tuple[CurveMetric, ...] | None = None
-    costs: bool = False
-    side_by_side: bool = False
-
-    @property
-    def metrics(self) -> tuple[CurveMetric, ...]:
-        """What curves show, by name; empty for the default."""
-        return (self.metric,) if isinstance(self.metric, str) else self.metric or ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportItem(Shown):
-    """One table or figure of a report.
-
-    Attributes:
-        kind: how it is drawn.
-        panel: the panel of the study that it shows.
-        beside: further panels that the same table or figure shows.
-        against: the panel that each of its panels is compared with, in their order.
-        changes: the columns of an overview that compare other panels with these: heading and
-            panels, in their order.
-        titles: what titles call its panels, the first one's first.
-    """
-
-    kind: Kind
-    panel: str
-    beside: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    changes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    titles: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.over) != (self.kind in SWEEPS):
-            raise ValueError("`over` is required for sweeps and not allowed otherwise")
-        if self.metric and self.kind not in CURVES:
-            raise ValueError("`metric` is allowed for curves only")
-        if bool(self.against) != (self.kind == CHANGES):
-            raise ValueError("`against` is required for changes and not allowed otherwise")
-        if self.changes and self.kind != OVERVIEW:
-            raise ValueError("`changes` is allowed for an overview only")
-        if self.beside and self.kind not in TOGETHER:
-            raise ValueError(f"`together` is allowed for {', '.join(TOGETHER)} only")
-        if self.costs and self.kind not in RESULTS:
-            raise ValueError("`costs` is allowed for table and published only")
-        if self.side_by_side and not (self.kind == "published" and self.beside):
-            raise ValueError("`side_by_side` is allowed for published panels that are `together`")
-
-    @property
-    def panels(self) -> tuple[str, ...]:
-        """Every panel that it shows."""
-        return (self.panel, *self.beside)
-
-    @property
-    def drawn(self) -> bool:
-        """Whether it is a figure."""
-        return self.kind not in TABLES
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportEntry(Shown):
-    """What a study file says of its report: one item, or the same item for several panels.
-
-    Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
-    option that a panel has on an axis.
-
-    Attributes:
-        kind: as in ReportItem; None with `each`.
-        panel: the panel; one with axes gives an item for each of its options.
-        panels: several panels; without `panel` and `panels`, every panel of the study.
-        together: whether these panels share one table or figure.
-        only: axis → the label of the option that is shown; of other axes all are.
-        against: axis → the label of the option whose panel each panel is compared with.
-        changes: heading → axis → the label of the option whose panels a column of an overview
-            compares with these.
-        each: entries that are repeated for every panel in turn, instead of a kind.
-    """
-
-    kind: Kind | None = None
-    panel: str = ""
-    panels: tuple[str, ...] = ()
-    together: bool = False
-    only: dict[str, str] = field(default_factory=dict)
-    against: dict[str, str] = field(default_factory=dict)
-    changes: dict[str, dict[str, str]] = field(default_factory=dict)
-    each: tuple[ReportEntry, ...] = ()
-
-    def __post_init__(self) -> None:
-        if bool(self.each) == (self.kind is not None):
-            raise ValueError("give exactly one of kind and each")
-        if self.panel and self.panels:
-            raise ValueError("give at most one of panel and panels")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,13 +133,14 @@ def _of_each(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelValues:
-    """What the defaults of a study, a base, a panel or an option of an axis may say.
+class Panel:
+    """One grid, whole or in part: datasets × models × methods × ε × seeds.
 
     Attributes:
-        base: the base in the folder's shared file that these values start from, or several, the
-            later ones taking precedence.
+        base: the base in the folder's shared file that a panel starts from, or several, the later
+            ones taking precedence.
         title: what titles of the report call the panel, or the option; empty takes its name.
+        suffix: what an option adds to the panel's name; None adds its label, empty adds nothing.
         datasets: dataset ids, or mappings with an id and options.
         models: model ids, or mappings with an id and options.
         methods: method ids, or mappings with an id, hyper-parameters, an optional label, an
@@ -301,8 +151,8 @@ class PanelValues:
             may name several methods: `dp-sgd, dp-sgdm`.
         epsilons: targets for the methods that add noise; any other runs once per seed.
         seeds: one run each.
-        training: values of the training section; they add to those of earlier layers.
-        privacy: values of the privacy section; they add to those of earlier layers.
+        training: values of the training section.
+        privacy: values of the privacy section.
         tuning: values that every `tune` of a method starts from.
         public: the dataset that methods with public data take it from; None leaves it to the
             public examples that a private dataset sets aside itself.
@@ -314,74 +164,78 @@ class PanelValues:
 
     base: str | tuple[str, ...] = ()
     title: str = ""
-    datasets: tuple[str | dict[str, Any], ...] | None = None
-    models: tuple[str | dict[str, Any], ...] | None = None
-    methods: tuple[str | dict[str, Any], ...] | None = None
+    suffix: str | None = None
+    datasets: tuple[str | dict[str, Any], ...] = ()
+    models: tuple[str | dict[str, Any], ...] = ()
+    methods: tuple[str | dict[str, Any], ...] = ()
     hyperparameters: Annotated[dict[str, dict[str, Any]], AfterValidator(_of_each)] = field(
         default_factory=dict
     )
     epsilons: tuple[Positive, ...] | None = None
-    seeds: tuple[Natural, ...] | None = None
+    seeds: tuple[Natural, ...] = ()
     training: dict[str, Any] = field(default_factory=dict)
     privacy: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=dict)
     public: str | dict[str, Any] | None = None
-    axes: dict[str, dict[str, Option]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option(PanelValues):
-    """One value of an axis: what it changes in a panel.
-
-    Attributes:
-        suffix: what it adds to the panel's name; None adds its label, empty adds nothing.
-    """
-
-    suffix: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One grid: datasets × models × methods × ε × seeds; attributes as in PanelValues."""
-
-    __pydantic_config__: ClassVar = STRICT
-
-    datasets: tuple[str | dict[str, Any], ...]
-    models: tuple[str | dict[str, Any], ...]
-    methods: tuple[str | dict[str, Any], ...]
-    seeds: tuple[Natural, ...]
-    epsilons: tuple[Positive, ...] = ()
-    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
-    privacy: dict[str, Any] = field(default_factory=dict)
-    tuning: dict[str, Any] = field(default_factory=dict)
-    public: str | dict[str, Any] | None = None
+    axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("datasets", "models", "methods", "seeds", "epsilons"):
-            values = getattr(self, key)
-            if not values and key != "epsilons":
-                raise ValueError(f"{key}: give at least one")
-            numbers = key in ("seeds", "epsilons")
-            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                advice = "" if numbers else "; tell them apart by `label`"
-                raise ValueError(f"{key}: {twice[0]} is given twice{advice}")
-            alike = alike_but_different(names)
-            if alike:
-                raise ValueError(f"{key}: {' and '.join(map(repr, alike))} look the same")
+        for axis, options in self.axes.items():
+            for label, option in options.items():
+                if option.base or option.axes:
+                    raise ValueError(
+                        f"axes: option {label} of {axis} has a base or axes of its own"
+                    )
 
     @property
     def each_method(self) -> list[dict[str, Any]]:
-        """The methods as mappings, with what `hyperparameters` says of them."""
+        """The methods as mappings, each with its entry under `hyperparameters` merged in."""
         mappings = map(as_mapping, self.methods)
         return [{**self.hyperparameters.get(one.get("id", ""), {}), **one} for one in mappings]
 
+    def beneath(self, above: Panel) -> Panel:
+        """Return this grid with what another one says: mappings key by key, anything else whole."""
+        values: dict[str, Any] = {}
+        for name in GRID:
+            mine, theirs = getattr(self, name), getattr(above, name)
+            if name == "hyperparameters":
+                theirs = {key: {**mine.get(key, {}), **value} for key, value in theirs.items()}
+            adds_up = isinstance(theirs, dict) and name != "public"
+            given = theirs is not None if name == "epsilons" else bool(theirs)
+            values[name] = {**mine, **theirs} if adds_up else theirs if given else mine
+        return Panel(**values)
+
+    def require_complete(self, path: Path, key: str) -> None:
+        """Require that nothing is missing, and that names tell everything apart.
+
+        Raises:
+            UserError: names what is missing or ambiguous.
+        """
+        for name in ("datasets", "models", "methods", "seeds", "epsilons"):
+            values, where = getattr(self, name) or (), f"{path}: {key}.{name}:"
+            if not values and name != "epsilons":
+                raise UserError(f"{where} give at least one.")
+            numbers = name in ("seeds", "epsilons")
+            names = [str(one).removesuffix(".0") if numbers else called(one) for one in values]
+            twice = [each for each, count in Counter(names).items() if count > 1]
+            if twice:
+                advice = "" if numbers else "; tell them apart by `label`"
+                raise UserError(f"{where} {twice[0]} is given twice{advice}.")
+            if alike := alike_but_different(names):
+                raise UserError(f"{where} {' and '.join(map(repr, alike))} look the same.")
+
+
+GRID = (
+    *("datasets", "models", "methods", "hyperparameters", "epsilons", "seeds"),
+    *("training", "privacy", "tuning", "public"),
+)
+
 
 def alike_but_different(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return two names that differ by case or by Unicode form only: a reader, or the file system
-    of another machine, takes them for one."""
+    """Return two names that differ only in case or Unicode form, or None.
+
+    A reader takes them for the same name, and so do the file systems of some machines.
+    """
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(unicodedata.normalize("NFKC", name).casefold(), name)
@@ -412,7 +266,7 @@ class SharedFile:
     __pydantic_config__: ClassVar = STRICT
 
     notes: dict[str, str] = field(default_factory=dict)
-    bases: dict[str, PanelValues] = field(default_factory=dict)
+    bases: dict[str, Panel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,8 +294,8 @@ class StudyFile:
     title: str
     description: str = ""
     notes: tuple[str, ...] = ()
-    defaults: PanelValues = PanelValues()
-    panels: dict[str, PanelValues] = field(default_factory=dict)
+    defaults: Panel = Panel()
+    panels: dict[str, Panel] = field(default_factory=dict)
     shares: str = ""
     report: tuple[ReportEntry, ...]
     claims: tuple[PaperClaim, ...] = ()
@@ -451,6 +305,9 @@ class StudyFile:
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.panels):
             raise ValueError("give exactly one of panels and shares")
+        for name, panel in self.panels.items():
+            if panel.suffix is not None:
+                raise ValueError(f"panels: {name} has a suffix, which is for options of axes")
 
 
 @dataclass(frozen=True)
@@ -495,14 +352,14 @@ def expand_panels(file: StudyFile, shared: SharedFile, path: Path) -> list[Named
 
 
 def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Iterator[NamedPanel]:
-    key, defaults, values = f"panels.{family}", file.defaults, file.panels[family]
-    bases = [
-        *_bases(defaults.base, shared, f"{path}: defaults").values(),
-        *_bases(values.base, shared, f"{path}: {key}").values(),
-    ]
-    layers = [*bases, defaults, values]
+    key, panel = f"panels.{family}", file.panels[family]
+    bases = {
+        **_bases(file.defaults.base, shared, f"{path}: defaults"),
+        **_bases(panel.base, shared, f"{path}: {key}"),
+    }
+    layers = [*bases.values(), file.defaults, panel]
     title = next((layer.title for layer in reversed(layers) if layer.title), family)
-    axes: dict[str, dict[str, Option]] = {}
+    axes: dict[str, dict[str, Panel]] = {}
     for layer in layers:
         axes |= layer.axes
     axes = {axis: options for axis, options in axes.items() if options}
@@ -514,14 +371,20 @@ def _family(family: str, file: StudyFile, shared: SharedFile, path: Path) -> Ite
         if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}", name):  # it names files
             allowed = f"letters, digits, - and _ make a name, {LONGEST_NAME} at most"
             raise UserError(f"{path}: panel {shorten(name)}: {allowed}.")
+        grid = reduce(Panel.beneath, [*layers, *options.values()], Panel())
+        methods = (
+            swept
+            for number, one in enumerate(grid.methods)
+            for swept in _swept(one, path, f"{key}.methods.{number}")
+        )
+        grid = replace(grid, methods=tuple(methods), epsilons=grid.epsilons or ())
+        grid.require_complete(path, key)
         yield NamedPanel(
             name=name,
             family=family,
             options=at,
             titles={"panel": title, **{k: one.title or at[k] for k, one in options.items()}},
-            panel=parse(
-                Panel, _merged([*layers, *options.values()], path, key), file=str(path), key=key
-            ),
+            panel=grid,
         )
 
 
@@ -544,9 +407,9 @@ def having(
 
 def _bases(
     names: str | tuple[str, ...], shared: SharedFile, where: str, *before: str
-) -> dict[str, PanelValues]:
+) -> dict[str, Panel]:
     """Return bases in order, each once and after those that it starts from itself."""
-    found: dict[str, PanelValues] = {}
+    found: dict[str, Panel] = {}
     for name in (names,) if isinstance(names, str) else names:
         if name not in shared.bases:
             raise unknown("base", name, shared.bases, file=where, key="base")
@@ -555,24 +418,6 @@ def _bases(
         base = shared.bases[name]
         found |= {**_bases(base.base, shared, where, *before, name), name: base} | found
     return found
-
-
-def _merged(layers: list[PanelValues], path: Path, key: str) -> dict[str, Any]:
-    """Return the values of several layers: mappings key by key, anything else from the last."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        for one in fields(Panel):
-            value = getattr(layer, one.name)
-            if one.name == "hyperparameters":
-                before = merged.get(one.name, {})
-                value = {k: {**before.get(k, {}), **v} for k, v in value.items()}
-            if isinstance(value, dict) and one.name != "public":
-                merged[one.name] = {**merged.get(one.name, {}), **value}
-            elif value is not None:
-                merged[one.name] = value
-    methods = enumerate(merged.get("methods", ()))
-    swept = (_swept(one, path, f"{key}.methods.{number}") for number, one in methods)
-    return {**merged, "methods": [one for each in swept for one in each]}
 
 
 def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dict[str, Any]]:
@@ -600,88 +445,3 @@ def _text(value: Any) -> str:
     if isinstance(value, float) and 0 < abs(value) < 1e-3:
         return re.sub(r"\.?0*e-0*", "e-", f"{value:e}")
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def expand_report(
-    entries: tuple[ReportEntry, ...], panels: list[NamedPanel], path: Path
-) -> tuple[ReportItem, ...]:
-    """Return the items of a report, in order.
-
-    Raises:
-        UserError: an entry names a panel, an axis or an option that does not exist, or there is
-            more than one overview.
-    """
-    items = tuple(
-        item
-        for number, entry in enumerate(entries)
-        for item in _items(entry, panels, path, f"report.{number}")
-    )
-    if sum(item.kind == OVERVIEW for item in items) > 1:  # its files have one name
-        raise UserError(f"{path}: report: more than one overview. Is `together` missing?")
-    return items
-
-
-def _items(
-    entry: ReportEntry, panels: list[NamedPanel], path: Path, key: str
-) -> Iterator[ReportItem]:
-    families = list(dict.fromkeys(one.family for one in panels))
-    named = [entry.panel] if entry.panel else list(entry.panels) or families
-    shown: list[NamedPanel] = []
-    for family in named:
-        if family not in families:
-            raise UserError(
-                f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
-                f"{', '.join(families)}."
-            )
-        members = having((one for one in panels if one.family == family), entry.only, path, key)
-        for number, repeated in enumerate(entry.each):
-            yield from _items(
-                replace(repeated, panel=family), members, path, f"{key}.each.{number}"
-            )
-        shown += members if entry.kind else []
-    for members in [shown] if entry.together and shown else [[member] for member in shown]:
-        against = _others(members, entry.against, panels, path, f"{key}.against")
-        changes = tuple(
-            (heading, _others(members, options, panels, path, f"{key}.changes.{heading}"))
-            for heading, options in entry.changes.items()
-        )
-        yield _item(entry, members, {"against": against, "changes": changes}, path, key)
-
-
-def _others(
-    members: list[NamedPanel],
-    options: Mapping[str, str],
-    panels: list[NamedPanel],
-    path: Path,
-    key: str,
-) -> tuple[str, ...]:
-    """Return the names of the panels that differ from some in these options; none without any."""
-    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in panels}
-    found = []
-    for one in members if options else ():
-        place = (one.family, tuple(sorted({**one.options, **options}.items())))
-        if place not in names:
-            raise UserError(f"{path}: {key}: {one.family} has no panel with {dict(options)}.")
-        found.append(names[place])
-    return tuple(found)
-
-
-def _item(
-    entry: ReportEntry,
-    shown: list[NamedPanel],
-    compared: Mapping[str, Any],
-    path: Path,
-    key: str,
-) -> ReportItem:
-    panel, *others = shown
-    values = {one.name: getattr(entry, one.name) for one in fields(Shown)}
-    values |= {"kind": entry.kind, "panel": panel.name, **compared}
-    for text in ("title", "caption"):
-        for name in re.findall(r"\{([a-z-]+)\}", values[text]):
-            if name not in panel.titles:
-                raise unknown("name in a title", name, panel.titles, file=str(path), key=key)
-            values[text] = values[text].replace(f"{{{name}}}", panel.titles[name])
-    if entry.together:
-        values["beside"] = tuple(one.name for one in others)
-        values["titles"] = tuple(one.titles["panel"] for one in shown)
-    return parse(ReportItem, values, file=str(path), key=key)

@@ -142,7 +142,7 @@ class PanelGrid:
         values = {
             "dataset": [name for one in self._panel.datasets for name in _names(as_mapping(one))],
             "model": [name for one in self._panel.models for name in _names(as_mapping(one))],
-            "epsilon": list(self._panel.epsilons),
+            "epsilon": list(self._panel.epsilons or ()),
         }
         for axis, value in matches.items():
             if value not in values[axis]:

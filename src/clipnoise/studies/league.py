@@ -99,7 +99,8 @@ def enter(
 
 def _ranked(league: Study) -> dict[str, Panel]:
     """Return the panels in which methods are ranked: those whose table shows what they cost."""
-    shown = {name for item in league.report if item.costs for name in item.panels}
+    tables = [placed for placed in league.report if getattr(placed.item, "costs", False)]
+    shown = {name for placed in tables for name in placed.panels}
     return {name: panel for name, panel in league.panels.items() if name in shown}
 
 

@@ -31,11 +31,19 @@ from clipnoise.run.scheduler import Limit, count_exceeded
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.collect import audit_of
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import LONGEST_NAME, OVERVIEW, RESULTS, alike_but_different
+from clipnoise.studies.file import LONGEST_NAME, alike_but_different
 from clipnoise.studies.scale import PAPER, read_scale
-from clipnoise.studies.study import PUBLISHED, Study, find_study, names_below, published_tables
+from clipnoise.studies.study import (
+    PUBLISHED,
+    Study,
+    descriptions,
+    find_study,
+    memberships,
+    names_below,
+    published_tables,
+)
 from clipnoise.studies.tuning import Search
-from clipnoise.tracking import tracking_fault
+from clipnoise.tracking import note, tracking_fault
 
 T = TypeVar("T")
 
@@ -313,18 +321,14 @@ class Plan:
     def tables(self, study: str) -> list[str]:
         """Return the tables of a study's report as CSV files, in order, once each."""
         folder = f"{self.config.reports}/{study}"
-        shown = [
-            OVERVIEW if item.kind == OVERVIEW else f"tables/{item.panel}"
-            for item in self.study(study).report
-            if item.kind in (*RESULTS, OVERVIEW)
-        ]
-        return [f"{folder}/{name}.csv" for name in dict.fromkeys(shown)]
+        files = dict.fromkeys(filter(None, (item.file for item in self.study(study).report)))
+        return [f"{folder}/{name}.csv" for name in files]
 
     def figures(self, study: str) -> list[str]:
         """Return the figures of a study's report; the name of a file is the number of its item."""
-        items = enumerate(self.study(study).report)
+        every = enumerate(self.study(study).report)
         folder = f"{self.config.reports}/{study}/figures"
-        return [f"{folder}/{number}.svg" for number, item in items if item.drawn]
+        return [f"{folder}/{number}.svg" for number, placed in every if placed.item.drawn]
 
     def figure_labels(self, study: str, number: int) -> dict[str, str]:
         """Return what a figure shows, for the index of Snakemake's HTML report.
@@ -332,9 +336,9 @@ class Plan:
         The report writes labels into a script as they are, where `<` could end it, and braces are
         wildcards in them: both are replaced by what looks like them.
         """
-        item = self.study(study).report[number]
-        title = (item.title or item.kind).translate(str.maketrans("<{}", "‹❴❵"))
-        return {"figure": title, "panel": item.panel}
+        placed = self.study(study).report[number]
+        title = (placed.title or placed.item.kind).translate(str.maketrans("<{}", "‹❴❵"))
+        return {"figure": title, "panel": placed.panel}
 
     def reports(self) -> list[str]:
         """Return the PDF of every study that config.yaml names."""
@@ -343,6 +347,15 @@ class Plan:
     def report(self, study: str) -> str:
         """Return the PDF of a study: `<paper>/<artefact>.pdf`, or `<study>/report.pdf`."""
         return f"{self.config.reports}/{study}{'.pdf' if '/' in study else '/report.pdf'}"
+
+    def note_studies(self) -> None:
+        """Note which of the studies read so far plan which runs, for MLflow."""
+        note(Path(self.config.results), memberships(self.read), descriptions(self.read))
+
+    def tracked(self) -> list[str]:
+        """Return the files that show that MLflow was told of each study of config.yaml."""
+        wanted = self.configured if self.config.tracking == "sync" else ()
+        return [str(self._outcome(study)) for study in wanted]
 
     def what_mlflow_lacks(self) -> list[str]:
         """Return a line for the user on each study that MLflow does not show, though it should."""
@@ -384,15 +397,6 @@ class Plan:
     def secure_option(self) -> str:
         """The option that makes a command plan the same runs as config.yaml; may be empty."""
         return "--secure-noise" if self.config.secure_noise else ""
-
-    @property
-    def open_store(self) -> str:
-        """The command that prepares the MLflow store for the runs of this plan, for a shell."""
-        studies = [str(self.study(name).path) for name in self.configured]
-        words = ["clipnoise", "mlflow-init", *studies, "--results", self.config.results]
-        scale = [] if self.scale is None else ["--scale", str(self.scale)]
-        words += [*scale, "--tracking", self.config.tracking, self.secure_option]
-        return shlex.join(word for word in words if word)
 
     @property
     def collected(self) -> str:

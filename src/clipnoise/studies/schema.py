@@ -22,7 +22,8 @@ from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy
 from clipnoise.run.spec import REQUIRED, Training, Tuning
 from clipnoise.studies.config import Config
-from clipnoise.studies.file import Option, PanelValues, SharedFile, StudyFile
+from clipnoise.studies.file import SharedFile, StudyFile
+from clipnoise.studies.items import item_kinds
 from clipnoise.studies.scale import ScaleFile
 from clipnoise.studies.tuning import AXES, Tune
 
@@ -96,6 +97,9 @@ def _study() -> Schema:
     datasets, models = plugins("clipnoise.data", Dataset), plugins("clipnoise.models", Model)
     classes = (*datasets.values(), *models.values(), *methods().values())
     definitions = _definitions(StudyFile, SharedFile, Tune, *classes)
+    for shown in item_kinds().values():
+        required = definitions[shown.__name__].get("required", [])
+        definitions[shown.__name__]["required"] = ["kind", *required]
     del definitions["Tune"]["required"]  # `tuning` may give what a `tune` leaves out
     for identifier, kind in {**datasets, **models}.items():
         definition = definitions[kind.__name__]
@@ -122,12 +126,10 @@ def _study() -> Schema:
     bare = {"$ref": "#/$defs/MethodId"}
     method = {"anyOf": [bare, {"allOf": [_own(Method), _forbid(AXES)]}]}
     items = {"datasets": _own(Dataset), "models": _own(Model), "methods": method}
-    for kind in (PanelValues, Option):
-        values = definitions[kind.__name__]["properties"]
-        for key, item in items.items():
-            values[key] = _nullable({"type": "array", "items": item})
-        values["public"] = _nullable(_own(Dataset))
-        values["hyperparameters"] = {"$ref": "#/$defs/Hyperparameters"}
+    values = definitions["Panel"]["properties"]
+    values |= {key: {"type": "array", "items": item} for key, item in items.items()}
+    values["public"] = _nullable(_own(Dataset))
+    values["hyperparameters"] = {"$ref": "#/$defs/Hyperparameters"}
     return _file("A study file", _own(StudyFile), definitions)
 
 

@@ -18,13 +18,13 @@ from clipnoise.studies.file import (
     SHARED_FILE,
     NamedPanel,
     Panel,
-    ReportItem,
     SharedFile,
     StudyFile,
     expand_panels,
-    expand_report,
 )
 from clipnoise.studies.grid import PanelGrid, PlannedRun
+from clipnoise.studies.items import PlacedItem, item_kinds
+from clipnoise.studies.placement import place_items
 from clipnoise.studies.scale import PAPER, Scale, extended, read_scale
 from clipnoise.studies.tuning import Search
 from clipnoise.tracking.view import Membership
@@ -62,7 +62,7 @@ class Study:
     description: str
     panels: Mapping[str, Panel]
     titles: Mapping[str, str]
-    report: tuple[ReportItem, ...]
+    report: tuple[PlacedItem, ...]
     claims: tuple[PlacedClaim, ...]
     scale: Scale
     at: str
@@ -150,7 +150,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         description="\n\n".join([file.description, *(beside.notes[name] for name in file.notes)]),
         panels={one.name: one.panel for one in panels},
         titles=_titles(panels),
-        report=expand_report(file.report, panels, path),
+        report=place_items(file.report, panels, path),
         claims=place_claims(file.claims, panels, path),
         scale=rules,
         at=at,
@@ -205,24 +205,26 @@ def names_below(folder: Path, pattern: str = "**/*.yaml") -> list[str]:
     return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
 
 
-def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[ReportItem, Path]:
+def comparisons(study: Study, folder: Path = PUBLISHED) -> Mapping[PlacedItem, Path]:
     """Return the report items that show published numbers, and the CSV that each reads.
 
     Args:
-        study: a study. If its report has no item of the kind `published`, but the folder has a CSV
-            with the study's name, its tables show what that has.
+        study: a study. If no item of its report needs a published table, but the folder has a CSV
+            with the study's name, its tables of results show what that has.
         folder: the folder of published tables.
 
     Raises:
         UserError: an item names a table that is not there.
     """
-    items = [item for item in study.report if item.kind == "published"]
-    if not items and (folder / f"{study.name}.csv").is_file():
-        panels = dict.fromkeys(item.panel for item in study.report)
-        items = [item for item in study.report if item.kind == "table"] or [
-            ReportItem(kind="published", panel=panel, title=panel) for panel in panels
+    names = {placed: placed.item.published_table(study.name) for placed in study.report}
+    names = {placed: name for placed, name in names.items() if name}
+    if not names and (folder / f"{study.name}.csv").is_file():
+        panels = dict.fromkeys(placed.panel for placed in study.report)
+        tables = [placed for placed in study.report if placed.item.results] or [
+            PlacedItem(item=item_kinds()["published"](), panels=(panel,)) for panel in panels
         ]
-    return {item: _table(study, item, folder) for item in items}
+        names = dict.fromkeys(tables, study.name)
+    return {placed: _table(study, name, folder) for placed, name in names.items()}
 
 
 def published_tables(study: Study, folder: Path) -> list[str]:
@@ -230,8 +232,7 @@ def published_tables(study: Study, folder: Path) -> list[str]:
     return list(dict.fromkeys(map(str, comparisons(study, folder).values())))
 
 
-def _table(study: Study, item: ReportItem, folder: Path) -> Path:
-    name = item.published or study.name
+def _table(study: Study, name: str, folder: Path) -> Path:
     path = Path(name)
     if path.suffix != ".csv":
         path = inside(folder, f"{name}.csv", key=f"{study.path}: report.published")

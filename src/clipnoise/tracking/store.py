@@ -1,13 +1,13 @@
-"""The store: its address, experiments and locks, and the stamp that says whether it answers."""
+"""The store: its address and experiments, and what a results folder notes for it."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,13 +16,15 @@ from clipnoise.errors import reason
 from clipnoise.files import UNFINISHED, locked, read_json, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
 
-LOCKS = ".mlflow-locks"
-OFF = "tracking is off"
 OURS = "clipnoise"  # tag of the experiments that this suite created
-QUIET = {
+SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the address may hold credentials
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",  # seconds
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": "30",
 }
 
 
@@ -30,84 +32,70 @@ class StoreError(Exception):
     """The MLflow store does not answer, or refuses. The message never holds credentials."""
 
 
-# Seconds that one HTTP call to a tracking server may take, and how often it is retried.
-IN_JOB = (4, 0)
-IN_SYNC = (30, 2)
-IN_START = (10, 0)  # before the first job; `sync` tries again at the end
-
-
-VARIES: dict[str, Any] = {"available": False, "reason": None, "experiments": {}}  # of a stamp
-
-
 @dataclass(frozen=True)
-class Stamp:
-    """The state of the store as the first job found it, for the jobs after it."""
+class Notes:
+    """What a results folder knows that its result files do not say; `mlflow.json` in the folder.
 
-    uri: str  # the store's address, without credentials
-    available: bool  # whether it answered
-    reason: str | None = None  # why not
-    experiments: Mapping[str, str] = field(default_factory=dict)  # name → id
-    runs: Mapping[str, Membership] = field(default_factory=dict)  # by spec hash
-    owner: str = ""  # the results folder that the runs belong to, as all its jobs name it
-
-
-def owner_of(results: Path, stamp: Stamp | None) -> str:
-    """Return what tells the runs of a results folder apart from those of another, on one server.
-
-    It is noted in the stamp, so that jobs on other machines, and the folder after it has been
-    moved, go by the same name.
+    Attributes:
+        owner: tells its runs apart from those of another folder, on one server. It is the folder as
+            it was called first, so that it may be moved, and on whatever machine it is read.
+        runs: the studies that plan each run, by spec hash.
+        descriptions: experiment name → the text that MLflow shows above its runs.
     """
-    if stamp is not None and stamp.owner:
-        return stamp.owner
+
+    owner: str
+    runs: Mapping[str, Membership] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_notes(results: Path) -> Notes:
+    """Read what a results folder notes; where it notes nothing, or it is damaged, begin anew."""
+    try:
+        values = read_json(notes_path(results))
+        runs = {
+            run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
+            for run_hash, fields in values["runs"].items()
+        }
+        descriptions = dict(values.get("descriptions", {}))  # earlier versions noted none
+        return Notes(str(values.get("owner") or _owner(results)), runs, descriptions)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Notes(_owner(results))
+
+
+def note(
+    results: Path,
+    runs: Mapping[str, Membership] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+) -> Notes:
+    """Add to what a results folder notes, and return all of it.
+
+    Args:
+        results: the results folder.
+        runs: the studies that plan each run, by spec hash.
+        descriptions: experiment name → the text that MLflow shows above its runs.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    before = read_notes(results)
+    descriptions = {**before.descriptions, **(descriptions or {})}
+    noted = Notes(before.owner, {**before.runs, **(runs or {})}, descriptions)
+    if noted != before or not notes_path(results).exists():
+        write_json(notes_path(results), asdict(noted))
+    return noted
+
+
+def notes_path(results: Path) -> Path:
+    """Return the path of what a results folder notes."""
+    return results / "mlflow.json"
+
+
+def _owner(results: Path) -> str:
     try:
         user = getpass.getuser()
     except (ImportError, KeyError, OSError):  # an account without a name
         user = str(os.getuid())
     return f"{user}@{platform.node()}:{results.resolve()}"
-
-
-def init_store(
-    results: Path,
-    experiments: Mapping[str, str],
-    *,
-    runs: Mapping[str, Membership] | None = None,
-    tracking: bool = True,
-) -> Stamp:
-    """Create the database and the experiments, once, before any job opens the store.
-
-    The migrations of a new SQLite file break when several processes open it at once, so one job
-    does this first. Doing it again changes nothing, and takes no time where the stamp says that
-    everything is there. A store that does not answer is no failure: the stamp records it, the jobs
-    leave MLflow alone, and `sync` adds their runs later.
-
-    Args:
-        results: the results folder, to which the stamp is written as `mlflow.json`.
-        experiments: experiment name → description.
-        runs: the studies that plan each run, by spec hash.
-        tracking: False writes a stamp that keeps every job away from MLflow.
-    """
-    address = tracking_uri(results)
-    before = read_stamp(results)
-    stamp = Stamp(
-        redacted(address),
-        available=False,
-        reason=OFF,
-        runs=runs or {},
-        owner=owner_of(results, before),
-    )
-    if before is not None and replace(before, **VARIES) == replace(stamp, **VARIES):
-        made = not missing_database(address)
-        ready = before.available and made and set(experiments) <= set(before.experiments)
-        if ready if tracking else not before.available:
-            return before
-    if tracking:
-        try:
-            _, ids = open_store(results, experiments, IN_START)
-            stamp = replace(stamp, available=True, reason=None, experiments=ids)
-        except StoreError as error:
-            stamp = replace(stamp, reason=str(error))
-    write_json(stamp_path(results), asdict(stamp))
-    return stamp
 
 
 def database_file(uri: str) -> Path | None:
@@ -120,19 +108,6 @@ def missing_database(uri: str) -> bool:
     """Return whether the store is an SQLite database that is not there (any more)."""
     file = database_file(uri)
     return file is not None and not file.exists()
-
-
-def read_stamp(results: Path) -> Stamp | None:
-    """Read the stamp; None where no job has written one, or it is damaged."""
-    try:
-        values = read_json(stamp_path(results))
-        runs = {
-            run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
-            for run_hash, fields in values.pop("runs").items()
-        }
-        return Stamp(**values, runs=runs)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def tracking_fault(outcome: Path, results: Path) -> str | None:
@@ -155,53 +130,19 @@ def tracking_fault(outcome: Path, results: Path) -> str | None:
     return None if error is None else str(error)
 
 
-def stamp_path(results: Path) -> Path:
-    """Return the path of the stamp."""
-    return results / "mlflow.json"
+def connect(results: Path) -> Any:
+    """Import MLflow and return a client of the store, which is made if it is a missing database.
 
-
-def open_store(
-    results: Path, experiments: Mapping[str, str], patience: tuple[int, int] = IN_SYNC
-) -> tuple[Any, dict[str, str]]:
-    """Connect to the store, patiently, creating what is missing, one process at a time.
-
-    Args:
-        results: the results folder.
-        experiments: a study's experiment → description; that of its means is created with it.
-        patience: seconds for one call, and how often it is retried.
-
-    Returns:
-        The MLflow client, and experiment name → id.
-
-    Raises:
-        StoreError: the store does not answer or refuses.
+    Settings apply to this process; the user's own prevail.
     """
-    address = tracking_uri(results)
-    with lock(results, "store"), store_errors(address):
-        client = connect(address, *patience)
-        ids: dict[str, str] = {}
-        for name, text in experiments.items():
-            ids |= _of_study(client, name, text, results)
-        known_experiments(client)  # with nothing to create, the first call to the store
-    return client, ids
-
-
-def connect(uri: str, seconds: int, retries: int) -> Any:
-    """Import MLflow and return a client. Settings apply to this process; the user's own prevail."""
-    settings = {
-        **QUIET,
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds),
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
-        "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
-        "MLFLOW_ARTIFACT_UPLOAD_DOWNLOAD_TIMEOUT": str(seconds),
-    }
-    for name, value in settings.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking.client import MlflowClient
 
-    if missing_database(uri):
-        _make_database(uri)
-    return MlflowClient(tracking_uri=uri)
+    address = tracking_uri(results)
+    if missing_database(address):
+        _make_database(address)
+    return MlflowClient(tracking_uri=address)
 
 
 def _make_database(uri: str) -> None:
@@ -215,7 +156,7 @@ def _make_database(uri: str) -> None:
     file = database_file(uri)
     assert file is not None
     unfinished = file.with_name(f".{file.name}{UNFINISHED}")
-    with locked(file.parent / LOCKS / "database.lock"):
+    with locked(file.with_name(f".{file.name}.lock")):
         if file.exists():  # another process was faster
             return
         for left in file.parent.glob(f"{unfinished.name}*"):  # the journal, too
@@ -227,24 +168,34 @@ def _make_database(uri: str) -> None:
         unfinished.rename(file)
 
 
-def _of_study(client: Any, name: str, text: str, results: Path) -> dict[str, str]:
-    """Return name → id of a study's two experiments, whose descriptions link to both."""
-    ids = {one: experiment(client, one, results) for one in (name, means_of(name))}
-    note = description(text, dict(zip(("runs, best first", MEANS), ids.values(), strict=True)))
-    for identity in ids.values():
-        _set_tags(client, client.get_experiment(identity), {"mlflow.note.content": note})
-    return ids
+def experiment(client: Any, name: str, results: Path, text: str | None = None) -> str:
+    """Return the id of an experiment, creating it, or restoring it if it was deleted.
+
+    Args:
+        client: of MLflow.
+        name: of the experiment.
+        results: the results folder.
+        text: the description of a study's runs; an experiment for its means is then made, too, and
+            the descriptions of both link to both.
+    """
+    if text is None:
+        return str(_experiment(client, name, results).experiment_id)
+    both = [_experiment(client, one, results) for one in (name, means_of(name))]
+    titles = ("runs, best first", MEANS)
+    pages = {title: one.experiment_id for title, one in zip(titles, both, strict=True)}
+    for one in both:
+        _set_tags(client, one, {"mlflow.note.content": description(text, pages)})
+    return str(both[0].experiment_id)
 
 
-def experiment(client: Any, name: str, results: Path) -> str:
-    """Return the id of an experiment, creating it, or restoring it if it was deleted."""
+def _experiment(client: Any, name: str, results: Path) -> Any:
     existing = client.get_experiment_by_name(name)
     if existing is None:
         existing = _create(client, name, results)
     if existing.lifecycle_stage == "deleted":
         client.restore_experiment(existing.experiment_id)
     _set_tags(client, existing, saved_view(name))
-    return str(existing.experiment_id)
+    return existing
 
 
 def _set_tags(client: Any, existing: Any, wanted: Mapping[str, str]) -> None:
@@ -272,15 +223,28 @@ def _create(client: Any, name: str, results: Path) -> Any:
     return client.get_experiment_by_name(name)
 
 
-def our_experiments(client: Any) -> list[Any]:
-    """Return all experiments of this suite in the store."""
-    found = client.search_experiments(filter_string=f"tags.{OURS} = 'yes'", max_results=1000)
-    return list(found)
+def our_experiments(client: Any, *, deleted: bool = False) -> list[Any]:
+    """Return all experiments of this suite in the store, or all that were deleted."""
+    from mlflow.entities import ViewType
+
+    kind = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+    condition = f"tags.{OURS} = 'yes'"
+    search = client.search_experiments
+    return all_pages(
+        lambda token: search(view_type=kind, filter_string=condition, page_token=token)
+    )
 
 
-def known_experiments(client: Any) -> list[str]:
-    """Return the ids of all experiments of this suite in the store."""
-    return [item.experiment_id for item in our_experiments(client)]
+def all_pages(search: Callable[[str | None], Any]) -> list[Any]:
+    """Return what all pages of a search hold, each of which is found by the token of the last."""
+    found: list[Any] = []
+    token = None
+    while True:
+        page = search(token)
+        found.extend(page)
+        token = page.token
+        if not token:
+            return found
 
 
 def tracking_uri(results: Path) -> str:
@@ -331,9 +295,6 @@ def _secrets(uri: str) -> Iterable[str]:
     return sorted(secrets, key=len, reverse=True)
 
 
-def lock(results: Path, name: str, *, seconds: float = -1) -> AbstractContextManager[None]:
-    """Return a lock of a run's hash, or of `store`, between processes that share a results folder.
-
-    `files.locked` says how long it waits.
-    """
-    return locked(results / LOCKS / f"{name}.lock", seconds=seconds)
+def lock(results: Path) -> AbstractContextManager[None]:
+    """Return the lock of the one process that brings MLflow up to date with a results folder."""
+    return locked(results / ".mlflow.lock")

@@ -14,14 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clipnoise.tracking.store import (
-    IN_JOB,
-    QUIET,
-    StoreError,
-    connect,
-    our_experiments,
-    tracking_uri,
-)
+from clipnoise.tracking.store import SETTINGS, StoreError, connect, our_experiments, tracking_uri
 from clipnoise.tracking.view import page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
@@ -52,7 +45,7 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
     command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
     # Passed by environment, because other users can read arguments and an address may hold a
     # password.
-    settings = {**QUIET, **NO_JOBS, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
+    settings = {**SETTINGS, **NO_JOBS, "MLFLOW_BACKEND_STORE_URI": tracking_uri(results)}
     with open(log or os.devnull, "ab") as stream:  # noqa: PTH123 - devnull is no Path
         server = subprocess.Popen(
             [*command, "--workers", "1"],
@@ -70,7 +63,7 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
 
 def study_pages(results: Path, address: str) -> dict[str, str]:
     """Return the pages of the runs and of the means, for every study in the store."""
-    client = connect(tracking_uri(results), *IN_JOB)
+    client = connect(results)
     known = {item.name: item.experiment_id for item in our_experiments(client)}
     return {name: f"{address}/{page(known[name])}" for name in sorted(known)}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 from clipnoise.errors import UserError
 from clipnoise.files import read_bytes
 from clipnoise.run.outcome import Metrics
-from clipnoise.run.results import RunFiles, read_run, verify_epsilon
+from clipnoise.run.progress import is_training, read_progress
+from clipnoise.run.results import SPEC, SUMMARY, RunFiles, read_run, verify_epsilon
 from clipnoise.run.spec import from_mapping
 
 LAYOUT = "2"  # raise it when names, tags or metrics change: the next sync then rewrites every run
 UNPLANNED = "unplanned"
-ARTEFACTS = ("spec.yaml", "summary.json", "metrics.csv", "run.log")
+LOG = "run.log"
+ARTEFACTS = (SPEC, SUMMARY, "metrics.csv", LOG)
 LARGEST_ARTEFACT = 5_000_000  # bytes
 SPENT = ("epsilon", "epsilon_target", "delta", "noise_multiplier")
 SECTIONS = {  # curves that are not of losses and accuracies
@@ -56,7 +59,7 @@ class View:
     finished: int | None = None  # milliseconds since 1970
     finals: tuple[Point, ...] = ()  # what finished runs are compared by
     artefacts: tuple[Path, ...] = ()  # small files to keep with the run
-    digest: str = ""  # of the result files, equal for equal content; empty before they are written
+    digest: str = ""  # of what it shows: equal for equal content
 
 
 def planned_view(
@@ -91,13 +94,52 @@ def planned_view(
     )
 
 
-def finished_view(folder: Path, membership: Membership, *, verify: bool = True) -> View:
+def run_view(folder: Path, membership: Membership) -> View | None:
+    """Return the view of a run from its folder; None where there is nothing to show.
+
+    A job that trains a run again goes before the result that it will replace; a result goes before
+    what a job left that was stopped.
+
+    Args:
+        folder: of the run's files.
+        membership: the studies that plan it.
+
+    Raises:
+        UserError: a file is damaged; the message names it.
+    """
+    training = is_training(folder)
+    if not training and (folder / SUMMARY).exists():
+        return finished_view(folder, membership)
+    progress = read_progress(folder)
+    if progress is None:
+        return None
+    started = _milliseconds(progress.started)
+    planned = planned_view(progress.spec, progress.hash, membership, started)
+    status = "running" if training else "interrupted"
+    return replace(
+        planned,
+        tags={**planned.tags, "status": status},
+        rows=_rows(progress.metrics, started),
+        status="RUNNING" if training else "KILLED",
+        digest=f"{started}-{status}-{len(progress.metrics)}",
+    )
+
+
+def rows_shown(digest: str, view: View) -> int | None:
+    """Return how many rows of a view the digest of a run that is not whole stands for.
+
+    None means that it does not belong to a run that the view continues.
+    """
+    found = re.fullmatch(rf"{view.started}-[a-z]+-([0-9]+)", digest)
+    return int(found[1]) if found is not None and int(found[1]) <= len(view.rows) else None
+
+
+def finished_view(folder: Path, membership: Membership) -> View:
     """Return the view of a finished run from its folder.
 
     Args:
         folder: of its result files.
         membership: the studies that plan it.
-        verify: whether its ε is computed again; the process that has just trained it need not.
 
     Raises:
         UserError: a result file is damaged; the message names it.
@@ -106,11 +148,10 @@ def finished_view(folder: Path, membership: Membership, *, verify: bool = True) 
     digest = _digest(folder)  # before reading: if the files change now, the next sync notices
     files = read_run(folder)
     if files is None:
-        raise FileNotFoundError(f"{folder / 'summary.json'}: the run has not finished.")
+        raise FileNotFoundError(f"{folder / SUMMARY}: the run has not finished.")
     summary = files.summary
-    if verify:
-        _verify(files)
-    started = round(datetime.fromisoformat(summary["started"]).timestamp() * 1000)
+    _verify(files)
+    started = _milliseconds(summary["started"])
     finished = started + round(1000 * summary["seconds"])  # the clock may have been set back
     planned = planned_view(summary["spec"], summary["hash"], membership, started)
     commit = summary.get("git_commit") or "unknown"
@@ -125,20 +166,34 @@ def finished_view(folder: Path, membership: Membership, *, verify: bool = True) 
         planned,
         name=planned.name + (" (nominal)" if tags["claim"] == "nominal" else ""),
         tags={**planned.tags, **tags},
-        rows=tuple(
-            points(row, started + round(1000 * (_finite(row.get("seconds")) or 0.0)))
-            for row in files.metrics
-        ),
+        rows=_rows(files.metrics, started),
         status="FINISHED" if summary["status"] == "completed" else "FAILED",
         finished=finished,
         finals=tuple(numbers(_finals(summary), finished)),
-        artefacts=tuple(
-            path
-            for path in (folder / name for name in ARTEFACTS)
-            if path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
-        ),
+        artefacts=tuple(_artefacts(folder, summary)),
         digest=digest,
     )
+
+
+def _milliseconds(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+def _rows(metrics: Iterable[Mapping[str, Any]], started: int) -> tuple[list[Point], ...]:
+    """Return the points of each evaluation; one without a time has that of the start."""
+    return tuple(
+        points(row, started + round(1000 * (_finite(row.get("seconds")) or 0.0))) for row in metrics
+    )
+
+
+def _artefacts(folder: Path, summary: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the small files of a run; the log of a strict release would tell its speed."""
+    strict = summary["privacy"].get("release") == "strict"
+    for name in ARTEFACTS:
+        path = folder / name
+        small = path.is_file() and path.stat().st_size <= LARGEST_ARTEFACT
+        if small and not (strict and name == LOG):
+            yield path
 
 
 def _verify(files: RunFiles) -> None:
@@ -213,7 +268,7 @@ def with_digest(view: View) -> View:
 
 def _digest(folder: Path) -> str:
     content = hashlib.sha256(LAYOUT.encode())
-    for name in ("spec.yaml", "metrics.csv", "summary.json"):
+    for name in (SPEC, "metrics.csv", SUMMARY):
         path = folder / name
         content.update(read_bytes(path) if path.exists() else b"")
         content.update(b"\0")

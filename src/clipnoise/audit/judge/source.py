@@ -1,7 +1,8 @@
-"""The source of the judged file, read without running it: by what a file asks where it runs.
+"""The source of a judged file, read without running it for ways to find out where it runs.
 
-The other checks run a method where nothing private is in its reach, and demand the same results.
-They see what a method does, if it does the same whoever runs it. So a file may not ask.
+The other checks run the method where it can reach nothing private, and demand the same results.
+They see through a method only if it behaves the same wherever it runs. So a file must not be able
+to tell the difference.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ALLOWED = """
     clipnoise.core.query clipnoise.core.state clipnoise.data.side_information clipnoise.errors
     clipnoise.fields clipnoise.privacy.queries
 """
-# What refutes it besides the rest of Python; any other import is named as not followed.
+# Importing one of these, or any other module of Python itself, refutes the file. The judgement
+# names all other imports as modules that were not read.
 FORBIDDEN = ("clipnoise", "opacus", "sklearn", "snakemake")
-# Modules that are attributes of torch and numpy, too.
+# torch and numpy have these modules as attributes, so a file could reach them without an import.
 LEADING = """
     builtins ctypes gc importlib inspect io multiprocessing os pathlib pickle random subprocess sys
     threading traceback types weakref

@@ -27,13 +27,16 @@ from clipnoise.audit.judge.source import read_file
 from clipnoise.audit.judge.worker import CORE, trajectory
 from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import RUNS, TRAINS, check_sampler, check_updates
-from clipnoise.audit.subject import Finding, Subject, digits_for, run_spec
+from clipnoise.audit.subject import Finding, Subject, digits_for
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import track
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
+from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +49,7 @@ SHORT = ((1.1, 64, None, 60), *TRAINED[1:])  # of a control
 QUICK = Settings(runs=10)  # of the audit of a control
 CLAIMED = (1.0, 2.0, 4.0)  # σ of the examples of what may be claimed
 TASK = (130, 200)  # B and T of them: those of the league's task on digits
+DELTA = 1e-5
 NOT_CHECKED = (
     "expected batch sizes, clip norms and σ other than those that were tried, and runs of more "
     "than 1,000 steps; hyper-parameters other than those that were judged",
@@ -310,27 +314,20 @@ def _empirical(judged: Judged, subject: Subject, *, whole: bool) -> dict[str, An
 
 def _claim(method: Method) -> dict[str, Any]:
     """Return what ε the method may claim at example settings, and under which adjacency."""
-    size, steps = TASK
+    unit = units_of(digits_for(Subject(method)), method)
+    size, steps = min(TASK[0], unit.count), TASK[1]
+    mechanism = Mechanism(unit=unit, expected_batch_size=size, steps=steps, query=method.query)
     epsilons = {}
     for sigma in CLAIMED:
-        subject = Subject(method)
-        size = min(size, digits_for(subject).user_count() or size)
-        spec = run_spec(subject, noise_multiplier=sigma, expected_batch_size=size, steps=steps)
-        assert spec.budget is not None
-        epsilons[str(sigma)] = calibrate(spec.budget).epsilon
-    assert spec.privacy is not None
-    words = claim(
-        private=True,
-        sampler=spec.privacy.sampler,
-        accountant=spec.privacy.accountant,
-        adjacency=spec.adjacency,
-    )
+        sigma_on_sum = method.effective_noise_multiplier(sigma, size)
+        budget = mechanism.budget(Privacy(noise_multiplier=sigma, delta=DELTA), sigma_on_sum)
+        epsilons[str(sigma)] = calibrate(budget).epsilon
     return {
-        "adjacency": spec.adjacency,
-        "claim": words,
-        "accountant": spec.privacy.accountant,
-        "delta": spec.privacy.delta,
-        "examples": spec.examples,
+        "adjacency": mechanism.adjacency,
+        "claim": claim(mechanism),
+        "accountant": mechanism.accountant,
+        "delta": DELTA,
+        "examples": unit.count,
         "expected_batch_size": size,
         "steps": steps,
         "epsilon": epsilons,

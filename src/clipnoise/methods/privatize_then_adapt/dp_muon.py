@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clipnoise.methods.base import (
+    EACH_LAYER,
     Adam,
     ClippedMean,
+    ClipRule,
     Count,
     Decay,
     PrivateMethod,
@@ -53,8 +55,8 @@ class DPMuon(Adam, PrivateMethod):
     m̂ times a factor, from which Newton–Schulz does not differ: it divides by the norm first. That
     norm is floored at 1 in the paper, which would leave small momenta as they are; here it is
     not, as in Muon's released code. Muon gives the first and the last layer to Adam, too; here
-    the shape alone decides. The paper clips each matrix by itself, which is the clip rule
-    `{per: layer}` here; by default the gradient is clipped as a whole, as for other methods.
+    the shape alone decides. As in the paper, each layer is clipped by itself, here together with
+    its bias and to C/√L; the clip rule `{per: example}` clips the gradient as a whole.
 
     Source: Kim and Fan 2026 (DP-Muon), without its bias correction; the polynomial `taylor` is the
     paper's, `muon` that of the released code of Jordan et al. 2024 (Muon), muon.py.
@@ -63,6 +65,7 @@ class DPMuon(Adam, PrivateMethod):
     id = "dp-muon"
     query = ClippedMean()
 
+    clip_rule: ClipRule = EACH_LAYER
     betas: tuple[Decay, Decay] = (0.95, 0.999)
     polynomial: Literal["muon", "taylor"] = "muon"
     iterations: Count = 5

@@ -20,50 +20,6 @@ from clipnoise.privacy.accountants.poisson import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from clipnoise.core.query import Adjacency
-
-
-def affected_examples(degree: int) -> int:
-    """Return K + 1, the number of per-example gradients that one node can change.
-
-    Args:
-        degree: K, the out-degree bound: a node is an in-neighbour of at most K others.
-    """
-    return degree + 1
-
-
-def sensitivity_factor(degree: int) -> float:
-    """Return 2(K+1): how far one node of degree at most K can move the clipped sum, in units of C.
-
-    Removing a node removes its gradient and changes those of at most K out-neighbours. Each of
-    these gradients moves by at most 2C if it is in the batch.
-
-    Source: Daigavane et al. 2021, "Node-Level Differentially Private Graph Neural Networks".
-    """
-    return 2.0 * affected_examples(degree)
-
-
-def check_release(adjacency: Adjacency, microbatch_size: int) -> None:
-    """Refuse releases about nodes that the analysis does not cover.
-
-    Args:
-        adjacency: that of the method's query, for examples.
-        microbatch_size: m.
-
-    Raises:
-        UserError: the method's adjacency is replacement, or there are micro-batches.
-    """
-    if adjacency == "replace":
-        raise UserError(
-            "method.id: the method accounts for replacing an example, but nodes of a graph are "
-            "accounted for being added or removed."
-        )
-    if microbatch_size > 1:
-        raise UserError(
-            "privacy.microbatch_size: no analysis covers micro-batches of nodes of a graph, got "
-            f"{microbatch_size}. Allowed: 1."
-        )
-
 
 @lru_cache(maxsize=16)
 def node_curve(

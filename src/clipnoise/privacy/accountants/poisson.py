@@ -111,7 +111,7 @@ def epsilon(
 
     Raises:
         AccountantError: the accountant cannot bound ε for these values.
-        UserError: an unknown accountant, a value out of range, or dp-accounting is not installed.
+        UserError: an unknown accountant, or a value out of range.
 
     Source: Mironov, Talwar, Zhang 2019 and Balle et al. 2020, Theorem 21 (rdp); Gopi, Lee,
     Wutschitz 2021 (prv); Koskela et al. 2020 and Doroshenko et al. 2022 (pld).
@@ -268,11 +268,6 @@ def _truncated_prv(releases: Releases, domain: Any) -> Any:
 
 
 def _pld(releases: Releases) -> float:
-    if not _has_dp_accounting():
-        raise UserError(
-            "accountant: 'pld' needs the package dp-accounting, which is not installed. "
-            "Run: pip install dp-accounting. Or choose rdp or prv."
-        )
     if not _rdp(releases) <= LARGEST_LOSS:
         raise _beyond("pld", releases, f"privacy losses reach beyond {LARGEST_LOSS:g}")
     rounding = releases.steps * PLD_ROUNDING
@@ -290,10 +285,6 @@ def _one_loss(noise_multiplier: float, sampling_rate: float) -> Any:
 
     # Pessimistic: losses are rounded up to multiples of 1e-4.
     return from_gaussian_mechanism(noise_multiplier, sampling_prob=sampling_rate)
-
-
-def _has_dp_accounting() -> bool:
-    return find_spec("dp_accounting") is not None
 
 
 def _beyond(accountant: str, releases: Releases, why: str) -> AccountantError:

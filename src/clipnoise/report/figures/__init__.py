@@ -1,4 +1,4 @@
-"""Figures: one module per kind, all drawn with the same looks, all written as SVG.
+"""What kinds of figures draw with: the same looks for all, axes, legends and rows; SVG.
 
-Belongs here: drawing. Does not: statistics, reading files, typesetting.
+Belongs here: drawing that several kinds share. Does not: a kind, statistics, reading files.
 """

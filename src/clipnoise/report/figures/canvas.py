@@ -6,9 +6,9 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import matplotlib as mpl
 import pandas as pd
@@ -61,26 +61,6 @@ LONG = 22  # letters of an entry that leaves no room for another beside it
 ROWS_WITHIN = 2  # rows of a legend that a figure's height already leaves room for
 
 REMARKS = 3  # more lines than this would cover the curves
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureData:
-    """What one figure is drawn from.
-
-    Attributes:
-        runs, curves: those of the panel.
-        metric: what runs are compared by.
-        reference: runs of the panels that these are compared with, where a figure compares panels.
-        over: the hyper-parameter of a sweep; empty for other kinds.
-        shown: what curves show; empty takes the metric.
-    """
-
-    runs: pd.DataFrame
-    curves: pd.DataFrame
-    metric: Metric
-    reference: pd.DataFrame = field(default_factory=pd.DataFrame)
-    over: str = ""
-    shown: tuple[Metric, ...] = ()
 
 
 @contextmanager
@@ -185,6 +165,26 @@ def beside(ax: Axes, height: int, words: str, **options: Any) -> None:
 def say(ax: Axes, message: str) -> None:
     """Write a message in the middle of empty axes."""
     ax.text(0.5, 0.5, message, transform=ax.transAxes, ha="center", va="center", color=PALE)
+
+
+class Named(Protocol):
+    """What has an entry in a legend."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def style(self) -> Style: ...
+    @property
+    def private(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """An entry of a legend for anything but a method."""
+
+    title: str
+    style: Style
+    private: bool = True
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def remark(ax: Axes, text: str) -> None:
         ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
 
 
-def _handles(every: Sequence[Series]) -> list[Line2D]:
+def _handles(every: Sequence[Named]) -> list[Line2D]:
     """Return the entries of a legend, references last."""
     return [
         Line2D(
@@ -333,7 +333,7 @@ def _handles(every: Sequence[Series]) -> list[Line2D]:
     ]
 
 
-def legend_below(ax: Axes, every: Sequence[Series]) -> None:
+def legend_below(ax: Axes, every: Sequence[Named]) -> None:
     """Put a legend below one subplot, in small type."""
     place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "borderaxespad": 0}
     longest = max((len(line.title) for line in every), default=0)
@@ -341,7 +341,7 @@ def legend_below(ax: Axes, every: Sequence[Series]) -> None:
     ax.legend(handles=_handles(every), ncols=columns, fontsize=7, handlelength=2.4, **place)
 
 
-def legend(figure: Figure, every: Sequence[Series], title: str = "", behind: int = 0) -> None:
+def legend(figure: Figure, every: Sequence[Named], title: str = "", behind: int = 0) -> None:
     """Put one legend below a figure, references last; a long legend makes the figure taller.
 
     Args:

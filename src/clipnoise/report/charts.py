@@ -1,0 +1,61 @@
+"""Interactive charts of a web page: a row for each method, in the colours of the figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from clipnoise.report.figures.styles import style
+
+HEIGHT = 18  # pixels per method
+
+
+def with_intervals(points: list[dict[str, Any]], title: str, least: float = -math.inf) -> Any:
+    """Draw a value with its interval for each method, below each other.
+
+    Args:
+        points: what is drawn, and what is shown when the pointer is above it.
+        title: of the axis.
+        least: where the axis starts at the earliest; what is below is drawn at its edge.
+    """
+    low = max(least, min(0, *(point["low"] for point in points)))
+    high = max(0, *(point["high"] for point in points))
+    scale = alt.Scale(domain=[low, high], clamp=True) if least > -math.inf else alt.Scale()
+    base = chart(points)
+    best = alt.EncodingSortField("value", op="max", order="descending")
+    y = alt.Y("method:N", sort=best, title=None)
+    numbers = ("value", "low", "high", "tasks")
+    names = [name for name in points[0] if not name.startswith("_")]
+    tooltip = [alt.Tooltip(f"{name}:{'Q' if name in numbers else 'N'}") for name in names]
+    zero = base.mark_rule(strokeDash=[3, 3]).encode(x=alt.datum(0))
+    lines = base.mark_rule(strokeWidth=2.5).encode(
+        x=alt.X("low:Q", title=title, scale=scale),
+        x2="high:Q",
+        y=y,
+        color=colours(points),
+        tooltip=tooltip,
+    )
+    marks = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x=alt.X("value:Q"), y=y, color=colours(points), tooltip=tooltip
+    )
+    layers = alt.layer(zero, lines, marks)
+    return layers.properties(width="container", height=alt.Step(HEIGHT))
+
+
+def chart(points: list[dict[str, Any]]) -> Any:
+    """Return a chart of these points, which a page holds as CSV: that takes a third of JSON."""
+    rows = pd.DataFrame(points).drop(columns="_method")
+    numbers = {str(name): "number" for name in rows.select_dtypes("number")}  # not sorted as text
+    csv = alt.CsvDataFormat(type="csv", parse=numbers)
+    return alt.Chart(alt.InlineData(values=rows.to_csv(index=False), format=csv))
+
+
+def colours(points: Iterable[Mapping[str, Any]]) -> alt.Color:
+    """Return the colours that the methods have in every figure."""
+    looks = {str(point["method"]): style(str(point["_method"])).colour for point in points}
+    scale = alt.Scale(domain=list(looks), range=list(looks.values()))
+    return alt.Color("method:N", scale=scale, legend=None)

@@ -1,0 +1,115 @@
+"""What figures across tasks share: subplots per budget, means with intervals, and legends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from clipnoise.report.baseline import BASELINE, baseline_of, scored
+from clipnoise.report.figures import canvas
+from clipnoise.report.formats import Metric, budget, count, decimal
+from clipnoise.report.records import private_or_all, split
+from clipnoise.report.statistics import Scores, interquartile_interval
+
+COLUMNS = 3
+TASK = ("dataset", "model")
+MANY, LEADERS = 10, 3  # of more lines than these, only the best of each subplot are named
+
+
+def subplots(runs: pd.DataFrame) -> tuple[list[canvas.Series], list[tuple[str, pd.DataFrame]]]:
+    """Return the private series, and the private runs of each budget with a title."""
+    private = private_or_all(runs)
+    subplots = [
+        (f"{budget(text)}, {count(len(canvas.groups(rows, *TASK)), 'task')}", rows)
+        for (text,), rows in split(private, "budget")
+    ]
+    return canvas.series(private), subplots
+
+
+def rows_of(
+    every: list[canvas.Series], titled: list[tuple[str, pd.DataFrame]]
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure whose subplots have a row for each series."""
+    return canvas.grid(titled, COLUMNS, height=0.9 + 0.22 * len(every), sharey=True)
+
+
+def mean(
+    ax: Axes,
+    height: int,
+    series: canvas.Series,
+    scores: Scores,
+    metric: Metric,
+    lowest: float = -np.inf,
+) -> None:
+    """Draw the mean of scores and its interval.
+
+    A mean below the lowest value is written at the edge, too.
+    """
+    if not scores:
+        return
+    found = interquartile_interval(scores)
+    value, low, high = (metric.sign * end for end in (found.mean, found.low, found.high))
+    if not np.isfinite(value):
+        place = ax.get_yaxis_transform()
+        ax.text(0.5, height, "over a quarter diverged", transform=place, ha="center", va="center")
+        return
+    ends = [end for end in (low, high) if np.isfinite(end)]
+    span = [metric.factor * end for end in (ends if len(ends) == 2 else [value, *ends])]
+    look = series.style
+    ax.plot(span, [height] * len(span), color=look.colour, linewidth=2.2)
+    x = metric.factor * value
+    canvas.dot(ax, x, height, look)
+    if x < lowest:
+        ax.annotate(
+            f"◂ {decimal(x, 0)}", (lowest, height), (3, 0), textcoords="offset points",
+            color=look.colour, fontsize=7, va="center",
+        )  # fmt: skip
+
+
+def named(
+    every: list[canvas.Series], ranks: list[dict[canvas.Series, float]]
+) -> list[canvas.Series]:
+    """Return the series to draw in colour: all, or the baseline and the best of many.
+
+    `ranks` has for each subplot the value of each series; a greater one is better.
+    """
+    if len(every) <= MANY:
+        return every
+    base = baseline_of(one.key for one in every)
+    best = [
+        sorted(values, key=lambda one: np.nan_to_num(-values[one], nan=np.inf))[:LEADERS]
+        for values in ranks
+    ]
+    chosen = {one for ones in best for one in ones}
+    return [one for one in every if one in chosen or one.key == base]
+
+
+def legend(
+    figure: Figure, every: list[canvas.Series], named: list[canvas.Series], best: str
+) -> None:
+    """Put a legend below a figure that says which series are named, if not all are."""
+    behind = len(every) - len(named)
+    title = f"Named: {BASELINE}, and in each subplot the {LEADERS} {best}" if behind else ""
+    canvas.legend(figure, named, title, behind)
+
+
+def scores(
+    runs: pd.DataFrame, metric: Metric, levels: Mapping[Any, float] | None = None
+) -> list[NDArray[np.float64]]:
+    """Return the scores over seeds of each task, over its level if it has one.
+
+    A diverged run scores −∞; a missing one has no score.
+    """
+    found = {task: list(scored(rows, metric).values()) for task, rows in split(runs, *TASK)}
+    level = levels or {}
+    return [
+        np.array(values, dtype=np.float64) - level.get(task, 0.0)
+        for task, values in found.items()
+        if values
+    ]

@@ -1,0 +1,140 @@
+"""Tables and figures of a report: what a kind gets, and what it has to say.
+
+A kind is one file of `clipnoise.report.kinds`. It imports nothing heavy at its top, because a study
+file is read with it: what it is made with comes from `clipnoise.report.lazy`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from clipnoise.report.blocks import Block, FigureBlock, ListBlock, TableBlock
+from clipnoise.report.formats import Metric
+from clipnoise.report.lazy import export, records, tables
+from clipnoise.studies.items import PlacedItem, ReportItem
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemData:
+    """What a table or figure is made from.
+
+    Attributes:
+        placed: the item, and the panels that it shows.
+        every_run, every_curve: those of the whole study, as from `records`.
+        published: the published table that it stands beside; None without one.
+        image: the file of its figure; None if it was not drawn.
+        watermark: printed across it.
+    """
+
+    placed: PlacedItem
+    every_run: pd.DataFrame
+    every_curve: pd.DataFrame
+    published: Path | None = None
+    image: str | None = None
+    watermark: str = ""
+
+    @property
+    def item(self) -> ShownItem:
+        """The item, with the options of its kind."""
+        return cast("ShownItem", self.placed.item)
+
+    @property
+    def title(self) -> str:
+        """Its heading, or that of its kind and the panel's name."""
+        heading = self.item.heading or self.item.kind.capitalize()
+        return self.placed.title or f"{heading}: {self.placed.panel}"
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The runs that it shows, once each, under the name of its first panel."""
+        return records.of_panels(self.every_run, self.placed.panels)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Their evaluations."""
+        return records.of_panels(self.every_curve, self.placed.panels)
+
+    @cached_property
+    def metric(self) -> Metric:
+        """What its runs are compared by."""
+        return tables.choose_metric(self.runs)
+
+    @cached_property
+    def others(self) -> Mapping[str, pd.DataFrame]:
+        """The runs of the panels that it compares its own with, by option."""
+        every = self.every_run
+        return {
+            option: every[every["panel"].isin(panels)]
+            for option, panels in self.placed.others.items()
+        }
+
+    @property
+    def each(self) -> list[ItemData]:
+        """The same for each of its panels alone."""
+        alone = (replace(self.placed, panels=(panel,)) for panel in self.placed.panels)
+        return [replace(self, placed=placed) for placed in alone]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownItem(ReportItem):
+    """Base of all tables and figures."""
+
+    @abstractmethod
+    def blocks(self, data: ItemData) -> Iterator[Block]:
+        """Yield what the report shows; nothing where these runs can show nothing."""
+
+    def charts(self, data: ItemData) -> list[Any]:
+        """Return the interactive charts of it that a web page has."""
+        return []
+
+    def page_tables(self, data: ItemData) -> list[TableBlock]:
+        """Return the tables of it that a web page has."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureItem(ShownItem):
+    """Base of all figures."""
+
+    needs: ClassVar = ("draw",)
+    drawn: ClassVar = True
+
+    @abstractmethod
+    def draw(self, data: ItemData) -> Figure:
+        """Draw it from runs of which some have completed, with `clipnoise.report.figures`."""
+
+    def blocks(self, data: ItemData) -> Iterator[Block]:
+        """Yield the drawn figure with its title and caption."""
+        yield FigureBlock(title=data.title, caption=data.placed.caption, image=data.image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableItem(ShownItem):
+    """Base of all tables."""
+
+    needs: ClassVar = ("block",)
+
+    @abstractmethod
+    def block(self, data: ItemData) -> TableBlock | ListBlock:
+        """Return it as it is printed."""
+
+    def blocks(self, data: ItemData) -> Iterator[Block]:
+        """Yield the table."""
+        yield self.block(data)
+
+    def file(self, panel: str) -> str:
+        """Return the file of the table below the study's reports, without its ending."""
+        return f"tables/{panel}.{self.kind}"
+
+    def files(self, data: ItemData) -> Mapping[str, str]:
+        """Return the table as the texts of files, by ending: CSV, Markdown and LaTeX."""
+        return export.texts(self.block(data), data.watermark)

@@ -1,0 +1,93 @@
+"""How much methods change from one panel to another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Len
+
+from clipnoise.lazy import np
+from clipnoise.report.formats import budget
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import alt, baseline, canvas, charts, records, tasks
+from clipnoise.studies.items import SeveralPanels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from clipnoise.report.records import Key, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesFigure(SeveralPanels, FigureItem):
+    """How much methods change between the panels shown and those with other options of an axis:
+    `{kind: changes, only: {accountant: pld}, against: {accountant: rdp}}`.
+
+    Attributes:
+        against: axis → the label of the option whose panel each panel is compared with.
+    """
+
+    kind: Literal["changes"] = "changes"
+    against: Annotated[dict[str, str], Len(1)]
+
+    @property
+    def compared(self) -> Mapping[str, Mapping[str, str]]:
+        """The panels that these are compared with."""
+        return {"against": self.against}
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw by how much each method changes from one panel to another: a tick for each task."""
+        every = canvas.series(data.runs[records.is_private(data.runs)])
+        found = self._changes(data)
+        figure, ((ax, _),) = tasks.rows_of(every, [("", data.runs)])
+        ax.axvline(0, color=canvas.PALE, linewidth=0.8)
+        for height, series in enumerate(every):
+            values = [one for one in found.get(series.key, {}).values() if not np.isnan(one)]
+            finite = [data.metric.factor * value for value in values if np.isfinite(value)]
+            ax.plot(finite, [height] * len(finite), "|", color=canvas.PALE, markersize=7)
+            if finite and len(finite) == len(values):
+                canvas.dot(ax, float(np.mean(finite)), height, series.style)
+            elif values:
+                canvas.beside(
+                    ax, height, f"diverged on {len(values) - len(finite)} of {len(values)}"
+                )
+        ax.set_xlabel(f"Change in {data.metric.change}")
+        canvas.label_rows(ax, every)
+        return figure
+
+    def charts(self, data: ItemData) -> list[Any]:
+        """Draw the mean change of each method from some panels to others, a tick for each task."""
+        metric, found = data.metric, self._changes(data)
+        points = [
+            {
+                "method": label,
+                "_method": method,
+                "task": f"{dataset}, {model}, {budget(text)}",
+                "value": round(metric.factor * value, 2),
+            }
+            for (method, label), by_task in found.items()
+            for (dataset, model, text), value in by_task.items()
+            if math.isfinite(value)
+        ]
+        if not points:
+            return []
+        base = charts.chart(points)
+        order = list(dict.fromkeys(str(point["method"]) for point in points))
+        y = alt.Y("method:N", sort=order, title=None)
+        x = alt.X("value:Q", title=f"Change in {metric.change}")
+        ticks = base.mark_tick(opacity=0.6).encode(
+            x=x, y=y, tooltip=["method:N", "task:N", "value:Q"]
+        )
+        means = base.mark_point(filled=True, size=60, opacity=1).encode(
+            x=alt.X("mean(value):Q"),
+            y=y,
+            color=charts.colours(points),
+            tooltip=["method:N", "mean(value):Q"],
+        )
+        return [(ticks + means).properties(width="container", height=alt.Step(charts.HEIGHT))]
+
+    def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
+        return baseline.changes(data.runs, data.others["against"], data.metric)

@@ -1,0 +1,69 @@
+"""Accuracy or loss along training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from clipnoise.report.formats import METRICS, Metric
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import canvas, lines
+from clipnoise.studies.file import CurveMetric
+from clipnoise.studies.items import SeveralPanels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(SeveralPanels, FigureItem):
+    """A metric along training, mean and standard deviation over seeds.
+
+    Attributes:
+        metric: `test_accuracy`, `test_loss`, `train_accuracy` or `train_loss`; several give each
+            panel a row of subplots. Without it, test accuracy, or test loss where there is none.
+    """
+
+    kind: Literal["curves"] = "curves"
+    metric: CurveMetric | tuple[CurveMetric, ...] | None = None
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw a subplot for each budget, or one for each panel where there are several."""
+        names = (self.metric,) if isinstance(self.metric, str) else self.metric or ()
+        shown = [METRICS[name] for name in names] or [data.metric]
+        if len(data.placed.panels) > 1 or len(shown) > 1:
+            return _panels(data, [METRICS[name] for name in names])
+        return lines.draw(data.runs, data.curves, data.metric, shown[0])
+
+
+def _panels(data: ItemData, metrics: Sequence[Metric]) -> Figure:
+    """Draw several panels in one figure: two in a row, or with several metrics a row for each.
+
+    A panel with several budgets shows its last. Panels of the same methods share a legend.
+    """
+    panels, titles = data.each, data.placed.titles or data.placed.panels
+    metrics = metrics or [panels[0].metric]
+    subplots = [
+        (panel, title, metric)
+        for panel, title in zip(panels, titles, strict=True)
+        for metric in metrics
+    ]
+    columns = len(metrics) if len(metrics) > 1 else min(2, len(panels))
+    named = [[series.title for series in canvas.series(panel.runs)] for panel in panels]
+    alike = all(names == named[0] for names in named)
+    figure, axes = canvas.sheet(-(-len(subplots) // columns), columns, height=2.5 if alike else 3)
+    for ax in axes.flat[len(subplots) :]:
+        ax.set_axis_off()
+    for number, (ax, (panel, title, metric)) in enumerate(zip(axes.flat, subplots, strict=False)):
+        text = lines.budgets(panel.runs)[-1]
+        done = lines.completed_curves(panel.runs, panel.curves, panel.metric)
+        every, curves = canvas.series(panel.runs), lines.at(done, text)
+        lines.subplot(ax, lines.at(panel.runs, text), curves, every, panel.metric, metric)
+        ax.set(title=title, ylabel=metric.heading, ylim=lines.limits(curves, metric))
+        ax.set_xlabel(lines.AXES["step"] if number + columns >= len(subplots) else "")
+        if not alike:
+            canvas.legend_below(ax, every)
+    if alike:
+        canvas.legend(figure, canvas.series(panels[0].runs))
+    return figure

@@ -1,0 +1,34 @@
+"""Interquartile means over all tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import canvas, tasks
+from clipnoise.studies.items import SeveralPanels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterquartileMeans(SeveralPanels, FigureItem):
+    """Methods over datasets: the interquartile mean over the runs of all tasks, per budget."""
+
+    kind: Literal["interquartile-means"] = "interquartile-means"
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw the interquartile mean over the runs of all tasks with its interval, per budget."""
+        every, titled = tasks.subplots(data.runs)
+        figure, subplots = tasks.rows_of(every, titled)
+        for ax, runs in subplots:
+            for height, series in enumerate(every):
+                tasks.mean(
+                    ax, height, series, tasks.scores(series.of(runs), data.metric), data.metric
+                )
+            heading = data.metric.heading
+            ax.set_xlabel(f"IQM of {heading[0].lower()}{heading[1:]}")
+            canvas.label_rows(ax, every)
+        return figure

@@ -1,0 +1,23 @@
+"""Histograms of Adam's moments with and without noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import diagnostics, histograms
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(FigureItem):
+    """What diagnostics saw: histograms of first moments, second moments with Φ, and updates."""
+
+    kind: Literal["moments"] = "moments"
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw one row per configuration: the first seed with diagnostics."""
+        return histograms.draw(diagnostics.diagnosed(data.runs), ("first", "second", "update"))

@@ -1,0 +1,113 @@
+"""Which share of runs reaches each score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from clipnoise.lazy import np
+from clipnoise.report.formats import Metric
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import baseline, canvas, records, statistics, tasks
+from clipnoise.studies.items import SeveralPanels
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from clipnoise.report.figures.canvas import Series
+    from clipnoise.report.statistics import Scores
+
+THRESHOLDS = 101
+TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method would squeeze it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerformanceProfiles(SeveralPanels, FigureItem):
+    """Methods over datasets: the share of runs that reach each score τ."""
+
+    kind: Literal["performance-profiles"] = "performance-profiles"
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw the share of runs, over all tasks, that reach each score τ, with its interval."""
+        every, titled = tasks.subplots(data.runs)
+        metric = data.metric
+        figure, subplots = canvas.grid(titled, tasks.COLUMNS, height=2.6, sharey=True)
+        levels = [_level(runs, metric) for _, runs in subplots]
+        found = [
+            {one: scores for one in every if (scores := tasks.scores(one.of(runs), metric, base))}
+            for (_, runs), base in zip(subplots, levels, strict=True)
+        ]
+        at = [_thresholds(lines, base) for lines, base in zip(found, levels, strict=True)]
+        areas = [
+            {
+                one: float(statistics.profile(places)(np.concatenate(scores)).mean())
+                for one, scores in lines.items()
+            }
+            for lines, places in zip(found, at, strict=True)
+        ]
+        named = tasks.named(every, areas)
+        for (ax, _), base, lines, places in zip(subplots, levels, found, at, strict=True):
+            if not len(places):
+                ax.set_title("")
+                canvas.say(ax, "no completed run")
+                continue
+            for series, scores in lines.items():
+                _profile(ax, series, scores, places, metric, behind=series not in named)
+            unit = ("points" if metric.unit else metric.name.lower()) if base else metric.unit
+            ax.set_xlabel(
+                f"τ ({unit} over {baseline.BASELINE})" if base else f"τ ({unit})" if unit else "τ"
+            )
+            ax.set_ylim(-0.02, 1.02)
+        sign = "≥" if metric.higher_is_better else "≤"
+        subplots[0][0].set_ylabel(f"Share of runs: {metric.name.lower()} {sign} τ")
+        tasks.legend(figure, every, named, "with the largest area under their profiles")
+        return figure
+
+
+def _thresholds(found: Mapping[Series, Scores], levels: Mapping[Any, float]) -> NDArray[np.float64]:
+    """Return where to evaluate the profiles of a subplot; nowhere if no run completed."""
+    values = np.concatenate([np.empty(0), *(task for scores in found.values() for task in scores)])
+    finite: NDArray[np.float64] = values[np.isfinite(values)]
+    if not len(finite):
+        return finite
+    lowest = float(np.quantile(finite, TAIL)) if levels else finite.min()
+    return np.linspace(lowest, finite.max(), THRESHOLDS)
+
+
+def _profile(
+    ax: Axes,
+    series: Series,
+    scores: Scores,
+    at: NDArray[np.float64],
+    metric: Metric,
+    behind: bool,
+) -> None:
+    share = statistics.profile(at)
+    x = at * metric.factor * metric.sign
+    y = share(np.concatenate(scores))
+    if behind:
+        ax.plot(x, y, zorder=1, **canvas.THIN)
+        return
+    low, high = statistics.bootstrap(scores, share, resamples=500)
+    ax.fill_between(x, low, high, color=series.style.colour, alpha=0.10, linewidth=0)
+    ax.plot(x, y, markevery=20, markersize=4, **series.style.options)
+
+
+def _level(runs: pd.DataFrame, metric: Metric) -> dict[Any, float]:
+    """Return the mean score of DP-SGD on each of several tasks; none if it has none on one.
+
+    Levels differ more between tasks than between methods: a profile of accuracies would show steps,
+    one for each task, and nothing else.
+    """
+    base = baseline.baseline_of(zip(runs["method"], runs["label"], strict=True))
+    if base is None:
+        return {}
+    found = {}
+    for task, rows in records.split(runs, *tasks.TASK):
+        values = list(baseline.scored(records.where(rows, label=base[1]), metric).values())
+        found[task] = float(np.mean(values)) if values else float("nan")
+    return found if len(found) > 1 and np.isfinite(list(found.values())).all() else {}

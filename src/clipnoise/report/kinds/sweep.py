@@ -1,0 +1,99 @@
+"""Final accuracy against a hyper-parameter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import StringConstraints
+
+from clipnoise.errors import unknown
+from clipnoise.report.formats import Metric, budget
+from clipnoise.report.items import FigureItem, ItemData
+from clipnoise.report.lazy import canvas, places, statistics, styles
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from clipnoise.report.figures.styles import Style
+
+COLUMNS = 2  # subplots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(FigureItem):
+    """Final accuracy against a hyper-parameter.
+
+    Attributes:
+        over: this hyper-parameter.
+    """
+
+    kind: Literal["sweep"] = "sweep"
+    over: Annotated[str, StringConstraints(min_length=1)]
+
+    def draw(self, data: ItemData) -> Figure:
+        """Draw one subplot per dataset, model and method, a line per budget."""
+        return draw_sweep(swept(data.runs, self.over), self.over, data.metric)
+
+
+def swept(runs: pd.DataFrame, over: str) -> pd.DataFrame:
+    """Return the runs whose method has a hyper-parameter, with its `value` as JSON.
+
+    Raises:
+        UserError: no method has it.
+    """
+    values = [json.loads(text) if text else {} for text in runs["hyperparameters"]]
+    known = {name for options in values for name in options}
+    if over not in known:
+        raise unknown("hyper-parameter", over, known, key="report.over")
+    texts = [json.dumps(options[over]) if over in options else "" for options in values]
+    valued = runs.assign(value=texts)
+    return valued[valued["value"] != ""]
+
+
+def draw_sweep(
+    runs: pd.DataFrame,
+    over: str,
+    metric: Metric,
+    beside: Callable[[Axes], None] | None = None,
+) -> Figure:
+    """Draw one subplot per dataset, model and method, a line per budget.
+
+    Args:
+        runs: as from `swept`.
+        over: the hyper-parameter.
+        metric: what is drawn.
+        beside: draws one more subplot.
+    """
+    titled = canvas.groups(runs, "dataset", "model", "method")
+    every = titled if beside is None else [*titled, ("", runs)]
+    figure, subplots = canvas.grid(every, COLUMNS, height=2.4)
+    if beside is not None:
+        beside(subplots.pop()[0])
+    looks = {
+        str(text): styles.style(str(runs["method"].iloc[0]), rank)  # as variants of a method
+        for rank, text in enumerate(runs["budget"].drop_duplicates())
+    }
+    for ax, rows in subplots:
+        _line_per_budget(ax, rows, looks, metric)
+        ax.set(xlabel=over, ylabel=metric.heading)
+    canvas.legend(figure, [canvas.LegendEntry(budget(text), look) for text, look in looks.items()])
+    return figure
+
+
+def _line_per_budget(
+    ax: Axes, runs: pd.DataFrame, looks: Mapping[str, Style], metric: Metric
+) -> None:
+    at = places.places(ax, list(dict.fromkeys(runs["value"])))
+    for text, look in looks.items():
+        line = runs[runs["budget"] == text]
+        points = [
+            (x, statistics.sample(line[line["value"] == value], metric)) for value, x in at.items()
+        ]
+        canvas.line_with_deviations(ax, points, look, metric)
+    ax.grid(visible=False, axis="x")
+    canvas.say_what_lacks(ax, runs, canvas.series(runs), metric)

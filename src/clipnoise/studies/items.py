@@ -1,0 +1,169 @@
+"""What an entry of a study's report says: which panels it shows, and as which kind of item.
+
+A kind is one class in one file of `clipnoise.report.kinds`, or of a user's places. Its fields are
+the options that a study file gives it; `clipnoise.report.items` says how it is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic_core import core_schema
+
+from clipnoise.errors import UserError
+from clipnoise.fields import STRICT
+from clipnoise.plugins import plugins
+
+FOLDER = "clipnoise.report.kinds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportEntry:
+    """An entry of a report: an item, or entries that are repeated.
+
+    Attributes:
+        panel: what it shows. A panel with axes gives an item for each of its options.
+        panels: several panels; every panel of the study if neither is given.
+        only: the option that is shown, by axis: `only: {accountant: pld}`; of other axes all are.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    panel: str = ""
+    panels: tuple[str, ...] = ()
+    only: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.panel and self.panels:
+            raise ValueError("give at most one of panel and panels")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic read an entry as the class of its `kind`."""
+        if cls is not ReportEntry:
+            return handler(source)
+        kinds: dict[str, Any] = {**item_kinds(), "each": Repeated}
+        choices = {name: handler.generate_schema(kind) for name, kind in kinds.items()}
+        union = core_schema.tagged_union_schema(choices, discriminator="kind")
+        return core_schema.no_info_before_validator_function(_with_kind, union)
+
+
+def _with_kind(values: Any) -> Any:
+    """Return what an entry says; one with `each` needs no kind."""
+    repeated = isinstance(values, Mapping) and "each" in values
+    return {"kind": "each", **values} if repeated else values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated(ReportEntry):
+    """Entries that are repeated for every panel in turn.
+
+    Attributes:
+        each: items that are repeated for every panel in turn, instead of a kind.
+    """
+
+    kind: Literal["each"] = "each"
+    each: tuple[ReportEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportItem(ReportEntry):
+    """One table or figure of a report. Subclasses with a `kind` are the kinds that there are.
+
+    Titles and captions may hold `{panel}`, the title of the panel, and `{AXIS}`, the title of the
+    option that a panel has on an axis.
+
+    Attributes:
+        kind: see below.
+        title: heading; without one, that of the kind and the panel's name.
+        caption: what the reader should see.
+    """
+
+    id: ClassVar[str]  # the kind; set for each class that has one
+    needs: ClassVar[tuple[str, ...]] = ()
+    heading: ClassVar[str] = ""  # of items that have no title; empty takes the kind
+    drawn: ClassVar[bool] = False  # whether it is a figure, in a file of its own
+    results: ClassVar[bool] = False  # whether it is a table of how well the methods of a panel do
+    once: ClassVar[bool] = False  # whether a report has at most one, because its file has one name
+
+    kind: str = ""
+    title: str = ""
+    caption: str = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            cls.id = vars(cls)["kind"]
+
+    @property
+    def compared(self) -> Mapping[str, Mapping[str, str]]:
+        """Which further panels each of its panels is compared with: option → axis → label."""
+        return {}
+
+    def file(self, panel: str) -> str:
+        """Return the file of a table below the study's reports, without its ending, or nothing."""
+        return ""
+
+    def published_table(self, study: str) -> str:
+        """Return the published table that it needs, by name or path, or nothing."""
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralPanels(ReportItem):
+    """An item that can show several panels at once.
+
+    Attributes:
+        together: `true` shows the panels in one table or figure; for kinds that list it.
+    """
+
+    together: bool = False
+
+
+def item_kinds() -> Mapping[str, type[ReportItem]]:
+    """Return the classes of tables and figures by kind, those of the user's among them.
+
+    Raises:
+        UserError: a class of the user's has no kind.
+    """
+    found = plugins(FOLDER, ReportItem)
+    for kind in found.values():
+        if not isinstance(vars(kind).get("kind"), str):
+            place = f"{inspect.getfile(kind)}: class {kind.__name__}"
+            raise UserError(f'{place}: it needs kind: Literal["{kind.id}"] = "{kind.id}".')
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlacedItem:
+    """A table or figure with the panels that it shows.
+
+    Attributes:
+        item: its kind and options.
+        panels: the panels that it shows, by name.
+        titles: what titles call these panels, where they share one table or figure.
+        title: its heading, empty where the kind's is meant.
+        caption: what the reader should see.
+        others: the panels that these are compared with, in their order, by the option that names
+            them.
+    """
+
+    item: ReportItem
+    panels: tuple[str, ...]
+    titles: tuple[str, ...] = ()
+    title: str = ""
+    caption: str = ""
+    others: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def panel(self) -> str:
+        """The first of its panels, under whose name it shows them all."""
+        return self.panels[0]
+
+    @property
+    def file(self) -> str:
+        """The file of a table below the study's reports, without its ending; or nothing."""
+        return self.item.file(self.panel)

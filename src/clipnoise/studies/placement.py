@@ -1,0 +1,105 @@
+"""Which panels each item of a study's report shows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clipnoise.errors import UserError, unknown
+from clipnoise.studies.file import NamedPanel, having
+from clipnoise.studies.items import PlacedItem, Repeated, ReportEntry, ReportItem, SeveralPanels
+
+
+def place_items(
+    entries: Sequence[ReportEntry], panels: Sequence[NamedPanel], path: Path
+) -> tuple[PlacedItem, ...]:
+    """Return the items of a report, in order.
+
+    Raises:
+        UserError: an entry names a panel, an axis or an option that does not exist, or there are
+            several items of a kind of which a report has one.
+    """
+    items = tuple(
+        item
+        for number, entry in enumerate(entries)
+        for item in _items(entry, panels, path, f"report.{number}")
+    )
+    counts = Counter(placed.item.kind for placed in items if placed.item.once)
+    for kind in (kind for kind, number in counts.items() if number > 1):
+        raise UserError(f"{path}: report: more than one {kind}. Is `together` missing?")
+    return items
+
+
+def _items(
+    entry: ReportEntry, panels: Sequence[NamedPanel], path: Path, key: str
+) -> Iterator[PlacedItem]:
+    families = dict.fromkeys(one.family for one in panels)
+    named = [entry.panel] if entry.panel else list(entry.panels) or families
+    shown: list[NamedPanel] = []
+    for family in named:
+        if family not in families:
+            raise UserError(
+                f"{path}: {key}: the report shows panel {family!r}, which is not among the panels "
+                f"{', '.join(families)}."
+            )
+        members = having((one for one in panels if one.family == family), entry.only, path, key)
+        if isinstance(entry, Repeated):
+            for number, repeated in enumerate(entry.each):
+                inner = replace(repeated, panel=family, panels=())
+                yield from _items(inner, members, path, f"{key}.each.{number}")
+        shown += members
+    if not isinstance(entry, ReportItem):
+        return
+    together = isinstance(entry, SeveralPanels) and entry.together
+    for group in [shown] if together and shown else [[one] for one in shown]:
+        placed = _placed(entry, group, panels, path, key)
+        titles = tuple(one.titles["panel"] for one in group)
+        yield replace(placed, titles=titles) if together else placed
+
+
+def _placed(
+    item: ReportItem,
+    shown: Sequence[NamedPanel],
+    panels: Sequence[NamedPanel],
+    path: Path,
+    key: str,
+) -> PlacedItem:
+    return PlacedItem(
+        item=item,
+        panels=tuple(one.name for one in shown),
+        title=_filled(item.title, shown[0].titles, path, key),
+        caption=_filled(item.caption, shown[0].titles, path, key),
+        others={
+            option: _others(shown, options, panels, path, f"{key}.{option}")
+            for option, options in item.compared.items()
+        },
+    )
+
+
+def _filled(text: str, titles: Mapping[str, str], path: Path, key: str) -> str:
+    for name in re.findall(r"\{([a-z-]+)\}", text):
+        if name not in titles:
+            raise unknown("name in a title", name, titles, file=str(path), key=key)
+        text = text.replace(f"{{{name}}}", titles[name])
+    return text
+
+
+def _others(
+    members: Sequence[NamedPanel],
+    options: Mapping[str, str],
+    panels: Sequence[NamedPanel],
+    path: Path,
+    key: str,
+) -> tuple[str, ...]:
+    """Return the names of the panels that differ from some in these options."""
+    names = {(one.family, tuple(sorted(one.options.items()))): one.name for one in panels}
+    found = []
+    for one in members:
+        place = (one.family, tuple(sorted({**one.options, **options}.items())))
+        if place not in names:
+            raise UserError(f"{path}: {key}: {one.family} has no panel with {dict(options)}.")
+        found.append(names[place])
+    return tuple(found)

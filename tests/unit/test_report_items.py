@@ -1,0 +1,241 @@
+"""The kinds of tables and figures: what each of them has to keep, and how a user adds one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from reporting_data import curve_rows, item_data, run_row, write_csv, write_study
+from test_reporting_moments import diagnostics
+
+from clipnoise.cli.inventory import item_tables
+from clipnoise.errors import UserError
+from clipnoise.fields import parse
+from clipnoise.report.drawing import draw_figure
+from clipnoise.report.items import FigureItem, TableItem
+from clipnoise.report.pdf import plain
+from clipnoise.report.records import read_curves, read_runs
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.items import ReportEntry, item_kinds
+from clipnoise.studies.study import load_study
+
+DOCS = Path(__file__).parents[2] / "docs"
+GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+OTHERS = {"against": ("other",)}
+DIAGNOSED = diagnostics()
+DIAGNOSED["histograms"] |= {
+    name: {"low": -7, "high": -3, "log10": True, "counts": {f"{moment}_private": [1, 2, 1]}}
+    for name, moment in (("root", "v"), ("rescaled", "update"))
+}
+METHODS = {
+    "sgd": ({}, "non-private"),
+    "dp-sgd": ({"filter_a": "[-0.9]", "filter_b": "[0.1]"}, "eps=1"),
+    "dp-pmlf": ({"hyperparameters": json.dumps({"beta": 0.5, "history": 3})}, "eps=1"),
+    "dp-adambc": ({"diagnostics": json.dumps(DIAGNOSED)}, "eps=1"),
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return [
+        run_row(
+            panel=panel,
+            dataset=dataset,
+            method=method,
+            budget=budget,
+            seed=seed,
+            test_accuracy=0.7 + 0.05 * rank + 0.01 * seed,
+            choice=json.dumps({"best_of": [0.6, 0.7]}),
+            **more,
+        )
+        for panel in ("comparison", "other")
+        for dataset in ("set-0", "set-1")
+        for rank, (method, (more, budget)) in enumerate(METHODS.items())
+        for seed in (1, 2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tables(
+    rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    folder = tmp_path_factory.mktemp("tables")
+    curves = [{**row, "epsilon_spent": row["step"] / 100} for row in curve_rows(rows)]
+    return (
+        read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows)),
+        read_curves(write_csv(folder / "curves.csv", CURVE_COLUMNS, curves)),
+    )
+
+
+def made_of(kind: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Any:
+    every = dataclasses.fields(item_kinds()[kind])
+    required = {field.name for field in every if field.default is dataclasses.MISSING}
+    options = {name: value for name, value in GIVEN.items() if name in required}
+    others = OTHERS if "against" in options else {}
+    return item_data(kind, runs, curves, others=others, **options)
+
+
+@pytest.mark.parametrize("kind", item_kinds())
+def test_a_kind_is_one_class_in_a_file_of_its_own(kind: str) -> None:
+    found = item_kinds()[kind]
+    assert sum(one.__module__ == found.__module__ for one in item_kinds().values()) == 1
+    assert issubclass(found, FigureItem) != issubclass(found, TableItem)
+    assert not inspect.isabstract(found)
+
+
+@pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if one.drawn])
+def test_a_figure_is_drawn_and_says_where_no_run_has_completed(
+    kind: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    runs, curves = tables
+    drawn = draw_figure(made_of(kind, runs, curves))
+    assert drawn.startswith(b"<?xml")
+    assert b"no completed run" not in drawn
+    missing = runs.assign(status="missing", test_accuracy=float("nan"))
+    assert b"no completed run" in draw_figure(made_of(kind, missing, curves))
+
+
+@pytest.mark.parametrize("kind", [name for name, one in item_kinds().items() if not one.drawn])
+def test_a_table_is_printed_in_the_report_and_as_files(
+    kind: str, tables: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    data = made_of(kind, *tables)
+    (block,) = data.item.blocks(data)
+    assert json.loads(json.dumps(block, default=plain))["kind"] == block.kind
+    files = data.item.files(dataclasses.replace(data, watermark="not evidence"))
+    assert files.keys() == {".csv", ".md", ".tex"}
+    assert all("not evidence" in text for text in files.values())
+    assert data.placed.file
+    empty = made_of(kind, tables[0][:0], tables[1][:0])
+    assert list(empty.item.blocks(empty))
+
+
+def test_reading_a_study_loads_no_library_that_computes_or_draws() -> None:
+    code = """
+import sys
+from pathlib import Path
+from clipnoise.studies.study import load_study
+load_study(Path("workflow/studies/league-lite.yaml"))
+print(*{"numpy", "scipy", "pandas", "matplotlib", "seaborn", "altair", "torch"} & {*sys.modules})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=DOCS.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_the_documentation_lists_every_kind_with_its_options() -> None:
+    said = "run: clipnoise report-items --markdown docs/study-keys.md"
+    assert item_tables() in (DOCS / "study-keys.md").read_text(), said
+
+
+def test_the_guide_shows_the_whole_file_of_a_kind() -> None:
+    file = inspect.getfile(item_kinds()["ablation"])
+    assert Path(file).read_text() in (DOCS.parent / "CONTRIBUTING.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"kind": "tabel"}, r"kind: 'tabel'. Did you mean 'table'\?"),
+        ({"panel": "one"}, "give its 'kind'"),
+        ({"kind": "table", "cost": True}, r"cost: unknown key. Did you mean 'costs'\?"),
+        ({"kind": "moments", "together": True}, "together: unknown key"),
+        ({"kind": "table", "over": "beta"}, "over: unknown key"),
+        ({"kind": "sweep"}, "over: required, but not given"),
+        ({"kind": "changes", "against": {}}, "against: "),
+        ({"kind": "published", "side_by_side": True}, "panels that are `together`"),
+        ({"kind": "table", "each": [{"kind": "table"}]}, "each: unknown key"),
+        ({"each": [{"kind": "tabel"}]}, r"each.0.kind: 'tabel'"),
+        ({"kind": "table", "panel": "a", "panels": ["b"]}, "at most one of panel and panels"),
+    ],
+)
+def test_a_mistake_in_an_entry_names_the_key_and_what_is_allowed(
+    entry: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(ReportEntry, entry)
+
+
+def test_entries_are_repeated_for_every_panel(tmp_path: Path) -> None:
+    study = {
+        "title": "Two panels",
+        "panels": {
+            name: {
+                **{"datasets": ["digits"], "models": ["logistic"], "seeds": [1]},
+                "methods": [{"id": "sgd", "learning_rate": 1}],
+            }
+            for name in ("one", "two")
+        },
+        "report": [{"each": [{"kind": "table"}, {"kind": "ablation"}]}],
+    }
+    path, _, _ = write_study(tmp_path, [], study)
+    shown = [(placed.panel, placed.item.kind) for placed in load_study(path).report]
+    assert shown == [
+        *[("one", "table"), ("one", "ablation")],
+        *[("two", "table"), ("two", "ablation")],
+    ]
+
+
+OWN = '''
+"""How many runs there are."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clipnoise.report.blocks import ListBlock
+from clipnoise.report.items import ItemData, TableItem
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCount(TableItem):
+    """How many runs there are.
+
+    Attributes:
+        unit: what one is called.
+    """
+
+    kind: Literal["run-count"] = "run-count"
+    unit: str = "run"
+
+    def block(self, data: ItemData) -> ListBlock:
+        return ListBlock(
+            title=data.title,
+            caption="",
+            heads=["what", "number"],
+            numbers=1,
+            rows=[[self.unit, str(len(data.runs))]],
+            notes=[],
+        )
+'''
+
+
+def test_a_users_kind_is_one_file_from_the_study_to_the_table(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "run_count.py").write_text(OWN)
+    report = [{"kind": "run-count", "unit": "job"}]
+    panel = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1], "methods": ["sgd"]}
+    study = {"title": "Own", "panels": {"comparison": panel}, "report": report}
+    path, table, _ = write_study(tmp_path, [run_row(seed=1), run_row(seed=2)], study)
+    code = "import sys; from clipnoise.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = f"table --study {path} --runs {table} --out {tmp_path}/made"
+    command = [sys.executable, "-c", code, *words.split(), "--panel", "comparison.run-count"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "CLIPNOISE_PLUGINS": str(tmp_path / "own")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "made.csv").read_text() == "what,number\njob,2\n"
+    assert "| job | 2 |" in (tmp_path / "made.md").read_text()
+    assert r"job & 2 \\" in (tmp_path / "made.tex").read_text()
