@@ -7,7 +7,10 @@ from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.run.scheduler import stop_when_the_terminal_closes
+from clipnoise.run.scheduler import (
+    accept_inputs_from_the_future,
+    stop_when_the_terminal_closes,
+)
 from clipnoise.studies.cluster import (
     check_paths,
     choose_status_command,
@@ -83,6 +86,7 @@ localrules:
 onstart:
     workflow.scheduler._lock = RLock()
     stop_when_the_terminal_closes()
+    accept_inputs_from_the_future(workflow.dag, logger.warning)
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
     or_exit(lambda: check_paths(workflow.executor_settings, plan.config))

@@ -55,6 +55,11 @@ STUCK = 12  # calls of Snakemake in a row that finish nothing, without a fault
 WRITING = 20  # seconds after which no file may be open for writing
 NOTHING_LEFT = 30  # seconds after its end until every process of a study must have ended
 
+MEANING = """\
+A result is lost if it is gone or trained again, though no fault has damaged it or edited its code.
+Seconds to recover are those from a fault to the next file that a job finishes. The soak runs on one
+machine: what happens when a Slurm controller or a node is away is tested in tests/slurm."""
+
 METHOD = '''\
 """A method of the user's, which is edited while it trains."""
 
@@ -666,8 +671,7 @@ def write_page(faults: pd.DataFrame, found: Sequence[Mapping[str, Any]], folder:
         cells = [one[x] for x in ("seed", "minutes", "rounds", "calls")]
         cells += [len(one["faults"]), *(one[x] for x in ("results", "numbers", "lost", "wrong"))]
         lines.append(f"| {' | '.join(f'{cell:,}' for cell in [*cells, other])} |")
-    lines += ["", "Seconds to recover are those from a fault to the next file that a job finishes.",
-              "", "![Seconds to recover by kind of fault](soak.svg)", ""]  # fmt: skip
+    lines += ["", MEANING, "", "![Seconds to recover by kind of fault](soak.svg)", ""]
     lines += ["| fault | times | recovered | median seconds | most |", "|---|---:|---:|---:|---:|"]
     for kind in kinds:
         seconds = faults.loc[faults["kind"] == kind, "recovered"]

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -161,6 +161,33 @@ def stop_when_the_terminal_closes() -> None:
 
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, stop)
+
+
+def accept_inputs_from_the_future(dag: Any, say: Callable[[str], None]) -> None:
+    """Let jobs end whose inputs lie in the future, as after a clock was set back.
+
+    Snakemake fails such a job when its work is done, and deletes what it has made, hours of
+    training or results that were finished before. Instead, the inputs get the time of what was
+    made from them.
+
+    Args:
+        dag: Snakemake's.
+        say: tells the user which file it was.
+    """
+    check = dag.check_output_mtime
+
+    async def check_present(job: Any, outputs: Sequence[Any]) -> None:
+        made = min(
+            (Path(file).stat().st_mtime for file in outputs if Path(file).exists()), default=0
+        )
+        for file in map(Path, job.input):
+            with suppress(OSError):  # another user's
+                if made and file.stat().st_mtime > max(made, time.time()):
+                    os.utime(file, (made, made))
+                    say(f"{file} lay in the future; it has the present time now.")
+        await check(job, outputs)
+
+    dag.check_output_mtime = check_present
 
 
 def output_of(*words: str, seconds: int = 30) -> str | None:
