@@ -7,7 +7,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -25,10 +24,11 @@ from clipnoise.report.formats import (
     shown,
     significant,
 )
-from clipnoise.report.records import split
+from clipnoise.report.records import found_choice, split
 from clipnoise.report.statistics import sampling_error
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
+from clipnoise.studies.collect import FoundChoice
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Search, Tune
 
@@ -236,11 +236,12 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
     made = _made(cell)
     if made is None:
         return (PENDING,)
-    best, doubts = made["best"], []
-    if _metric(made) is ACCURACY and len(best) > 1:
-        error = sampling_error(best[0]["score"], cell["validation_examples"].iloc[0])
-        doubts += [TIED] if best[0]["score"] - best[1]["score"] < error else []
-    doubts += [EDGE] if made["edges"] else []
+    doubts = []
+    if _metric(made) is ACCURACY and len(made.best) > 1:
+        best, runner_up = (one.score for one in made.best[:2])
+        error = sampling_error(best, cell["validation_examples"].iloc[0])
+        doubts += [TIED] if best - runner_up < error else []
+    doubts += [EDGE] if made.edges else []
     return tuple(doubts) or (CLEAR,)
 
 
@@ -268,27 +269,27 @@ def choices_data(runs: pd.DataFrame) -> ChoicesSection:
     return ChoicesSection(compact(HEADS, rows, implied=IMPLIED), notes)
 
 
-def _metric(made: dict[str, Any]) -> Metric:
-    return LOSS if made["metric"].endswith("loss") else ACCURACY
+def _metric(made: FoundChoice) -> Metric:
+    return LOSS if made.metric.endswith("loss") else ACCURACY
 
 
-def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
+def _made(cell: pd.DataFrame) -> FoundChoice | None:
     """Return what `clipnoise collect` found of a choice, or None before it is made."""
     text = next((text for text in cell["choice"] if text), "")
-    made: dict[str, Any] = json.loads(text) if text else {}
-    return made if made.get("best") else None
+    made = found_choice(text)
+    return made if made and made.best else None
 
 
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     *place, text = key
-    made = _made(cell) or {"best": [], "edges": [], "seeds": DASH, "metric": ""}
-    found = [(named(one["values"]), _metric(made).show(one["score"])) for one in made["best"]]
+    made = _made(cell) or FoundChoice()
+    found = [(named(one.values), _metric(made).show(one.score)) for one in made.best]
     best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
-    edge = f"{EDGE} of {', '.join(made['edges'])}"
+    edge = f"{EDGE} of {', '.join(made.edges)}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]
     return (
         *(*place, budget(text), *best, *runner_up),
-        *(f"{cell['configurations'].iloc[0]:.0f}", str(made["seeds"])),
+        *(f"{cell['configurations'].iloc[0]:.0f}", str(made.seeds or DASH)),
         *(f"{cell['validation_examples'].iloc[0]:,.0f}", ", ".join(remarks)),
     )
 
@@ -300,8 +301,8 @@ def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> CompactTable:
     for label in dict.fromkeys(key[3] for key, _ in cells):
         own = [cell for key, cell in cells if key[3] == label]
         counts = Counter(word for cell in own for word in ("choices", *clarity(cell)))
-        compared = [made for cell in own if (made := _made(cell)) and len(made["best"]) > 1]
-        leads = [abs(one["best"][0]["score"] - one["best"][1]["score"]) for one in compared]
+        compared = [made for cell in own if (made := _made(cell)) and len(made.best) > 1]
+        leads = [abs(one.best[0].score - one.best[1].score) for one in compared]
         lead = _metric(compared[0]).show(statistics.median(leads)) if leads else DASH
         rows.append((label, *(str(counts[head]) for head in heads[1:-1]), lead))
     return compact(heads, rows, numbers=len(heads) - 1)

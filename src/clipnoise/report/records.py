@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.claim import STATEMENT_WORDS
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.fields import parse
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS, TEXT, FoundChoice
 
 NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
@@ -22,16 +22,6 @@ STATUSES = ("completed", "diverged", "missing", "corrupt")
 Task = tuple[str, str]  # dataset and model
 Place = tuple[str, str, str]  # dataset, model, budget
 Key = tuple[str, str]  # method and label
-
-TEXT = frozenset(
-    {
-        *("study", "panel", "dataset", "model", "method", "label", "budget", "hash", "folder"),
-        *("status", "reason", "engine", *STATEMENT_WORDS),
-        *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
-        *("started", "finished", "data", "tuned", "charge", "tuning_remark", "choice", "audit"),
-        "diagnostics",
-    }
-)
 
 
 def read_runs(path: Path) -> pd.DataFrame:
@@ -89,6 +79,11 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         except ValueError as error:
             raise UserError(f"{path}: {column}: {error}") from None
     return frame
+
+
+def found_choice(text: str) -> FoundChoice | None:
+    """Return what a search found, from the column `choice`; None before its choice is made."""
+    return parse(FoundChoice, json.loads(text), file="runs.csv", key="choice") if text else None
 
 
 def of_panels(rows: pd.DataFrame, panels: Sequence[str]) -> pd.DataFrame:
