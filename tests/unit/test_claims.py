@@ -12,7 +12,7 @@ from reporting_data import run_row, write_csv
 from scipy import stats
 
 from clipnoise.errors import UserError
-from clipnoise.report.claims import CHANCE, claims_data, in_print
+from clipnoise.report.claims import CHANCE, ClaimRow, claims_data, in_print
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.report.statistics import chance_above, paired_interval, resolved
@@ -68,7 +68,7 @@ def verdicts(
     runs: list[dict[str, Any]],
     curves: list[dict[str, Any]] | None = None,
     watermark: str = "",
-) -> list[dict[str, Any]]:
+) -> list[ClaimRow]:
     tables = (
         read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, runs)),
         read_curves(write_csv(folder / "curves.csv", CURVE_COLUMNS, curves or [])),
@@ -121,8 +121,8 @@ def test_a_claim_holds_if_the_whole_interval_is_above_the_bound(
     one = study(tmp_path, {"at_least": at_least})
     runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(gain)})
     (found,) = verdicts(tmp_path, one, runs)
-    assert found["verdict"] == verdict
-    assert found["found"][0]["difference"].startswith(f"{100 * gain:.2f} [".replace("-", "−"))
+    assert found.verdict == verdict
+    assert found.found[0].difference.startswith(f"{100 * gain:.2f} [".replace("-", "−"))
 
 
 def test_for_a_loss_lower_is_better(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_for_a_loss_lower_is_better(tmp_path: Path) -> None:
         for label, loss in (("dp-sgd", 0.5), ("slow", 0.3))
         for seed in (1, 2, 3)
     ]
-    assert verdicts(tmp_path, one, runs)[0]["verdict"] == "holds"
+    assert verdicts(tmp_path, one, runs)[0].verdict == "holds"
 
 
 def test_a_panel_without_accuracy_is_compared_by_its_loss(tmp_path: Path) -> None:
@@ -144,16 +144,16 @@ def test_a_panel_without_accuracy_is_compared_by_its_loss(tmp_path: Path) -> Non
         for seed in (1, 2, 3)
     ]
     (found,) = verdicts(tmp_path, one, runs)
-    assert [each["verdict"] for each in found["found"]] == ["holds", "holds"]
-    assert [each["difference"][:6] for each in found["found"]] == ["5.00 [", "0.2000"]
-    assert found["bounds"] == "Test accuracy (%) or Test loss: above 0"
+    assert [each.verdict for each in found.found] == ["holds", "holds"]
+    assert [each.difference[:6] for each in found.found] == ["5.00 [", "0.2000"]
+    assert found.bounds == "Test accuracy (%) or Test loss: above 0"
 
 
 def test_methods_can_be_claimed_to_be_alike(tmp_path: Path) -> None:
     one = study(tmp_path, {"at_least": -0.003, "at_most": 0.003})
     for gain, verdict in ((0.0, "holds"), (0.003, "cannot be told"), (0.01, "does not hold")):
         runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(gain)})
-        assert verdicts(tmp_path, one, runs)[0]["verdict"] == verdict
+        assert verdicts(tmp_path, one, runs)[0].verdict == verdict
 
 
 def test_each_place_must_hold_and_a_mean_may_hide_one_that_does_not(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_each_place_must_hold_and_a_mean_may_hide_one_that_does_not(tmp_path: Pa
         }
     )
     each, mean, only = verdicts(tmp_path, one, runs)
-    assert [found["verdict"] for found in each["found"]] == ["does not hold", "holds"]
-    assert each["verdict"] == "does not hold"
-    assert mean["verdict"] == only["verdict"] == "holds"
-    assert mean["found"][0]["difference"].startswith("2.00 [")
-    assert len(only["found"]) == 1
+    assert [found.verdict for found in each.found] == ["does not hold", "holds"]
+    assert each.verdict == "does not hold"
+    assert mean.verdict == only.verdict == "holds"
+    assert mean.found[0].difference.startswith("2.00 [")
+    assert len(only.found) == 1
 
 
 def test_of_several_competitors_the_one_that_decides_is_named(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_of_several_competitors_the_one_that_decides_is_named(tmp_path: Path) ->
     values = {"slow": shifted(0.05), "dp-sgd": list(BASE), "dp-adam": shifted(0.02)}
     runs = rows({(label, "eps=1"): found for label, found in values.items()})
     (found,) = verdicts(tmp_path, one, runs)
-    assert found["found"][0]["sides"] == "slow − dp-adam"
-    assert found["verdict"] == "holds"
+    assert found.found[0].sides == "slow − dp-adam"
+    assert found.verdict == "holds"
 
 
 def test_a_run_that_diverged_leaves_a_claim_open(tmp_path: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_run_that_diverged_leaves_a_claim_open(tmp_path: Path) -> None:
         values[broken] = [*values[broken][:4], None]
         runs = rows({(label, "eps=1"): found for label, found in values.items()})
         (found,) = verdicts(tmp_path, one, runs)
-        assert found["verdict"] == "cannot be told"
-        assert found["found"][0]["difference"] == "4/5 runs"
+        assert found.verdict == "cannot be told"
+        assert found.found[0].difference == "4/5 runs"
 
 
 def test_one_seed_or_no_run_leaves_a_claim_open(tmp_path: Path) -> None:
     one = study(tmp_path, {})
     alone = rows({("dp-sgd", "eps=1"): [0.8], ("slow", "eps=1"): [0.9]})
-    assert verdicts(tmp_path, one, alone)[0]["verdict"] == "cannot be told"
+    assert verdicts(tmp_path, one, alone)[0].verdict == "cannot be told"
     (found,) = verdicts(tmp_path, one, rows({("dp-adam", "eps=1"): [0.8]}))
-    assert (found["verdict"], found["found"][0]["difference"]) == ("cannot be told", "no such run")
+    assert (found.verdict, found.found[0].difference) == ("cannot be told", "no such run")
 
 
 def test_under_a_watermark_there_is_no_verdict(tmp_path: Path) -> None:
@@ -208,10 +208,10 @@ def test_under_a_watermark_there_is_no_verdict(tmp_path: Path) -> None:
         }
     )
     (found,) = verdicts(tmp_path, study(tmp_path, {}), runs, watermark="smoke")
-    assert {found["verdict"], *(one["verdict"] for one in found["found"])} == {"not evidence"}
-    assert found["votes"] == ""
+    assert {found.verdict, *(one.verdict for one in found.found)} == {"not evidence"}
+    assert found.votes == ""
     (found,) = verdicts(tmp_path, study(tmp_path, {}), runs)
-    assert found["votes"] == "does not hold in 1; holds in 1"
+    assert found.votes == "does not hold in 1; holds in 1"
 
 
 def test_the_largest_fall_of_a_curve_is_compared(tmp_path: Path) -> None:
@@ -227,15 +227,15 @@ def test_the_largest_fall_of_a_curve_is_compared(tmp_path: Path) -> None:
         for step, accuracy in enumerate(course[str(run["label"])])
     ]
     drop, mean = verdicts(tmp_path, one, runs, curves)
-    assert drop["verdict"] == "holds"
-    assert drop["found"][0]["difference"].startswith("25.00 [")
-    assert mean["found"][0]["difference"].startswith("1.25")
+    assert drop.verdict == "holds"
+    assert drop.found[0].difference.startswith("25.00 [")
+    assert mean.found[0].difference.startswith("1.25")
 
 
 def test_a_method_without_competitors_is_held_against_a_bound(tmp_path: Path) -> None:
     one = study(tmp_path, {"than": [], "at_most": 0.85}, {"than": [], "at_least": 0.85})
     runs = rows({("slow", "eps=1"): list(BASE)})
-    assert [found["verdict"] for found in verdicts(tmp_path, one, runs)] == [
+    assert [found.verdict for found in verdicts(tmp_path, one, runs)] == [
         "holds",
         "does not hold",
     ]
@@ -248,7 +248,7 @@ def test_a_competitor_may_be_in_another_panel_or_without_privacy(tmp_path: Path)
     runs = rows({("slow", "eps=1"): shifted(0.02)}) + rows(
         {("sgd", "non-private"): list(BASE)}, panel="other", method="sgd"
     )
-    assert verdicts(tmp_path, one, runs)[0]["verdict"] == "holds"
+    assert verdicts(tmp_path, one, runs)[0].verdict == "holds"
 
 
 def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path) -> None:
@@ -313,9 +313,9 @@ def test_the_best_competitor_of_each_place_is_subtracted_before_the_mean(tmp_pat
         **{("slow", "eps=1"): shifted(0.02), ("slow", "eps=8"): shifted(0.02)},
     }
     best, each = verdicts(tmp_path, one, rows(values))
-    assert best["verdict"] == "holds"
-    assert best["found"][0]["difference"].startswith("2.00 [")
-    assert each["verdict"] == "does not hold"
+    assert best.verdict == "holds"
+    assert best.found[0].difference.startswith("2.00 [")
+    assert each.verdict == "does not hold"
 
 
 def test_the_best_competitor_is_chosen_by_mean_and_paired_by_seed(tmp_path: Path) -> None:
@@ -325,10 +325,10 @@ def test_the_best_competitor_is_chosen_by_mean_and_paired_by_seed(tmp_path: Path
         {("dp-sgd", "eps=1"): wide, ("dp-adam", "eps=1"): BASE, ("slow", "eps=1"): shifted(0.02)}
     )
     (found,) = verdicts(tmp_path, one, runs)
-    assert found["found"][0]["sides"] == "slow − dp-sgd"
+    assert found.found[0].sides == "slow − dp-sgd"
     differences = [a - b for a, b in zip(shifted(0.02), wide, strict=True)]
     interval = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert found["found"][0]["difference"] == (
+    assert found.found[0].difference == (
         f"{100 * np.mean(differences):.2f} [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
     ).replace("-", "−")
 
@@ -341,7 +341,7 @@ def test_for_a_loss_the_best_competitor_has_the_lowest(tmp_path: Path) -> None:
         for seed in (1, 2, 3)
     ]
     (found,) = verdicts(tmp_path, study(tmp_path, claim), runs)
-    assert found["found"][0]["sides"] == "slow − dp-adam"
+    assert found.found[0].sides == "slow − dp-adam"
 
 
 def test_without_all_competitors_the_best_is_unknown(tmp_path: Path) -> None:
@@ -351,8 +351,8 @@ def test_without_all_competitors_the_best_is_unknown(tmp_path: Path) -> None:
         ("dp-adam", "eps=1"): [*BASE[:4], None],
     }
     (found,) = verdicts(tmp_path, one, rows(values))
-    assert found["verdict"] == "cannot be told"
-    assert found["found"][0]["difference"] == "4/5 runs"
+    assert found.verdict == "cannot be told"
+    assert found.found[0].difference == "4/5 runs"
 
 
 # ---- In print
@@ -379,10 +379,10 @@ def test_about_x_has_a_margin_that_follows_from_spread_and_seeds(tmp_path: Path)
     # The deviation of a difference is √(0.6² + 0.8²) = 1 point; both ends share what may be missed.
     margin = 100 * resolved(0.01, 5, 1 - (1 - CHANCE) / 2)
     low, high = 10 - margin, 10 + margin
-    assert both["bounds"] == f"Test accuracy (%): between {low:.2f} and {high:.2f} (about 10.00)"
+    assert both.bounds == f"Test accuracy (%): between {low:.2f} and {high:.2f} (about 10.00)"
     low = 10 - 100 * resolved(0.01, 5, CHANCE)
-    assert above["bounds"] == f"Test accuracy (%): at least {low:.2f} (about 10.00 or more)"
-    assert both["print"] == above["print"] == "10.00; 5 seeds resolve it."
+    assert above.bounds == f"Test accuracy (%): at least {low:.2f} (about 10.00 or more)"
+    assert both.print == above.print == "10.00; 5 seeds resolve it."
 
 
 def test_a_margin_is_at_most_half_of_what_is_claimed_or_what_the_claim_says(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_margin_is_at_most_half_of_what_is_claimed_or_what_the_claim_says(tmp_
     for deviation in (None, 50):
         publish(tmp_path, ("dp-sgd", "eps=1", 80, 50), ("slow", "eps=1", 80, deviation))
         found = verdicts(tmp_path, one, runs)
-        assert [each["bounds"].partition(": ")[2] for each in found] == bounds
+        assert [each.bounds.partition(": ")[2] for each in found] == bounds
 
 
 def test_a_claim_says_how_many_seeds_it_takes(tmp_path: Path) -> None:
@@ -400,15 +400,15 @@ def test_a_claim_says_how_many_seeds_it_takes(tmp_path: Path) -> None:
     runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
     publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 81, 0.8))
     (found,) = verdicts(tmp_path, one, runs)
-    needed = found["needed"]
+    needed = found.needed
     assert chance_above(0.01, 0.01, needed) >= CHANCE > chance_above(0.01, 0.01, needed - 1)
-    assert found["print"] == f"1.00; not resolvable with 5 seeds (it takes {needed})."
+    assert found.print == f"1.00; not resolvable with 5 seeds (it takes {needed})."
     publish(tmp_path, ("dp-sgd", "eps=1", 80, 5), ("slow", "eps=1", 80.01, 5))
     (found,) = verdicts(tmp_path, one, runs)
-    assert found["print"] == "0.01; not resolvable with 5 seeds (it takes more than 10,000)."
+    assert found.print == "0.01; not resolvable with 5 seeds (it takes more than 10,000)."
     publish(tmp_path, ("dp-sgd", "eps=1", 80, None), ("slow", "eps=1", 81, 0.8))
     (found,) = verdicts(tmp_path, one, runs)
-    assert "how many seeds resolve it is unknown" in found["print"]
+    assert "how many seeds resolve it is unknown" in found.print
 
 
 def test_a_claim_that_its_own_paper_contradicts_says_so(tmp_path: Path) -> None:
@@ -416,11 +416,11 @@ def test_a_claim_that_its_own_paper_contradicts_says_so(tmp_path: Path) -> None:
     runs = rows({("dp-sgd", "eps=1"): list(BASE), ("slow", "eps=1"): shifted(0.05)})
     publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 79, 0.8))
     (found,) = verdicts(tmp_path, one, runs)
-    assert found["print"] == "−1.00; contradicts the claim. Table 1 has 79 against 80."
-    assert found["verdict"] == "holds"  # by the runs
+    assert found.print == "−1.00; contradicts the claim. Table 1 has 79 against 80."
+    assert found.verdict == "holds"  # by the runs
     publish(tmp_path, ("dp-sgd", "eps=1", 80, 0.6), ("slow", "eps=1", 80, 0.8))
     (found,) = verdicts(tmp_path, study(tmp_path, {}), runs)
-    assert found["print"] == "0.00; exactly on a bound of the claim."
+    assert found.print == "0.00; exactly on a bound of the claim."
 
 
 def test_what_is_not_printed_is_left_out_of_places_and_not_of_a_mean(tmp_path: Path) -> None:
@@ -428,8 +428,8 @@ def test_what_is_not_printed_is_left_out_of_places_and_not_of_a_mean(tmp_path: P
     values = {(label, at): BASE for label in ("dp-sgd", "slow") for at in ("eps=1", "eps=8")}
     publish(tmp_path, ("dp-sgd", "eps=1", 80, 1), ("slow", "eps=1", 90, 1))
     each, mean = verdicts(tmp_path, one, rows(values))
-    assert each["print"] == "10.00 (1 comparison not printed); 5 seeds resolve it."
-    assert mean["print"] == "nothing."
+    assert each.print == "10.00 (1 comparison not printed); 5 seeds resolve it."
+    assert mean.print == "nothing."
 
 
 def test_the_deviation_of_a_mean_over_places_is_that_of_independent_places(tmp_path: Path) -> None:
@@ -452,5 +452,5 @@ def test_the_number_of_an_unnamed_best_baseline_is_that_of_the_best(tmp_path: Pa
     runs = rows({(label, "eps=1"): BASE for label in ("dp-sgd", "dp-adam", "slow")})
     publish(tmp_path, ("best baseline", "eps=1", 80, 1), ("slow", "eps=1", 90, 1))
     best, each = verdicts(tmp_path, one, runs)
-    assert best["print"] == "10.00; 5 seeds resolve it."
-    assert each["print"] == "nothing."
+    assert best.print == "10.00; 5 seeds resolve it."
+    assert each.print == "nothing."

@@ -222,7 +222,7 @@ def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> Non
     assert found[0].panel == "comparison"
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
     curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
-    (item,) = document(one, runs, curves, {}, folder)["items"]
+    (item,) = document(one, runs, curves, {}, folder).items
     assert item.grids[0].rows[0].cells[0].published == "90"
 
 
@@ -252,7 +252,7 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     rows = [*seeds(0.9), *seeds(0.9, panel="again")]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
-    first, second = document(one, runs, curves, {}, tmp_path / "published")["items"]
+    first, second = document(one, runs, curves, {}, tmp_path / "published").items
     assert first.notes
     assert not set(first.notes) & set(second.notes)
 

@@ -12,7 +12,15 @@ import pandas as pd
 from reporting_data import run_row, write_csv
 
 from clipnoise.report.formats import compact, merged, shown
-from clipnoise.report.hyperparameters import CHARGED, CHOICE, SHARED, UNCHARGED, configurations
+from clipnoise.report.hyperparameters import (
+    CHARGED,
+    CHOICE,
+    SHARED,
+    UNCHARGED,
+    FurtherSettings,
+    LabelSettings,
+    configurations,
+)
 from clipnoise.report.records import read_runs
 from clipnoise.studies.collect import RUN_COLUMNS
 
@@ -33,9 +41,9 @@ def runs(folder: Path, **changes: Any) -> pd.DataFrame:
 
 def said(frame: pd.DataFrame) -> str:
     """Return what the section says about the tuned method."""
-    (group,) = (one for one in configurations(frame, {})["groups"] if one["label"] == "dp-sgd")
-    assert group["rows"] == []  # one place, so nothing differs between places
-    return str(group["settings"])
+    (group,) = (one for one in configurations(frame, {}).groups if one.label == "dp-sgd")
+    assert group.rows == []  # one place, so nothing differs between places
+    return str(group.settings)
 
 
 def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) -> None:
@@ -44,10 +52,10 @@ def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) 
         "learning_rate* 2, clip_norm 0.5, betas* [0.9, 0.999], tried 12 in 36 runs, "
         "ε with tuning 3.25†"
     )
-    assert configurations(frame, {})["notes"] == [CHOICE, CHARGED["composition"], SHARED]
+    assert configurations(frame, {}).notes == [CHOICE, CHARGED["composition"], SHARED]
     tried = dict.fromkeys(frame["hash"], "learning_rate [0.5, 2]")
-    (group, _) = configurations(frame, tried)["groups"]
-    assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in group["settings"]
+    (group, _) = configurations(frame, tried).groups
+    assert "tried 12 in 36 runs: learning_rate [0.5, 2]" in group.settings
 
 
 def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
@@ -56,13 +64,13 @@ def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
     given = read_runs(write_csv(tmp_path / "given.csv", RUN_COLUMNS, [run_row(**options)]))
     tuned = runs(tmp_path)
     tried = dict.fromkeys(tuned["hash"], "learning_rate [0.5, 2]")
-    (group, _) = configurations(pd.concat([tuned, given]), tried)["groups"]
-    assert group["settings"] == "tried 12 in 36 runs: learning_rate [0.5, 2]"
-    assert [row["where"] for row in group["rows"]] == [
+    (group, _) = configurations(pd.concat([tuned, given]), tried).groups
+    assert group.settings == "tried 12 in 36 runs: learning_rate [0.5, 2]"
+    assert [row.where for row in group.rows] == [
         ["comparison (ε = 1)"],
         ["comparison (ε = 8)"],
     ]
-    assert not any("tried" in row["settings"] for row in group["rows"])
+    assert not any("tried" in row.settings for row in group.rows)
 
 
 def test_an_option_with_a_kind_says_its_kind_first() -> None:
@@ -79,26 +87,26 @@ def test_an_epsilon_that_is_no_guarantee_is_marked(tmp_path: Path) -> None:
 def test_runs_that_share_no_noise_compose_to_a_guarantee(tmp_path: Path) -> None:
     frame = runs(tmp_path, randomness="secure")
     assert said(frame).endswith("ε with tuning 3.25")
-    assert configurations(frame, {})["notes"] == [CHOICE, CHARGED["composition"]]
+    assert configurations(frame, {}).notes == [CHOICE, CHARGED["composition"]]
 
 
 def test_a_search_that_is_not_charged_says_so(tmp_path: Path) -> None:
     frame = runs(tmp_path, charge="nothing", epsilon_with_tuning="")
     assert "with tuning" not in said(frame)
-    assert configurations(frame, {})["notes"] == [CHOICE, UNCHARGED]
+    assert configurations(frame, {}).notes == [CHOICE, UNCHARGED]
 
 
 def test_a_pending_choice_is_reported(tmp_path: Path) -> None:
     frame = runs(tmp_path, tuned="", epsilon_with_tuning="", tuning_remark="Some diverged.")
     assert "tuned not chosen yet, tried 12 in 36 runs" in said(frame)
-    assert "Some diverged." in configurations(frame, {})["notes"]
+    assert "Some diverged." in configurations(frame, {}).notes
 
 
 def test_a_study_without_tuning_has_no_notes_on_it(tmp_path: Path) -> None:
     frame = runs(tmp_path)
     section = configurations(frame[frame["method"] == "sgd"], {})
-    assert [group["label"] for group in section["groups"]] == ["sgd"]
-    assert section["notes"] == []
+    assert [group.label for group in section.groups] == ["sgd"]
+    assert section.notes == []
 
 
 def test_what_differs_between_places_is_said_once_for_all_places_where_it_holds(
@@ -116,15 +124,15 @@ def test_what_differs_between_places_is_said_once_for_all_places_where_it_holds(
         for seed in (1, 2)
     ]
     frame = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    assert configurations(frame, {})["groups"] == [
-        {
-            "label": "dp-sgd",
-            "settings": "clip_norm 0.5",
-            "rows": [
-                {"where": ["a (ε = 1)"], "settings": "learning_rate 1"},
-                {"where": ["a (ε = 8)", "b"], "settings": "learning_rate 2"},
+    assert configurations(frame, {}).groups == [
+        LabelSettings(
+            label="dp-sgd",
+            settings="clip_norm 0.5",
+            rows=[
+                FurtherSettings(["a (ε = 1)"], "learning_rate 1"),
+                FurtherSettings(["a (ε = 8)", "b"], "learning_rate 2"),
             ],
-        }
+        )
     ]
 
 
@@ -140,17 +148,17 @@ def test_joined_rows_hold_for_exactly_the_combinations_that_there_were() -> None
 def test_a_column_that_is_the_same_in_all_rows_is_said_once() -> None:
     rows = [(("a",), ("0.1",), ("6",)), (("b",), ("0.1",), ("6",)), (("c",), ("0.2",), ("6",))]
     table = compact(("panel", "rate", "seeds"), rows, merge=(0,), numbers=2)
-    assert table["heads"] == ["panel", "rate"]
-    assert table["right"] == [False, True]
-    assert table["rows"] == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
-    assert table["everywhere"] == "seeds 6"
+    assert table.heads == ["panel", "rate"]
+    assert table.right == [False, True]
+    assert table.rows == [[["a", "b"], ["0.1"]], [["c"], ["0.2"]]]
+    assert table.everywhere == "seeds 6"
 
 
 def test_a_column_that_follows_from_another_is_left_out_unless_it_says_more() -> None:
     rows = [(("a",), ("mnist",), ("x",)), (("b",), ("cifar",), ("y",))]
     heads = ("panel", "dataset", "method")
-    assert compact(heads, rows, implied={1: 0})["heads"] == ["panel", "method"]
+    assert compact(heads, rows, implied={1: 0}).heads == ["panel", "method"]
     more = [*rows, (("a",), ("cifar",), ("x",))]
-    assert compact(heads, more, implied={1: 0})["heads"] == list(heads)
+    assert compact(heads, more, implied={1: 0}).heads == list(heads)
     same = [(("a",), ("mnist",), ("x",)), (("b",), ("mnist",), ("y",))]
-    assert compact(heads, same, implied={1: 0})["everywhere"] == "dataset mnist"
+    assert compact(heads, same, implied={1: 0}).everywhere == "dataset mnist"

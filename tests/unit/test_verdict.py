@@ -17,7 +17,7 @@ from clipnoise.report.baseline import baseline_of, contended, cost_ratio
 from clipnoise.report.hyperparameters import choices_data, clarity
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import paired_differences, sampling_error
-from clipnoise.report.verdict import audit_note, verdict_data
+from clipnoise.report.verdict import VerdictSection, audit_note, verdict_data
 from clipnoise.studies.collect import RUN_COLUMNS
 
 # Test accuracies of five seeds, in ten-thousandths.
@@ -41,11 +41,16 @@ def frame(folder: Path, levels: dict[str, tuple[int, ...]], **changes: Any) -> p
     return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
 
 
+def texts(section: VerdictSection) -> dict[str, str]:
+    """Return the notes of a verdict, by their heads."""
+    return {one.head: one.text for one in section.notes}
+
+
 def said(runs: pd.DataFrame, watermark: str = "") -> dict[str, str]:
     """Return the one row of a verdict, by its heads."""
-    table = verdict_data(runs, watermark)["table"]
-    (row,) = table["rows"]
-    return {head: "; ".join(cell) for head, cell in zip(table["heads"], row, strict=True)}
+    table = verdict_data(runs, watermark).table
+    (row,) = table.rows
+    return {head: "; ".join(cell) for head, cell in zip(table.heads, row, strict=True)}
 
 
 def test_the_best_method_is_named_with_its_lead_and_interval(tmp_path: Path) -> None:
@@ -56,7 +61,7 @@ def test_the_best_method_is_named_with_its_lead_and_interval(tmp_path: Path) -> 
     low, high = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
     assert row["over dp-sgd"] == f"{sum(gains) / 5:.2f} [{low:.2f}, {high:.2f}]"
     assert row["over the next best"].endswith("(dp-pmlf)")
-    summary = verdict_data(runs, "")["summary"]
+    summary = verdict_data(runs, "").summary
     assert summary == "In one setting one method is shown to be better than all others."
 
 
@@ -72,9 +77,9 @@ def test_of_many_settings_those_without_a_difference_are_counted_only(tmp_path: 
     many = [same.assign(dataset=f"set-{number}") for number in range(30)]
     found = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER})
     data = verdict_data(pd.concat([*many, found]), "")
-    assert len(data["table"]["rows"]) == 1
-    assert data["summary"].startswith("In 1 of 31 settings")
-    assert dict(data["notes"])["Not listed."] == "30 settings where no difference was found."
+    assert len(data.table.rows) == 1
+    assert data.summary.startswith("In 1 of 31 settings")
+    assert texts(data)["Not listed."] == "30 settings where no difference was found."
 
 
 def test_those_that_cannot_be_told_from_the_highest_mean_are_named(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_one_seed_decides_nothing(tmp_path: Path) -> None:
 def test_a_smoke_run_is_not_evidence(tmp_path: Path) -> None:
     runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER})
     assert said(runs, "smoke run: not evidence")["verdict"] == "not evidence"
-    assert verdict_data(runs, "smoke run: not evidence")["summary"].startswith("No verdict")
+    assert verdict_data(runs, "smoke run: not evidence").summary.startswith("No verdict")
 
 
 def test_what_does_not_compete_is_named(tmp_path: Path) -> None:
@@ -115,14 +120,14 @@ def test_what_does_not_compete_is_named(tmp_path: Path) -> None:
         "claim": {**dict.fromkeys(levels, "guarantee"), "dp-pmlf": "nominal"},
         "adjacency": {**dict.fromkeys(levels, "add-remove"), "jme-adam": "replace"},
     }
-    notes = dict(verdict_data(frame(tmp_path, levels, **changes), "")["notes"])
+    notes = texts(verdict_data(frame(tmp_path, levels, **changes), ""))
     assert notes["Left out."] == "dp-pmlf (nominal ε) and jme-adam (replace adjacency)."
 
 
 def test_variants_of_one_method_are_no_comparison_of_methods(tmp_path: Path) -> None:
     rows = [run_row(method="lp-dpsgd", label=label, seed=seed) for label in "ab" for seed in (1, 2)]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    assert verdict_data(runs, "")["summary"] == ""
+    assert verdict_data(runs, "").summary == ""
 
 
 def test_of_a_loss_the_lowest_is_best_and_the_lead_is_positive(tmp_path: Path) -> None:
@@ -137,9 +142,9 @@ def test_of_a_loss_the_lowest_is_best_and_the_lead_is_positive(tmp_path: Path) -
 
 
 def test_examples_and_the_error_of_the_test_set_stand_beside_the_verdict(tmp_path: Path) -> None:
-    data = verdict_data(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}), "")["data"]
-    (row,) = data["rows"]
-    found = dict(zip(data["heads"], row, strict=True))
+    data = verdict_data(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}), "").data
+    (row,) = data.rows
+    found = dict(zip(data.heads, row, strict=True))
     assert (found["parameters"], found["training"]) == (["650"], ["1,257"])
     assert (found["validation"], found["test examples"]) == (["180"], ["360"])
     median = statistics.median([*BASE, *BETTER]) / 1e4
@@ -242,16 +247,16 @@ def test_the_verdict_names_doubtful_choices_of_the_methods_it_compares(tmp_path:
 
 def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -> None:
     section = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
-    table = section["table"]
-    (row,) = table["rows"]
+    table = section.table
+    (row,) = table.rows
     assert [cell[0] for cell in row][5:] == [
         *("learning_rate 1", "90.00", "learning_rate 3", "89.00", "4", "2", "180", "tied")
     ]
-    assert not any("WARNING" in note for note in section["notes"])
+    assert not any("WARNING" in note for note in section.notes)
     edge = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.8), ["clip_norm"])))
-    assert edge["notes"][0].startswith("WARNING: 1 of 1 choice at an edge of the grid")
-    assert edge["table"]["rows"][0][-1] == ["at an edge of clip_norm"]
-    assert choices_data(frame(tmp_path, {"dp-sgd": BASE}))["table"]["rows"] == []
+    assert edge.notes[0].startswith("WARNING: 1 of 1 choice at an edge of the grid")
+    assert edge.table.rows[0][-1] == ["at an edge of clip_norm"]
+    assert choices_data(frame(tmp_path, {"dp-sgd": BASE})).table.rows == []
 
 
 def test_many_choices_are_counted(tmp_path: Path) -> None:
@@ -260,7 +265,7 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
         for number in range(40)
     ]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    table = choices_data(runs)["table"]
+    table = choices_data(runs).table
     heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
-    assert table["heads"] == heads
-    assert table["rows"] == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"], ["1.00"]]]
+    assert table.heads == heads
+    assert table.rows == [[["dp-sgd"], ["40"], ["10"], ["30"], ["0"], ["0"], ["1.00"]]]

@@ -107,8 +107,8 @@ def test_a_study_that_is_named_gets_its_means_and_pages_without_the_workflow(
 ) -> None:
     results = collected.parents[1]
     track(collected)
-    text = (collected / "runs.csv").read_text()
-    monkeypatch.setattr("clipnoise.studies.collect.collect", lambda *_: (text, ""))
+    runs = read_runs(collected / "runs.csv")
+    monkeypatch.setattr("clipnoise.report.records.collected", lambda *_: (runs, runs[:0]))
     study, other = str(results / "quickstart.yaml"), results / "other"
     assert main(["mlflow-sync", "--study", study, "--results", str(other)]) == 0
     assert sorted(map(as_numbers, shown(other))) == sorted(map(as_numbers, shown(results)))

@@ -124,7 +124,7 @@ def test_the_report_names_the_doubt_and_the_unit(
     path = folder / "runs.csv"
     path.write_text(collect(study, folder / "results")[0])
     runs = read_runs(path)
-    words = " ".join(block["text"] for block in privacy_statement(runs)["statements"])
+    words = " ".join(block.text for block in privacy_statement(runs).statements)
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
     assert set(runs["unit"]) == {"example", "user"}

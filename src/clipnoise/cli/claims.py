@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import unknown
@@ -14,6 +15,8 @@ from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study, n
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from clipnoise.report.claims import ClaimRow
 
 INDENT = " " * 16
 
@@ -41,12 +44,13 @@ def claims(
     plans = (load_study(studies / f"{name}.yaml") for name in chosen)
     judged = {plan.name: _judged(plan, published) for plan in plans if plan.claims}
     if json:
-        print(dumps({"from": from_, "claims": judged}, indent=1, ensure_ascii=False))
+        plain = {name: [asdict(row) for row in rows] for name, rows in judged.items()}
+        print(dumps({"from": from_, "claims": plain}, indent=1, ensure_ascii=False))
     else:
         print("\n\n".join("\n".join(_shown(name, rows)) for name, rows in judged.items()))
 
 
-def _judged(study: Study, published: Path) -> list[dict[str, Any]]:
+def _judged(study: Study, published: Path) -> list[ClaimRow]:
     """Return the claims of a study with their verdicts."""
     from clipnoise.report.claims import printed_data
     from clipnoise.report.published import printed_runs
@@ -70,12 +74,12 @@ def planned_rows(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _shown(name: str, rows: list[dict[str, Any]]) -> Iterator[str]:
+def _shown(name: str, rows: list[ClaimRow]) -> Iterator[str]:
     """Yield the lines that show the claims of a study: each with its verdict, and why."""
     yield name
     for row in rows:
-        yield from _block(row["verdict"], f"{row['text']} ({row['source']})")
-        yield from _block("", f"{row['bounds']}. In print: {row['print']}")
+        yield from _block(row.verdict, f"{row.text} ({row.source})")
+        yield from _block("", f"{row.bounds}. In print: {row.print}")
 
 
 def _block(head: str, text: str) -> list[str]:

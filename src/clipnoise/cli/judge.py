@@ -217,8 +217,8 @@ class Contest:
 
     def _results(self, entry: LeagueEntry) -> tuple[pd.DataFrame, str]:
         """Return the rows of the league's runs that have ended, and in words whose they are."""
-        from clipnoise.cli.reports import collected
         from clipnoise.report.publication import read_published, run_rows
+        from clipnoise.report.records import collected
 
         if self.against is not None:
             return read_published(self.against), f"the methods in {self.against}"

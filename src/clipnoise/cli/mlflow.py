@@ -10,12 +10,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError
-from clipnoise.files import read_json, write_atomically, write_json
+from clipnoise.files import read_json, write_json
 from clipnoise.run.results import SUMMARY, run_folder
 from clipnoise.studies.study import Study, descriptions, load_study, memberships
 from clipnoise.tracking import MeansTable, StoreError, SyncReport, note, read_notes, sync
@@ -158,24 +157,20 @@ def _tables(
     of it.
     """
     from clipnoise.report.means import mean_views
-    from clipnoise.report.records import read_runs
-    from clipnoise.studies.collect import collect
+    from clipnoise.report.records import collected, read_runs
 
     def read(path: Path, said: Mapping[str, str]) -> list[View]:
         return mean_views(read_runs(path), **said)
 
-    def collected(study: Study) -> list[View]:
-        with TemporaryDirectory() as folder:
-            path = Path(folder, "runs.csv")
-            write_atomically(path, collect(study, results)[0])
-            return read(path, _said(study, report))
+    def current(study: Study) -> list[View]:
+        return mean_views(collected(study, results)[0], **_said(study, report))
 
     found: dict[str, MeansTable] = {}
     for study in studies:
         summaries = [run_folder(results, run.spec) / SUMMARY for run in study.runs]
         files = summaries if runs is None else [runs]
         views = (
-            partial(collected, study) if runs is None else partial(read, runs, _said(study, report))
+            partial(current, study) if runs is None else partial(read, runs, _said(study, report))
         )
         found[study.experiment] = MeansTable(study.experiment, files, views)
     outcomes = [] if studies else sorted(results.glob("studies*/**/*tracked.json"))

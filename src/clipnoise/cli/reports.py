@@ -12,13 +12,13 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
-from clipnoise.studies.collect import CURVE_COLUMNS, collect
+from clipnoise.studies.collect import CURVE_COLUMNS
 from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 StudyFile = Annotated[Path, "Study file."]
 RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
@@ -217,6 +217,7 @@ def partial_report(
     from clipnoise.report.drawing import draw_figure
     from clipnoise.report.items import ItemData
     from clipnoise.report.pdf import build_report
+    from clipnoise.report.records import collected
     from clipnoise.studies.status import study_status
 
     plan, remark = load_study(study, scale, secure_noise=secure_noise), ""
@@ -255,24 +256,6 @@ def reprinted(plan: Study) -> Study:
 def remarked(plan: Study, remark: str) -> Study:
     """Return a study whose description begins with a remark."""
     return replace(plan, description=f"{remark}\n\n{plan.description}")
-
-
-def collected(plan: Study, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the runs and the curves of a study that there are now, as report.records reads them.
-
-    Args:
-        plan: the study.
-        results: the folder of results.
-    """
-    import tempfile
-
-    from clipnoise.report.records import read_curves, read_runs
-
-    with tempfile.TemporaryDirectory() as name:
-        runs, curves = (Path(name) / f"{file}.csv" for file in ("runs", "curves"))
-        for file, text in zip((runs, curves), collect(plan, results), strict=True):
-            file.write_text(text, encoding="utf-8")
-        return read_runs(runs), read_curves(curves)
 
 
 @options.command()

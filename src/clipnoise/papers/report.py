@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from clipnoise.report.claims import ClaimRow
+
 SMALLER = (
     "This run is smaller than what is described below: the first settings at the end replace those "
     "of the experiment. Its numbers say nothing about the paper."
@@ -66,7 +68,7 @@ def build(
         return typeset(content, template, images)
 
 
-def _claims(experiment: type[Experiment], results: Results) -> list[dict[str, Any]]:
+def _claims(experiment: type[Experiment], results: Results) -> list[ClaimRow]:
     from clipnoise.report.claims import claim_row, quantity_found
 
     rows = []

@@ -116,4 +116,12 @@ class FigureBlock:
     image: str | None
 
 
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph behind a head in bold, which may be empty."""
+
+    head: str
+    text: str
+
+
 Block = TableBlock | ListBlock | FigureBlock

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import pandas as pd
 
@@ -163,14 +163,51 @@ class Printed:
         return f"not resolvable with {seeds} (it takes {most})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClaimPlace:
+    """The verdict on a claim in one place, in words."""
+
+    place: str
+    sides: str
+    difference: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRow:
+    """A claim with its verdict, in words.
+
+    Attributes:
+        text: what the paper says.
+        source: where it says so.
+        bounds: what is claimed of which metric.
+        votes: in how many places it holds and does not, where that differs.
+        print: what the paper's own numbers say.
+        verdict: the worst of all places.
+        found: the places.
+        seeds: how many the study plans; None for claims that no study makes.
+        needed: how many resolve it; None if that is unknown, or more than `MOST_SEEDS`.
+    """
+
+    text: str
+    source: str
+    bounds: str
+    votes: str
+    print: str = ""
+    verdict: str
+    found: list[ClaimPlace]
+    seeds: int | None = None
+    needed: int | None = None
+
+
 def claims_data(
     claims: Iterable[PlacedClaim],
     runs: pd.DataFrame,
     curves: pd.DataFrame,
     printed: pd.DataFrame,
     watermark: str,
-) -> list[dict[str, Any]]:
-    """Return every claim of a study with its verdict as plain data for the PDF template.
+) -> list[ClaimRow]:
+    """Return every claim of a study with its verdict.
 
     Args:
         claims: of the study.
@@ -187,7 +224,7 @@ def claims_data(
     return rows
 
 
-def printed_data(claims: Iterable[PlacedClaim], printed: pd.DataFrame) -> list[dict[str, Any]]:
+def printed_data(claims: Iterable[PlacedClaim], printed: pd.DataFrame) -> list[ClaimRow]:
     """Return every claim of a study as `claims_data` does, judged by the printed numbers alone.
 
     Args:
@@ -199,19 +236,20 @@ def printed_data(claims: Iterable[PlacedClaim], printed: pd.DataFrame) -> list[d
         paper = in_print(placed, printed)
         found = deciding(paper.found or comparisons(placed, printed), paper.bounds)
         row = _row(placed.claim, paper, found, "")
-        rows.append(row if paper.found else {**row, "verdict": NOT_PRINTED})
+        rows.append(row if paper.found else replace(row, verdict=NOT_PRINTED))
     return rows
 
 
-def _row(
-    claim: PaperClaim, paper: Printed, found: Sequence[Found], watermark: str
-) -> dict[str, Any]:
+def _row(claim: PaperClaim, paper: Printed, found: Sequence[Found], watermark: str) -> ClaimRow:
     row = claim_row((claim.text, claim.source), paper.bounds, found, watermark)
-    if claim.about is not None:
-        row["bounds"] += f" (about {_size(claim.bounds, found[0].metric)})"
-    row["print"] = " ".join(filter(None, [f"{paper.say()}.", claim.contradicted]))
-    row["seeds"], row["needed"] = paper.seeds, paper.needed
-    return row
+    about = "" if claim.about is None else f" (about {_size(claim.bounds, found[0].metric)})"
+    return replace(
+        row,
+        bounds=row.bounds + about,
+        print=" ".join(filter(None, [f"{paper.say()}.", claim.contradicted])),
+        seeds=paper.seeds,
+        needed=paper.needed,
+    )
 
 
 def _size(bounds: Bounds, metric: Metric) -> str:
@@ -238,8 +276,8 @@ def in_print(placed: PlacedClaim, printed: pd.DataFrame) -> Printed:
 
 def claim_row(
     claim: tuple[str, str], bounds: Bounds, found: Sequence[Found], watermark: str
-) -> dict[str, Any]:
-    """Return a claim as plain data.
+) -> ClaimRow:
+    """Return a claim with its verdict.
 
     Args:
         claim: its text and its source.
@@ -252,18 +290,22 @@ def claim_row(
     several = "; ".join(f"{name} in {votes[name]}" for name in votes) if len(votes) > 1 else ""
     said = dict.fromkeys(filter(None, (one.metric.heading for one in found)))
     words = ": ".join(filter(None, [" or ".join(said), _bounds_text(bounds, found[0].metric)]))
-    return {
-        **{"text": claim[0], "source": claim[1], "bounds": words, "votes": several, "print": ""},
-        "verdict": NOT_EVIDENCE if watermark else min(verdicts, key=WORST_FIRST.index),
-        "found": [
-            {
-                **{"place": one.place, "sides": one.sides},
-                "difference": one.lost or one.interval.show(one.metric),
-                "verdict": NOT_EVIDENCE if watermark else verdict,
-            }
+    return ClaimRow(
+        text=claim[0],
+        source=claim[1],
+        bounds=words,
+        votes=several,
+        verdict=NOT_EVIDENCE if watermark else min(verdicts, key=WORST_FIRST.index),
+        found=[
+            ClaimPlace(
+                place=one.place,
+                sides=one.sides,
+                difference=one.lost or one.interval.show(one.metric),
+                verdict=NOT_EVIDENCE if watermark else verdict,
+            )
             for one, verdict in zip(found, verdicts, strict=True)
         ],
-    }
+    )
 
 
 def _metric(claim: PaperClaim, runs: pd.DataFrame) -> Metric:

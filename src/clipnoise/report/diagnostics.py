@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from clipnoise.fields import parse
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
 
@@ -31,6 +31,43 @@ WITHOUT_NOISE = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """Counts of the coordinates in equal bins, by quantity.
+
+    Attributes:
+        low, high: the ends of the bins.
+        log10: whether these are powers of ten.
+        counts: by quantity, such as `v_private`.
+    """
+
+    low: float
+    high: float
+    log10: bool
+    counts: dict[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What the diagnostics of a run recorded: the column `diagnostics` of runs.csv, as JSON.
+
+    Attributes:
+        step: after which moments were taken.
+        phi: Φ, which the noise adds to second moments; 0 without noise.
+        statistics: by quantity and statistic; `records.read_runs` makes columns of them.
+        histograms: by what they show.
+        sorted: second moments in ascending order, by quantity.
+        series: `step`, and values after each of these steps.
+    """
+
+    step: int
+    phi: float
+    statistics: dict[str, float | None]
+    histograms: dict[str, Histogram]
+    sorted: dict[str, tuple[float, ...]]
+    series: dict[str, tuple[float | None, ...]]
+
+
 @dataclass(frozen=True)
 class Diagnosed:
     """What diagnostics recorded of one configuration.
@@ -38,14 +75,14 @@ class Diagnosed:
     Attributes:
         method: its id.
         title: the configuration in words.
-        values: the diagnostics of the first seed that has some.
+        values: what the first seed that has some recorded.
         seed: that seed.
         runs: those with diagnostics, of every seed.
     """
 
     method: str
     title: str
-    values: dict[str, Any]
+    values: Recorded
     seed: int
     runs: pd.DataFrame
 
@@ -57,28 +94,29 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
     for (*task, text, method, label), subset in split(runs[runs["diagnostics"] != ""], *PLACE):
         place = task if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
-        values, seed = json.loads(subset["diagnostics"].iloc[0]), int(subset["seed"].iloc[0])
+        text, seed = subset["diagnostics"].iloc[0], int(subset["seed"].iloc[0])
+        values = parse(Recorded, json.loads(text), file="runs.csv", key="diagnostics")
         configurations.append(Diagnosed(method, title, values, seed, subset))
     return configurations
 
 
 def share_below(configuration: Diagnosed, bound: float) -> float:
     """Return the share of second moments without noise below a bound, to a hundredth."""
-    heights = np.asarray(configuration.values["sorted"]["v_clipped"], dtype=float)
+    heights = np.asarray(configuration.values.sorted["v_clipped"], dtype=float)
     return float(np.interp(bound, heights, np.linspace(0, 1, len(heights)), left=0.0, right=1.0))
 
 
 def diagnostic_notes(runs: pd.DataFrame) -> list[str]:
     """Return how to read the moments of a panel, whose runs these are."""
     found = diagnosed(runs)
-    steps = sorted({configuration.values["step"] for configuration in found})
+    steps = sorted({configuration.values.step for configuration in found})
     number = int((runs["diagnostics"] != "").sum())
     shares = [
-        f"{share_below(other, one.values['phi']):.0%} of the second moments of {other.title} are "
-        f"below the Φ of {one.title}, {significant(one.values['phi'], 3)}."
+        f"{share_below(other, one.values.phi):.0%} of the second moments of {other.title} are "
+        f"below the Φ of {one.title}, {significant(one.values.phi, 3)}."
         for one in found
         for other in found
-        if one.values["phi"] > 0 and other.values["phi"] == 0
+        if one.values.phi > 0 and other.values.phi == 0
     ]
     return [
         *shares,

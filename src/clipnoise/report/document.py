@@ -1,24 +1,30 @@
-"""The content of a study's report as plain data, which the PDF template lays out."""
+"""The content of a study's report, which the PDF template lays out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from clipnoise.report.blocks import Block, FigureBlock
-from clipnoise.report.claims import CLAIM_NOTE, claims_data
-from clipnoise.report.formats import budget, compact, count, ranges, significant
-from clipnoise.report.hyperparameters import SPREAD, candidates, choices_data, configurations
+from clipnoise.report.claims import CLAIM_NOTE, ClaimRow, claims_data
+from clipnoise.report.formats import CompactTable, budget, compact, count, ranges, significant
+from clipnoise.report.hyperparameters import (
+    SPREAD,
+    ChoicesSection,
+    ConfigurationsSection,
+    candidates,
+    choices_data,
+    configurations,
+)
 from clipnoise.report.items import ItemData
-from clipnoise.report.privacy import headline, privacy_statement
+from clipnoise.report.privacy import PrivacySection, headline, privacy_statement
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import STATUSES, split
 from clipnoise.report.tables import TEST
-from clipnoise.report.verdict import verdict_data
+from clipnoise.report.verdict import VerdictSection, verdict_data
 from clipnoise.studies.fidelity import open_settings
 from clipnoise.studies.status import span
 from clipnoise.studies.study import PUBLISHED, Study, comparisons
@@ -45,13 +51,55 @@ READING = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The content of a report, section by section.
+
+    Attributes:
+        title, name: of the study.
+        watermark: printed on every page.
+        privacy_claim: what is claimed of all runs, in a few words.
+        summary: how many runs have which outcome.
+        verdict: which method is best where.
+        description: what the study asks, by paragraph.
+        items: its tables and figures.
+        claims, claim_note: what the paper claims, and how to read that.
+        grid: what was run.
+        privacy: what is guaranteed.
+        failures: the runs that did not complete.
+        reading: how to read all of it.
+        configurations, choices: hyper-parameters, and how clearly they were chosen.
+        provenance: code, machines and time, as name and value.
+        open_settings: what the paper leaves open.
+    """
+
+    title: str
+    name: str
+    watermark: str
+    privacy_claim: str
+    summary: str
+    verdict: VerdictSection
+    description: list[str]
+    items: list[Block]
+    claims: list[ClaimRow]
+    claim_note: str
+    grid: CompactTable
+    privacy: PrivacySection
+    failures: CompactTable
+    reading: tuple[str, ...]
+    configurations: ConfigurationsSection
+    choices: ChoicesSection
+    provenance: list[list[str]]
+    open_settings: list[dict[str, str]]
+
+
 def document(
     study: Study,
     runs: pd.DataFrame,
     curves: pd.DataFrame,
     figures: Collection[str],
     published: Path = PUBLISHED,
-) -> dict[str, Any]:
+) -> Report:
     """Return the whole content of a report.
 
     Args:
@@ -73,28 +121,28 @@ def document(
         )
         for number, placed in enumerate(items)
     ]
-    return {
-        "title": study.title,
-        "name": study.name,
-        "watermark": study.scale.watermark,
-        "claim": headline(distinct),
-        "summary": _summary(distinct),
-        "verdict": verdict_data(_judged(study, runs), study.scale.watermark),
-        "description": _paragraphs(study.description),
-        "grid": _grid(runs),
-        "privacy": privacy_statement(distinct),
-        "claims": claims_data(
+    return Report(
+        title=study.title,
+        name=study.name,
+        watermark=study.scale.watermark,
+        privacy_claim=headline(distinct),
+        summary=_summary(distinct),
+        verdict=verdict_data(_judged(study, runs), study.scale.watermark),
+        description=_paragraphs(study.description),
+        grid=_grid(runs),
+        privacy=privacy_statement(distinct),
+        claims=claims_data(
             study.claims, runs, curves, printed_runs(runs, tables), study.scale.watermark
         ),
-        "claim-note": CLAIM_NOTE,
-        "items": _results(shown),
-        "failures": _failures(runs),
-        "reading": list(READING),
-        "configurations": configurations(runs, tried),
-        "choices": choices_data(runs),
-        "provenance": _provenance(distinct),
-        "open-settings": open_settings(study.name, published),
-    }
+        claim_note=CLAIM_NOTE,
+        items=_results(shown),
+        failures=_failures(runs),
+        reading=READING,
+        configurations=configurations(runs, tried),
+        choices=choices_data(runs),
+        provenance=_provenance(distinct),
+        open_settings=open_settings(study.name, published),
+    )
 
 
 def _judged(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -133,7 +181,7 @@ def _outcome(status: str) -> str:
     return "damaged" if status == "corrupt" else status
 
 
-def _grid(runs: pd.DataFrame) -> dict[str, Any]:
+def _grid(runs: pd.DataFrame) -> CompactTable:
     """Return what each panel crosses and how much of it completed, as a table."""
     rows = []
     for (panel,), subset in split(runs, "panel"):
@@ -147,16 +195,17 @@ def _grid(runs: pd.DataFrame) -> dict[str, Any]:
     return _listed_once(compact(heads, rows, (0,), numbers=2))
 
 
-def _listed_once(table: dict[str, Any]) -> dict[str, Any]:
+def _listed_once(table: CompactTable) -> CompactTable:
     """Name the panel that lists the same methods where a long list would come again."""
-    if "methods" not in table["heads"]:
+    if "methods" not in table.heads:
         return table
-    column, first = table["heads"].index("methods"), dict[tuple[str, ...], str]()
-    for row in table["rows"]:
+    column, first = table.heads.index("methods"), dict[tuple[str, ...], str]()
+    rows = []
+    for row in table.rows:
         panel = first.setdefault(tuple(row[column]), row[0][0])
-        if panel != row[0][0] and len(row[column]) > FEW:
-            row[column] = [f"as in {panel}"]
-    return table
+        again = panel != row[0][0] and len(row[column]) > FEW
+        rows.append([*row[:column], [f"as in {panel}"], *row[column + 1 :]] if again else row)
+    return replace(table, rows=rows)
 
 
 def _named(runs: pd.DataFrame) -> tuple[str, ...]:
@@ -165,7 +214,7 @@ def _named(runs: pd.DataFrame) -> tuple[str, ...]:
     return tuple(name if data in ("", name) else f"{name} (data: {data})" for name, data in pairs)
 
 
-def _failures(runs: pd.DataFrame) -> dict[str, Any]:
+def _failures(runs: pd.DataFrame) -> CompactTable:
     """Return the runs that did not complete, those of one outcome and reason together."""
     failed = runs[runs["status"] != "completed"]
     columns = ("panel", "dataset", "model", "label", "budget", "status", "reason")

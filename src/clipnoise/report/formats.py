@@ -191,14 +191,31 @@ def merged(rows: Iterable[Sequence[Sequence[str]]], columns: Iterable[int]) -> l
     return found
 
 
+@dataclass(frozen=True)
+class CompactTable:
+    """A table that says nothing twice.
+
+    Attributes:
+        heads: of the columns that vary.
+        right: which of them are aligned right.
+        rows: the values that each cell of a row holds for.
+        everywhere: what holds for all rows, in words.
+    """
+
+    heads: list[str]
+    right: list[bool]
+    rows: list[list[list[str]]]
+    everywhere: str
+
+
 def compact(
     heads: Sequence[str],
     rows: Iterable[Sequence[Sequence[str]]],
     merge: Iterable[int] = (),
     numbers: int = 0,
     implied: Mapping[int, int] | None = None,
-) -> dict[str, Any]:
-    """Return rows as a table that says nothing twice, as plain data.
+) -> CompactTable:
+    """Return rows as a table that says nothing twice.
 
     Args:
         heads: of the columns.
@@ -206,10 +223,6 @@ def compact(
         merge: the columns to join rows over, as in `merged`.
         numbers: how many of the last columns hold numbers, which are aligned right.
         implied: columns, by number, that are left out where they follow from another column.
-
-    Returns:
-        `heads`, `right` (whether a column is aligned right) and `rows` (lists of values) of the
-        columns that vary; `everywhere`: the others, which hold for all rows, in words.
     """
     joined = merged(rows, merge)
     values = [{row[i] for row in joined} for i in range(len(heads))]
@@ -219,11 +232,11 @@ def compact(
         if column in varying and len(pairs) == len(values[source]) > 1:
             varying.remove(column)
     same = [i for i, found in enumerate(values) if len(found) == 1 < len(joined)]
-    return {
-        "heads": [heads[i] for i in varying],
-        "right": [i >= len(heads) - numbers for i in varying],
-        "rows": [[list(row[i]) for i in varying] for row in joined],
-        "everywhere": "; ".join(
+    return CompactTable(
+        heads=[heads[i] for i in varying],
+        right=[i >= len(heads) - numbers for i in varying],
+        rows=[[list(row[i]) for i in varying] for row in joined],
+        everywhere="; ".join(
             f"{heads[i]} {', '.join(joined[0][i])}" for i in same if joined[0][i] != (DASH,)
         ),
-    }
+    )

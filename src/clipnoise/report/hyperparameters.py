@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -14,6 +14,7 @@ from clipnoise.report.formats import (
     ACCURACY,
     DASH,
     LOSS,
+    CompactTable,
     Metric,
     budget,
     compact,
@@ -23,10 +24,11 @@ from clipnoise.report.formats import (
     shown,
     significant,
 )
-from clipnoise.report.records import split
+from clipnoise.report.records import found_choice, split
 from clipnoise.report.statistics import sampling_error
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
+from clipnoise.studies.collect import FoundChoice
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Search, Tune
 
@@ -80,16 +82,37 @@ def _tried(search: Search, tune: Tune) -> str:
     return ", ".join(f"{name} [{values}]" for name, values in tried.items() if values)
 
 
-def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class FurtherSettings:
+    """Settings of a label, and the places where they hold."""
+
+    where: list[str]
+    settings: str
+
+
+@dataclass(frozen=True)
+class LabelSettings:
+    """The settings of a label: those that hold wherever it ran, and further ones by place."""
+
+    label: str
+    settings: str
+    rows: list[FurtherSettings]
+
+
+@dataclass(frozen=True)
+class ConfigurationsSection:
+    """The hyper-parameters of every method and label, and notes on how they were chosen."""
+
+    groups: list[LabelSettings]
+    notes: list[str]
+
+
+def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> ConfigurationsSection:
     """Return the hyper-parameters of every method and label, and what tuning tried and chose.
 
     Args:
         runs: of all panels.
         tried: what `candidates` returned.
-
-    Returns:
-        `groups`, one for each label: `label`, `settings` that hold wherever it ran, and `rows` of
-        further settings with the places `where` they hold; and `notes`.
     """
     groups = []
     place = ("panel", "dataset", "model", "budget")
@@ -101,13 +124,13 @@ def configurations(runs: pd.DataFrame, tried: Mapping[str, str]) -> dict[str, An
         common = _common([values for _, values in cells])
         rows = list(_rows(cells, common))
         groups.append(
-            {
-                "label": label if label == method else f"{label} ({method})",
-                "settings": named(common),
-                "rows": rows if len(rows) > 1 else [],
-            }
+            LabelSettings(
+                label=label if label == method else f"{label} ({method})",
+                settings=named(common),
+                rows=rows if len(rows) > 1 else [],
+            )
         )
-    return {"groups": groups, "notes": _notes(runs)}
+    return ConfigurationsSection(groups, _notes(runs))
 
 
 def _common(cells: list[Settings]) -> Settings:
@@ -150,7 +173,7 @@ def _settings(cell: pd.DataFrame, tried: Mapping[str, str]) -> Settings:
 
 def _rows(
     cells: list[tuple[tuple[str, ...], Settings]], common: Settings
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[FurtherSettings]:
     """Yield the settings of a label that are not the same everywhere, with their places."""
     further = [
         (*place, tuple(f"{name} {value}" for name, value in values.items() if name not in common))
@@ -166,7 +189,7 @@ def _rows(
         ]
         where.setdefault(words, []).append(f"{panel} ({'; '.join(scope)})" if scope else panel)
     for words, places in where.items():
-        yield {"where": places, "settings": ", ".join(words)}
+        yield FurtherSettings(places, ", ".join(words))
 
 
 def _notes(runs: pd.DataFrame) -> list[str]:
@@ -213,20 +236,27 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
     made = _made(cell)
     if made is None:
         return (PENDING,)
-    best, doubts = made["best"], []
-    if _metric(made) is ACCURACY and len(best) > 1:
-        error = sampling_error(best[0]["score"], cell["validation_examples"].iloc[0])
-        doubts += [TIED] if best[0]["score"] - best[1]["score"] < error else []
-    doubts += [EDGE] if made["edges"] else []
+    doubts = []
+    if _metric(made) is ACCURACY and len(made.best) > 1:
+        best, runner_up = (one.score for one in made.best[:2])
+        error = sampling_error(best, cell["validation_examples"].iloc[0])
+        doubts += [TIED] if best - runner_up < error else []
+    doubts += [EDGE] if made.edges else []
     return tuple(doubts) or (CLEAR,)
 
 
-def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
-    """Return what tuning chose, beside the next best, as plain data for the PDF template.
+@dataclass(frozen=True)
+class ChoicesSection:
+    """What tuning chose, and notes on it; the table has no rows where nothing is tuned."""
 
-    Returns:
-        `table`, without rows where nothing is tuned, and `notes` on it. Of more than `MOST` choices
-        the table counts, by method, how many were clear.
+    table: CompactTable
+    notes: list[str]
+
+
+def choices_data(runs: pd.DataFrame) -> ChoicesSection:
+    """Return what tuning chose, beside the next best.
+
+    Of more than `MOST` choices the table counts, by method, how many were clear.
     """
     tuned = runs[runs["configurations"].notna()]
     cells = split(tuned, "panel", "dataset", "model", "label", "budget")
@@ -234,45 +264,45 @@ def choices_data(runs: pd.DataFrame) -> dict[str, Any]:
     warning = f"WARNING: {edges} of {count(len(cells), 'choice')} at an edge of the grid: {BEYOND}"
     notes = [*([warning] if edges else []), *([SCORES] if cells else [])]
     if len(cells) > MOST:
-        return {"table": _counted(cells), "notes": [*notes, EVERY]}
+        return ChoicesSection(_counted(cells), [*notes, EVERY])
     rows = [_row(*cell) for cell in cells]
-    return {"table": compact(HEADS, rows, implied=IMPLIED), "notes": notes}
+    return ChoicesSection(compact(HEADS, rows, implied=IMPLIED), notes)
 
 
-def _metric(made: dict[str, Any]) -> Metric:
-    return LOSS if made["metric"].endswith("loss") else ACCURACY
+def _metric(made: FoundChoice) -> Metric:
+    return LOSS if made.metric.endswith("loss") else ACCURACY
 
 
-def _made(cell: pd.DataFrame) -> dict[str, Any] | None:
+def _made(cell: pd.DataFrame) -> FoundChoice | None:
     """Return what `clipnoise collect` found of a choice, or None before it is made."""
     text = next((text for text in cell["choice"] if text), "")
-    made: dict[str, Any] = json.loads(text) if text else {}
-    return made if made.get("best") else None
+    made = found_choice(text)
+    return made if made and made.best else None
 
 
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     *place, text = key
-    made = _made(cell) or {"best": [], "edges": [], "seeds": DASH, "metric": ""}
-    found = [(named(one["values"]), _metric(made).show(one["score"])) for one in made["best"]]
+    made = _made(cell) or FoundChoice()
+    found = [(named(one.values), _metric(made).show(one.score)) for one in made.best]
     best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
-    edge = f"{EDGE} of {', '.join(made['edges'])}"
+    edge = f"{EDGE} of {', '.join(made.edges)}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]
     return (
         *(*place, budget(text), *best, *runner_up),
-        *(f"{cell['configurations'].iloc[0]:.0f}", str(made["seeds"])),
+        *(f"{cell['configurations'].iloc[0]:.0f}", str(made.seeds or DASH)),
         *(f"{cell['validation_examples'].iloc[0]:,.0f}", ", ".join(remarks)),
     )
 
 
-def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> dict[str, Any]:
+def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> CompactTable:
     """Return how many choices of each method were clear, tied, at an edge, and not made yet."""
     heads = ("method", "choices", CLEAR, TIED, EDGE, PENDING, "median lead")
     rows = []
     for label in dict.fromkeys(key[3] for key, _ in cells):
         own = [cell for key, cell in cells if key[3] == label]
         counts = Counter(word for cell in own for word in ("choices", *clarity(cell)))
-        compared = [made for cell in own if (made := _made(cell)) and len(made["best"]) > 1]
-        leads = [abs(one["best"][0]["score"] - one["best"][1]["score"]) for one in compared]
+        compared = [made for cell in own if (made := _made(cell)) and len(made.best) > 1]
+        leads = [abs(one.best[0].score - one.best[1].score) for one in compared]
         lead = _metric(compared[0]).show(statistics.median(leads)) if leads else DASH
         rows.append((label, *(str(counts[head]) for head in heads[1:-1]), lead))
     return compact(heads, rows, numbers=len(heads) - 1)

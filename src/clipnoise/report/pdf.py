@@ -53,7 +53,7 @@ def build_report(
     return typeset(document(study, runs, curves, images, published), template, images)
 
 
-def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Path]) -> bytes:
+def typeset(content: object, template: Path, images: Mapping[str, Path]) -> bytes:
     """Lay out a report.
 
     The template reads the content from a JSON file, so no text of a study is ever interpreted as
@@ -61,7 +61,7 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
     input gives the same bytes on every machine.
 
     Args:
-        content: plain data that the template reads.
+        content: what the template reads: plain data, or dataclasses, whose fields are keys.
         template: the Typst file.
         images: the files that the content names; the page has the watermark, figures have none.
 
@@ -90,7 +90,7 @@ def typeset(content: Mapping[str, Any], template: Path, images: Mapping[str, Pat
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return a block or a part of one as a template reads it."""
+    """Return a dataclass as a template reads it."""
     return {**({"kind": value.kind} if hasattr(value, "kind") else {}), **vars(value)}
 
 

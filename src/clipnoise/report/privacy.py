@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
-from clipnoise.report.formats import DASH, budget, compact, count, listing, significant
+from clipnoise.report.blocks import Paragraph
+from clipnoise.report.formats import (
+    DASH,
+    CompactTable,
+    budget,
+    compact,
+    count,
+    listing,
+    significant,
+)
 from clipnoise.report.records import NON_PRIVATE
 
 if TYPE_CHECKING:
@@ -49,36 +59,42 @@ def headline(runs: pd.DataFrame) -> str:
     return "no private run" if claims else "no result yet"
 
 
-def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
-    """Return the statements, and the numbers behind them in one table.
+@dataclass(frozen=True)
+class PrivacySection:
+    """What is guaranteed.
 
-    Args:
-        runs: each once.
-
-    Returns:
-        `statements`: a head and a sentence or more; they have numbers where several are about
-        private runs, and what several share is said once. `numbers`: a table.
+    Attributes:
+        statements: a sentence or more each; they have numbers where several are about private
+            runs, and what several share is said once.
+        numbers: those behind them.
     """
+
+    statements: list[Paragraph]
+    numbers: CompactTable
+
+
+def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
+    """Return what is guaranteed of some runs, of which each is given once."""
     finished = runs[runs["claim"] != ""]
     private = list(finished[finished["claim"] != NON_PRIVATE].groupby(GROUPING, sort=True))
-    statements: list[dict[str, str]] = []
+    statements: list[Paragraph] = []
     rows: list[tuple[str, ...]] = []
     holders: dict[str, list[str]] = {}
     for number, (key, subset) in enumerate(private, 1):
         text, further = _sentences(*map(str, key), number=len(subset))
         name = f"{number}. " if len(private) > 1 else ""
-        statements.append({"head": f"{name}{HEADS[str(key[0])]}.", "text": text})
+        statements.append(Paragraph(f"{name}{HEADS[str(key[0])]}.", text))
         for sentence in further:
             holders.setdefault(sentence, []).append(str(number))
         rows += [(str(number) if name else DASH, *row) for row in _rows(subset)]
     for numbers in dict.fromkeys(map(tuple, holders.values())):
         text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
         head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
-        statements.append({"head": head, "text": text})
+        statements.append(Paragraph(head, text))
     weak = finished[finished["delta"] * finished["examples"] > 1 - 1e-9]
     if len(weak):
         text = f"{count(len(weak), 'run')} at δ = 1/n or above. {WEAK_DELTA}"
-        statements.append({"head": "Remark on δ.", "text": text})
+        statements.append(Paragraph("Remark on δ.", text))
     references = finished[finished["claim"] == NON_PRIVATE]
     if len(references):
         methods = ", ".join(references["method"].drop_duplicates())
@@ -86,12 +102,12 @@ def privacy_statement(runs: pd.DataFrame) -> dict[str, Any]:
             f"{count(len(references), 'run')} ({methods}) trained without protecting the examples. "
             "They have no ε and serve as references."
         )
-        statements.append({"head": "Non-private.", "text": text})
+        statements.append(Paragraph("Non-private.", text))
     unfinished = len(runs) - len(finished)
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
-        statements.append({"head": "No claim.", "text": text})
-    return {"statements": statements, "numbers": compact(HEADINGS, rows, (1,), numbers=8)}
+        statements.append(Paragraph("No claim.", text))
+    return PrivacySection(statements, compact(HEADINGS, rows, (1,), numbers=8))
 
 
 def _sentences(*terms: str, number: int) -> tuple[str, tuple[str, ...]]:

@@ -12,9 +12,9 @@ import pandas as pd
 
 from clipnoise.errors import UserError
 from clipnoise.report.formats import exact, safe_csv
-from clipnoise.report.records import NON_PRIVATE, TEXT
+from clipnoise.report.records import NON_PRIVATE
 from clipnoise.report.tables import choose_metric
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.collect import RUN_COLUMNS, TEXT
 from clipnoise.studies.study import Study
 
 COLUMNS = {  # column → its kind and what it holds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 from clipnoise.errors import UserError
-from clipnoise.privacy.claim import STATEMENT_WORDS
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.fields import parse
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS, TEXT, FoundChoice, collect
+from clipnoise.studies.study import Study
 
 NON_PRIVATE = "non-private"
 ADJACENCY = "add-remove"  # ε under any other adjacency is marked and not compared
@@ -22,16 +24,6 @@ STATUSES = ("completed", "diverged", "missing", "corrupt")
 Task = tuple[str, str]  # dataset and model
 Place = tuple[str, str, str]  # dataset, model, budget
 Key = tuple[str, str]  # method and label
-
-TEXT = frozenset(
-    {
-        *("study", "panel", "dataset", "model", "method", "label", "budget", "hash", "folder"),
-        *("status", "reason", "engine", *STATEMENT_WORDS),
-        *("filter_a", "filter_b", "hyperparameters", "git_commit", "torch", "host", "cpu", "gpu"),
-        *("started", "finished", "data", "tuned", "charge", "tuning_remark", "choice", "audit"),
-        "diagnostics",
-    }
-)
 
 
 def read_runs(path: Path) -> pd.DataFrame:
@@ -48,7 +40,22 @@ def read_runs(path: Path) -> pd.DataFrame:
         UserError: the file is missing, lacks a column, or holds an unknown status or a malformed
             number.
     """
-    runs = _read(path, RUN_COLUMNS)
+    return _runs(path, path)
+
+
+def collected(study: Study, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the runs and the curves of a study that there are now.
+
+    Args:
+        study: every planned run gets a row, also if its result is missing or damaged.
+        results: the folder of results.
+    """
+    runs, curves = map(io.StringIO, collect(study, results))
+    return _runs(runs, results), _read(curves, results, CURVE_COLUMNS)
+
+
+def _runs(source: Path | io.StringIO, path: Path) -> pd.DataFrame:
+    runs = _read(source, path, RUN_COLUMNS)
     parsed = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
     runs = pd.concat([runs, pd.DataFrame(parsed, index=runs.index, dtype=float)], axis=1)
     for status in set(runs["status"]) - set(STATUSES):
@@ -68,13 +75,16 @@ def read_curves(path: Path) -> pd.DataFrame:
     Raises:
         UserError: the file is missing, lacks a column, or holds a malformed number.
     """
-    return _read(path, CURVE_COLUMNS)
+    return _read(path, path, CURVE_COLUMNS)
 
 
-def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
-    """Read everything as text first: a label may be called `NA`, a hash may look like a number."""
+def _read(source: Path | io.StringIO, path: Path, columns: Iterable[str]) -> pd.DataFrame:
+    """Read everything as text first: a label may be called `NA`, a hash may look like a number.
+
+    The path is for error messages.
+    """
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(source, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. `clipnoise collect` writes it.") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -89,6 +99,11 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         except ValueError as error:
             raise UserError(f"{path}: {column}: {error}") from None
     return frame
+
+
+def found_choice(text: str) -> FoundChoice | None:
+    """Return what a search found, from the column `choice`; None before its choice is made."""
+    return parse(FoundChoice, json.loads(text), file="runs.csv", key="choice") if text else None
 
 
 def of_panels(rows: pd.DataFrame, panels: Sequence[str]) -> pd.DataFrame:

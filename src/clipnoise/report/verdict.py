@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
 from clipnoise.report.baseline import BASELINE, CONTENDED, baseline_of, contended, cost_ratio
+from clipnoise.report.blocks import Paragraph
 from clipnoise.report.claims import NOT_EVIDENCE
-from clipnoise.report.formats import ACCURACY, DASH, budget, compact, count, decimal, listing
+from clipnoise.report.formats import (
+    ACCURACY,
+    DASH,
+    CompactTable,
+    budget,
+    compact,
+    count,
+    decimal,
+    listing,
+)
 from clipnoise.report.hyperparameters import CLEAR, IMPLIED, PENDING, clarity
 from clipnoise.report.records import NON_PRIVATE, Key, Place, is_private, split, where
 from clipnoise.report.statistics import ALPHA, paired_differences, paired_interval, sampling_error
@@ -20,7 +31,6 @@ HEADS = (
     *("panel", "dataset", "model", "budget", "metric", "highest mean", "verdict"),
     *(f"over {BASELINE}", "over the next best", f"time ÷ {BASELINE}", "hyper-parameters"),
 )
-VERDICT = HEADS.index("verdict")
 DATA_HEADS = (
     *("dataset", "model", "parameters", "training", "validation", "test examples"),
     "standard error of a test accuracy",
@@ -64,20 +74,48 @@ CHOICES = (
 )
 
 
-def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
-    """Return the verdict of a study as plain data for the PDF template.
+class JudgedSetting(NamedTuple):
+    """The verdict on a dataset, model and budget of a panel, in the order of `HEADS`."""
+
+    panel: str
+    dataset: str
+    model: str
+    budget: str
+    metric: str
+    highest: str
+    verdict: str
+    over_baseline: str
+    over_next: str
+    time: str
+    hyperparameters: str
+
+
+@dataclass(frozen=True)
+class VerdictSection:
+    """The verdict of a study; all is empty if no panel compares two private methods.
+
+    Attributes:
+        summary: in a sentence.
+        table: a row for each setting.
+        data: the examples behind it.
+        notes: how to read it.
+    """
+
+    summary: str
+    table: CompactTable
+    data: CompactTable
+    notes: list[Paragraph]
+
+
+def verdict_data(runs: pd.DataFrame, watermark: str) -> VerdictSection:
+    """Return the verdict of a study.
 
     Args:
         runs: of the panels to judge.
         watermark: where there is one, no verdict is given.
-
-    Returns:
-        `summary` in a sentence, `table` with a row for each setting, `data` with the examples
-        behind it, and `notes` of a head and a text each. All empty if no panel compares two
-        private methods.
     """
     private = runs[is_private(runs)]
-    rows: list[tuple[str, ...]] = []
+    rows: list[JudgedSetting] = []
     left_out: dict[str, None] = {}
     for (panel,), one in split(private, "panel"):
         if one["method"].nunique() > 1:
@@ -85,9 +123,9 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
             rows += [_row(table, place, watermark) for place in table.verdicts]
             left_out |= dict.fromkeys(_left_out(table))
     if not rows:
-        return {"summary": "", "table": compact(HEADS, []), "data": compact([], []), "notes": []}
+        return VerdictSection("", compact(HEADS, []), compact([], []), [])
     claiming = private[private["claim"] != NON_PRIVATE]
-    same = [row for row in rows if row[VERDICT].startswith(NO_DIFFERENCE)]
+    same = [row for row in rows if row.verdict.startswith(NO_DIFFERENCE)]
     listed = [row for row in rows if row not in same] if len(rows) > MANY else rows
     hidden = count(len(rows) - len(listed), "setting")
     notes = [
@@ -98,15 +136,15 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> dict[str, Any]:
         ("Left out.", f"{listing(list(left_out))}." if left_out else ""),
         ("Reading.", f"{METHOD} {OVER}"),
     ]
-    return {
-        "summary": _summary(rows, watermark),
-        "table": compact(HEADS, listed, implied=IMPLIED),
-        "data": compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
-        "notes": [[head, text] for head, text in notes if text],
-    }
+    return VerdictSection(
+        summary=_summary([row.verdict for row in rows], watermark),
+        table=compact(HEADS, listed, implied=IMPLIED),
+        data=compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
+        notes=[Paragraph(head, text) for head, text in notes if text],
+    )
 
 
-def _row(table: Table, place: Place, watermark: str) -> tuple[str, ...]:
+def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
     dataset, model, text = place
     judged = table.verdicts[place].withheld != "unfinished"
     samples = {key: one for key, one in table.competing(place).items() if judged and one.complete}
@@ -125,11 +163,18 @@ def _row(table: Table, place: Place, watermark: str) -> tuple[str, ...]:
         pair = (samples[best].values, samples[other].values)
         return paired_interval(paired_differences(*pair, higher_is_better=up)).show(table.metric)
 
-    return (
-        *(table.panel, dataset, model, budget(text), table.metric.heading),
-        *(DASH if best is None else best[1], _verdict(table, place, ranked, watermark)),
-        *(over(base), f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH),
-        *(decimal(ratio, 2), _clarity({key[1]: cells[key] for key in compared})),
+    return JudgedSetting(
+        panel=table.panel,
+        dataset=dataset,
+        model=model,
+        budget=budget(text),
+        metric=table.metric.heading,
+        highest=DASH if best is None else best[1],
+        verdict=_verdict(table, place, ranked, watermark),
+        over_baseline=over(base),
+        over_next=f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH,
+        time=decimal(ratio, 2),
+        hyperparameters=_clarity({key[1]: cells[key] for key in compared}),
     )
 
 
@@ -175,17 +220,16 @@ def _left_out(table: Table) -> Iterator[str]:
                 yield f"{row.label} ({words})"
 
 
-def _summary(rows: list[tuple[str, ...]], watermark: str) -> str:
+def _summary(words: list[str], watermark: str) -> str:
     """Return how many settings have a best method, in a sentence."""
     if watermark:
         return f"No verdict: {watermark}."
-    words = [row[VERDICT] for row in rows]
     best = sum(word.startswith(f"{BEST} ") for word in words)
     none = sum(word.startswith("none") for word in words)
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
-    if none == len(rows):
+    if none == len(words):
         return left.strip()
-    shown, judged = "one method is shown to be better than all others", len(rows) - none
+    shown, judged = "one method is shown to be better than all others", len(words) - none
     if judged == 1:
         return f"In one setting {shown if best else shown.replace('one', 'no', 1)}.{left}"
     return f"In {best or 'none'} of {judged} settings {shown}.{left}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, read_json
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice, tuned_values
@@ -52,6 +54,42 @@ CURVE_COLUMNS = (
     *(*IDENTITY, "step", "epsilon_spent", *QUALITY),
     *("examples_per_second", "peak_memory_mb", "seconds"),
 )
+TEXT = frozenset(  # the columns of text; all others are of numbers
+    {
+        *(*PLACE, "budget", "hash", "folder", "status", "reason", *STATEMENT_WORDS, "engine"),
+        *(*SETTINGS[1:], *ORIGIN, "data", "tuned", "charge", "tuning_remark"),
+        *("choice", "audit", "diagnostics"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Hyper-parameters with the mean of the metric over the tuning seeds."""
+
+    values: dict[str, Any]
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundChoice:
+    """What a search found: the column `choice` of runs.csv, as JSON.
+
+    Attributes:
+        metric: what the choice was made by.
+        best: the best configuration and the next one.
+        edges: hyper-parameters at an edge of their grid.
+        seeds: how many tuning runs each configuration has.
+        best_of: what searches of 1, 2, … configurations find on the test split.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    metric: str = ""
+    best: tuple[Scored, ...] = ()
+    edges: tuple[str, ...] = ()
+    seeds: int = 0
+    best_of: tuple[float | None, ...] = ()
 
 
 def collect(study: Study, results: Path) -> tuple[str, str]:
@@ -164,16 +202,21 @@ def _tuning(
     choice = read_choice(path)
     epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
     known = None if math.isnan(epsilon) else epsilon
-    best = [{"values": one.values, "score": one.mean} for one in choice.ranked[:2]]
-    seeds = {spec.seed for spec in study.searches[run.spec.tuning.key].runs}
-    made = {
-        **{"metric": choice.metric, "best": best, "edges": choice.edges, "seeds": len(seeds)},
-        "best_of": best_of(choice),
-    }
+    found = FoundChoice(
+        metric=choice.metric,
+        best=tuple(
+            Scored(values=one.values, score=one.mean)
+            for one in choice.ranked[:2]
+            if one.mean is not None
+        ),
+        edges=tuple(choice.edges),
+        seeds=len({spec.seed for spec in study.searches[run.spec.tuning.key].runs}),
+        best_of=tuple(best_of(choice)),
+    )
     return {
         "epsilon_with_tuning": known,
         "tuning_remark": choice.remark,
-        "choice": json.dumps(made),
+        "choice": json.dumps(to_plain(found)),
     }
 
 

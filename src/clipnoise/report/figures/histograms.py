@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from clipnoise.report.diagnostics import Diagnosed
+from clipnoise.report.diagnostics import Diagnosed, Histogram
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE
 
@@ -39,7 +39,7 @@ def draw(configurations: Sequence[Diagnosed], names: Sequence[str]) -> Figure:
     for row, configuration in zip(axes, configurations, strict=True):
         for ax, name in zip(row, names, strict=True):
             subplot(ax, configuration, name)
-        step = f"step {configuration.values['step']:,}, seed {configuration.seed}"
+        step = f"step {configuration.values.step:,}, seed {configuration.seed}"
         row[0].set_ylabel(f"{configuration.title}\n{step}\n\nCoordinates (%)")
     legend(figure)
     return figure
@@ -58,22 +58,22 @@ def legend(figure: Figure) -> None:
 def subplot(ax: Axes, configuration: Diagnosed, name: str) -> None:
     """Draw the histogram of a configuration that a key of `PANELS` names."""
     values = configuration.values
-    _histogram(ax, values["histograms"][name])
+    _histogram(ax, values.histograms[name])
     ax.set(title=PANELS[name][0], xlabel=PANELS[name][1])
-    if values["phi"] > 0 and name in BIASED:
-        ax.axvline(BIASED[name](values["phi"]), color=canvas.INK, linewidth=1.0, linestyle=":")
+    if values.phi > 0 and name in BIASED:
+        ax.axvline(BIASED[name](values.phi), color=canvas.INK, linewidth=1.0, linestyle=":")
 
 
-def _histogram(ax: Axes, histogram: Mapping[str, Any]) -> None:
-    for name, counts in histogram["counts"].items():
+def _histogram(ax: Axes, histogram: Histogram) -> None:
+    for name, counts in histogram.counts.items():
         _, colour, line = LINES[name.partition("_")[2]]
-        edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
-        edges = 10**edges if histogram["log10"] else edges
+        edges = np.linspace(histogram.low, histogram.high, len(counts) + 1)
+        edges = 10**edges if histogram.log10 else edges
         share = 100 * np.asarray(counts) / max(1, sum(counts))
         ax.stairs(share, edges, color=colour, fill=True, alpha=0.15, linewidth=0)
         ax.stairs(share, edges, color=colour, linestyle=line, linewidth=1.1)
     ax.set_ylim(bottom=0)
-    if histogram["log10"]:
+    if histogram.log10:
         ax.set_xscale("log")
         canvas.powers(ax.xaxis)
     else:

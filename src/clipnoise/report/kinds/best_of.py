@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, tasks
+from clipnoise.report.lazy import canvas, records, tasks
 from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _focus(ax: Axes, lines: Mapping[Series, NDArray[np.float64]], named: Sequenc
 def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
     """Return the mean over tasks for each number of configurations; NaN where one is unknown."""
     chosen = runs[runs["choice"] != ""].drop_duplicates(["dataset", "model"])
-    found = [json.loads(text)["best_of"] for text in chosen["choice"]]
+    found = [one.best_of for one in map(records.found_choice, chosen["choice"]) if one]
     shortest = min((len(one) for one in found), default=0)
     table = np.array([one[:shortest] for one in found], dtype=np.float64)
     return np.asarray(table.mean(axis=0)) if shortest else np.empty(0)

@@ -39,7 +39,7 @@ class MomentsTable(TableItem):
 
 def _rows(configuration: Diagnosed) -> list[list[str]]:
     """Return one row per quantity that was recorded; only the first names the configuration."""
-    names = diagnostics.QUANTITIES if configuration.values["phi"] > 0 else diagnostics.WITHOUT_NOISE
+    names = diagnostics.QUANTITIES if configuration.values.phi > 0 else diagnostics.WITHOUT_NOISE
     runs = configuration.runs
     rows = [
         [words, *(significant(float(runs[f"{name}.{head}"].mean())) for head in STATISTICS)]

@@ -35,7 +35,7 @@ class NoiseBias(FigureItem):
             return canvas.blank(histograms.NOTHING)
         figure, axes = canvas.sheet(1, 3, height=2.7)
         negative, norm, ranked = axes[0]
-        biases = [one.values["phi"] for one in configurations if one.values["phi"] > 0]
+        biases = [one.values.phi for one in configurations if one.values.phi > 0]
         variants: dict[str, int] = {}
         for configuration in configurations:
             variant = variants[configuration.method] = variants.get(configuration.method, -1) + 1
@@ -43,7 +43,7 @@ class NoiseBias(FigureItem):
             look = {"color": style_of.colour, "linestyle": style_of.line}
             _lines(negative, norm, configuration, look)
             _ranked(ranked, configuration, look)
-            if configuration.values["phi"] == 0:
+            if configuration.values.phi == 0:
                 below = [
                     f"{diagnostics.share_below(configuration, phi):.0%} below Φ" for phi in biases
                 ]
@@ -60,18 +60,19 @@ class NoiseBias(FigureItem):
 
 
 def _lines(negative: Axes, norm: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
-    series = configuration.values["series"]
-    if configuration.values["phi"] > 0:
-        negative.plot(series["step"], 100 * np.asarray(series["negative_fraction"]), **look)
+    series = configuration.values.series
+    steps = np.asarray(series["step"], dtype=float)
+    if configuration.values.phi > 0:
+        negative.plot(steps, 100 * np.asarray(series["negative_fraction"], dtype=float), **look)
     lengths = np.asarray(series["clipped_gradient_norm"], dtype=float)
     if np.isfinite(lengths).any():
-        norm.plot(series["step"], lengths, **look)
+        norm.plot(steps, lengths, **look)
 
 
 def _ranked(ax: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
-    heights = np.asarray(configuration.values["sorted"]["v_clipped"], dtype=float)
+    heights = np.asarray(configuration.values.sorted["v_clipped"], dtype=float)
     ax.plot(np.linspace(0, 100, len(heights)), heights, label=configuration.title, **look)
-    phi = configuration.values["phi"]
+    phi = configuration.values.phi
     if phi > 0:
         ax.axhline(phi, color=look["color"], linewidth=0.9, linestyle=":")
         ax.annotate("Φ", (0, phi), xytext=(2, 2), textcoords="offset points", color=look["color"])
