@@ -65,7 +65,7 @@ scale: $(READY) ## Measure how planning and collecting grow with the number of r
 
 .PHONY: mlflow
 mlflow: $(READY) ## Browse the runs, those that train among them, on 127.0.0.1 (PORT=5000)
-	@$(IN_ENV) clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
+	@$(IN_ENV) exec clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)
 
 .PHONY: site
 site: $(READY) ## Build the documentation as a site, into site/

@@ -49,6 +49,7 @@ def member(server: Team, monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", MEMBER)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", server.password)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")  # so many at once on few cores
     return server
 
 
@@ -90,11 +91,7 @@ def test_writers_at_once_lose_nothing(member: Team, tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    # What a slow server has made a writer leave behind, the next call adds.
-    for folder in folders:
-        report = sync(folder)
-        assert report.added + report.replaced + report.unchanged == 1
-        assert sync(folder).unchanged == 1
+    assert [writer.exitcode for writer in writers] == [0] * (WRITERS - 1)
     found = shown(tmp_path)
     assert sorted(run.data.tags["seed"] for run in found) == sorted(map(str, range(WRITERS)))
     assert all(len(curve(tmp_path, run)) == 5 for run in found)

@@ -21,8 +21,8 @@ from clipnoise.tracking import MeansTable, StoreError, SyncReport, note, read_no
 from clipnoise.tracking.view import View
 
 SECONDS_BETWEEN_LINES = 20.0  # of progress in a log
-SECONDS_BETWEEN_LOOKS = 5.0  # for new results, while somebody follows
-SHARE = 0.1  # of the time may be spent looking
+SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds between two looks while somebody follows
+SHARE = 0.25  # of the time is spent looking, if that is more
 CHANGED = ("added", "completed", "replaced", "means")  # worth a line of one who follows
 
 
@@ -130,7 +130,7 @@ def _follow(
                 fault = str(error)
                 print(f"{fault} It is tried again.", file=sys.stderr, flush=True)
         spent = time.monotonic() - began
-        time.sleep(max(SECONDS_BETWEEN_LOOKS, spent / SHARE - spent))
+        time.sleep(min(LONGEST_PAUSE, max(SHORTEST_PAUSE, spent / SHARE - spent)))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ per results folder, found by its `hash` tag. A view (view.py) is what MLflow sho
 `digest` says what that is and is written last, so that a run that was not written whole is noticed
 and repaired.
 
-Belongs here: everything that talks to MLflow. Nothing here imports mlflow before it is used.
+Belongs here: everything that talks to MLflow. Does not: training, which knows nothing of it.
+Nothing here imports mlflow before it is used.
 """
 
 from clipnoise.tracking.store import StoreError, note, read_notes, tracking_fault
