@@ -17,9 +17,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from zipfile import BadZipFile, ZipFile
 
 from clipnoise.errors import UserError
+from clipnoise.fields import STRICT
 from clipnoise.files import LockedError, locked, read_json, write_json, writing
 from clipnoise.lazy import requests, urllib3
 
@@ -157,6 +159,8 @@ class RemoteFile:
         md5: the same, where only this one is published. With neither, the checksum of the first
             download is recorded, and later copies are compared with it.
     """
+
+    __pydantic_config__: ClassVar = STRICT
 
     name: str
     address: str | None = None
