@@ -148,6 +148,20 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"training_file": 5},
         r"datasets\.glyphs: train_examples, .* must be at most 5",
     ),
+    "a part without a file": (
+        {"files": {"train": ["a", "b"]}},
+        r"datasets\.glyphs: files: none is of the part 'test'",
+    ),
+    "files of no part": ({"files": ["a"]}, r"files: none is of the part 'train'"),
+    "one file where images and labels are two": (
+        {"files": {"train": ["a"], "test": ["b", "c"]}},
+        r"datasets\.glyphs\.files\.train\.1: required, but not given",
+    ),
+    "a file elsewhere": (
+        {"files": {"train": ["../../a", "b"], "test": ["c", "d"]}},
+        r"datasets\.glyphs\.files: '\.\./\.\./a' leads out of",
+    ),
+    "files in a folder elsewhere": ({"raw": "/tmp"}, r"datasets\.glyphs\.raw: '/tmp' leads out of"),
     "an unknown key of a file": (
         {"files": [{"name": "a", "sha265": "0"}]},
         r"datasets\.glyphs\.files\.sha265: unknown key\. Did you mean 'sha256'",

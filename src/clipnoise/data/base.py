@@ -273,6 +273,12 @@ class Dataset:
             return self.id
         return f"{self.id} --options {shlex.quote(json.dumps(options, separators=(',', ':')))}"
 
+    def require_pieces(self, *parts: str) -> None:
+        """Raise ValueError where no file makes up one of these parts of the source."""
+        for part in parts:
+            if not self.pieces.get(part):
+                raise ValueError(f"files: none is of the part {part!r}")
+
     def raw_files(self, cache: Path) -> RawFiles:
         """Return its raw files, present or not, in `<cache>/raw/<raw, or the id>/`."""
         return RawFiles(

@@ -21,7 +21,7 @@ from clipnoise.data.base import Dataset
 from clipnoise.data.remote import DebianFile, PackageFile, RemoteFile
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.files import read_yaml
+from clipnoise.files import inside, read_yaml
 
 FOLDER = "datasets"  # of the YAML files, in a plug-in folder
 # Class variables that are no facts, or are made of some.
@@ -96,9 +96,8 @@ class _Description:
         for name in self.facts:
             if name not in {*facts, *OTHERS}:
                 raise self._unknown("fact", name, {*facts, *OTHERS})
-        given = self._files() | {
-            name: self._fact(facts[name], name) for name in facts if name in self.facts
-        }
+        given = {name: self._fact(facts[name], name) for name in facts if name in self.facts}
+        given = self._files(facts["pieces"]) | given
         for name in facts:
             if name not in given and not hasattr(reader, name):
                 raise UserError(f"{self._place(name)}: required, but not given.")
@@ -108,6 +107,7 @@ class _Description:
         self, reader: type[Dataset], given: Mapping[str, Any], options: Mapping[str, Any]
     ) -> type[Dataset]:
         """Make the class; facts that the reader refuses raise UserError."""
+        inside(Path(), given.get("raw", ""), key=self._place("raw"))
         defaults = self._defaults(options)
         members = {
             "__doc__": self._fact(str, "about"),
@@ -137,8 +137,12 @@ class _Description:
             for name, value in given.items()
         }
 
-    def _files(self) -> dict[str, Any]:
-        """Return the files, the names of those of each part, and how to get them by hand."""
+    def _files(self, pieces: Any) -> dict[str, Any]:
+        """Return the files, the names of those of each part, and how to get them by hand.
+
+        Args:
+            pieces: the type of the names of each part.
+        """
         listed = self.facts.get("files", [])
         by_part = listed if isinstance(listed, dict) else {"": listed}
         files = {
@@ -147,7 +151,8 @@ class _Description:
         }
         found: dict[str, Any] = {"files": tuple(file for some in files.values() for file in some)}
         if isinstance(listed, dict):
-            found["pieces"] = {part: tuple(f.name for f in some) for part, some in files.items()}
+            named = {part: [file.name for file in some] for part, some in files.items()}
+            found["pieces"] = self._parsed(pieces, named, "files")
         for file in found["files"]:
             if isinstance(file, PackageFile):
                 found["manual"] = file.manual
@@ -160,7 +165,9 @@ class _Description:
         facts["name"] = facts.pop(key, None)
         if key != "wheel" and "site" in self.facts and "address" not in facts:
             facts["address"] = f"{self._fact(str, 'site')}/{facts['name']}"
-        return cast("RemoteFile", self._parsed(KINDS[key], facts, "files"))
+        file: RemoteFile = self._parsed(KINDS[key], facts, "files")
+        inside(Path(), file.name, key=self._place("files"))
+        return file
 
     def _fact(self, kind: Any, name: str) -> Any:
         """Return a fact as its type; one that is not given is none of any type."""

@@ -9,7 +9,7 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -246,6 +246,11 @@ class IdxImages(Images):
     """
 
     reader = "idx"
+    pieces: ClassVar[Mapping[str, tuple[str, str]]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_pieces("train", "test")
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         contents = self._contents(folder)
@@ -346,6 +351,7 @@ class CifarImages(Images):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_targets(self.task, self.augmentation)
+        self.require_pieces("train", "test")
 
     def load(self, cache: Path) -> Splits:
         return with_views(super().load(cache), self.augmentation)

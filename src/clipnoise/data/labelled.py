@@ -75,6 +75,12 @@ class LabelledTexts(Partitioned):
     classes: ClassVar[int]
     drops_unlabelled: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_pieces("train", self.test_part)
+        if self.validation_file:
+            self.require_pieces("validation")
+
     @property
     def labelled_parts(self) -> tuple[str, ...]:
         """The parts of the source whose texts have labels."""
