@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from clipnoise.errors import UserError
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.spec import RunSpec, from_mapping
 
+ROOT = Path(__file__).parents[2]
 FILES = {
     "train": ["train-images.gz", {"name": "train-labels.gz", "md5": "0" * 32}],
     "test": ["test-images.gz", "test-labels.gz"],
@@ -88,6 +90,19 @@ def test_a_file_alone_makes_a_dataset_that_is_prepared_and_loaded(
         row.numpy().tobytes() for row in expected
     }
     assert sorted(test.targets.tolist()) == sorted(labels[60:].tolist())
+
+
+def test_the_file_of_the_documentation_is_one(folder: Path) -> None:
+    page = (ROOT / "docs" / "own.md").read_text()
+    (block,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.S) if "reader:" in text]
+    path = folder / "datasets" / "kuzushiji.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(block)
+    dataset = dataset_class("kuzushiji")()
+    assert dataset.sizes() == {"train": 55_000, "validation": 5000, "test": 10_000, "public": 0}
+    assert {str(file.address) for file in dataset.files} == {
+        f"http://codh.rois.ac.jp/kmnist/dataset/kmnist/{file.name}" for file in dataset.files
+    }
 
 
 def test_its_files_are_below_the_address_of_the_source(folder: Path) -> None:
