@@ -112,7 +112,8 @@ def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`; None to look in the
             user's places alone.
         base: the contract class; subclasses that define an `id` are plug-ins. Its attribute `needs`
-            names what each must define; without it they are not checked.
+            names what each must define; without it they are not checked. Its method `described`, if
+            there is one, yields further plug-ins, which files of a folder describe.
 
     Returns:
         Plug-in classes by id, sorted by id, read-only.
@@ -130,6 +131,8 @@ def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
     """Find what `plugins` returns; `places` only tells the cache that the user's have changed."""
     classes = {} if package is None else dict(_package_plugins(package, base))
     _add_plugins(classes, _own_modules(), base)
+    for folder in own_packages().values():
+        _add_described(classes, folder, base)
     return MappingProxyType(dict(sorted(classes.items())))
 
 
@@ -140,6 +143,8 @@ def _package_plugins(package: str, base: Any) -> Mapping[str, Any]:
     names = [found.name for found in pkgutil.walk_packages(folder, f"{package}.")]
     classes: dict[str, Any] = {}
     _add_plugins(classes, map(_imported, names), base)
+    for place in folder:
+        _add_described(classes, Path(place), base)
     return MappingProxyType(classes)
 
 
@@ -151,12 +156,22 @@ def _add_plugins(classes: dict[str, Any], modules: Iterable[ModuleType], base: A
                 continue
             if value.__module__ != module.__name__ or not _is_plugin(value):
                 continue
-            problems = list(_problems(value)) if hasattr(base, "needs") else []
-            if problems:
-                raise UserError(f"{_place(value)}: {'; '.join(problems)}.")
-            other = classes.setdefault(vars(value)["id"], value)
-            if other is not value:
-                raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
+            _add(classes, value, base)
+
+
+def _add_described(classes: dict[str, Any], folder: Path, base: Any) -> None:
+    """Add the plug-ins that files of a folder describe, where the contract has such files."""
+    for value in base.described(folder) if hasattr(base, "described") else ():
+        _add(classes, value, base)
+
+
+def _add(classes: dict[str, Any], value: Any, base: Any) -> None:
+    problems = list(_problems(value)) if hasattr(base, "needs") else []
+    if problems:
+        raise UserError(f"{_place(value)}: {'; '.join(problems)}.")
+    other = classes.setdefault(vars(value)["id"], value)
+    if other is not value:
+        raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
 
 
 class _FromText(SourceFileLoader):
@@ -279,6 +294,9 @@ def _said_if_slow(path: Path) -> Iterator[None]:
 
 
 def _place(kind: type) -> str:
+    described = vars(kind).get("described_in")
+    if described is not None:
+        return f"{described}: datasets.{vars(kind)['id']}"
     return f"{inspect.getfile(kind)}: class {kind.__name__}"
 
 

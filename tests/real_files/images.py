@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clipnoise.data.images import FASHION
+from clipnoise.data.base import dataset_class
 
 IDX_SIZES = {"train": 60, "t10k": 20}
 SMALL = {"validation_examples": 10, "test_examples": 15}
@@ -73,7 +73,7 @@ def write_fashion_mnist(cache: Path) -> None:
     folder = cache / "raw" / "fashion-mnist"
     folder.mkdir(parents=True, exist_ok=True)
     files = {f"usr/share/datasets/fashion-mnist/{name}": it for name, it in idx_files().items()}
-    (folder / FASHION).write_bytes(deb(files))
+    (folder / dataset_class("fashion-mnist").files[0].name).write_bytes(deb(files))
 
 
 class PythonTwo(pickle._Pickler):

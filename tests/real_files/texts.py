@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clipnoise.data.labelled import (
-    UNLABELLED,
-    AmazonReviews,
-    ImdbReviews,
-    LabelledTexts,
-    Mnli,
-    Qnli,
-    Qqp,
-    Snli,
-    Sst2,
-)
+from clipnoise.data.base import dataset_class
+from clipnoise.data.labelled import UNLABELLED, LabelledTexts
 from clipnoise.data.text import TOKENIZERS, TokenizerName
 
 TEXT = """the a film is was good bad story actor plain river stone and not of with cat dog house
@@ -66,30 +57,32 @@ def labels_of(kind: type[LabelledTexts], count: int) -> list[int]:
     return [-1 if kind.drops_unlabelled and row % 5 == 4 else one for row, one in enumerate(labels)]
 
 
-def write_texts(cache: Path, kind: type[LabelledTexts], raw: str) -> None:
+def texts(name: str) -> type[LabelledTexts]:
+    """Return the class of a dataset of texts."""
+    kind = dataset_class(name)
+    assert issubclass(kind, LabelledTexts)
+    return kind
+
+
+def write_texts(cache: Path, name: str) -> None:
     """Write the files of a dataset of texts, and the tokenizer that it needs by default."""
-    start = 0
-    for part, names in kind.parts.items():
-        for name in names:
-            count = (TRAIN if part == "train" else TEST) // len(names)
-            content = table(kind.columns, labels_of(kind, count), start)
-            write_table(cache / "raw" / raw / f"{name}.parquet", content)
+    kind, start = texts(name), 0
+    for part, files in kind.pieces.items():
+        for file in files:
+            count = (TRAIN if part == "train" else TEST) // len(files)
+            labels, first = labels_of(kind, count), start
+            if part == UNLABELLED:
+                labels, first = [-1] * TRAIN, 1000
+            content = table(kind.columns, labels, first)
+            write_table(cache / "raw" / (kind.raw or name) / file, content)
             start += count
     write_bert(cache.parent / "weights", "bert-base")
 
 
-def write_imdb(cache: Path) -> None:
-    """Write the labelled reviews, and the unlabelled ones."""
-    write_texts(cache, ImdbReviews, "imdb")
-    (name,) = UNLABELLED["unlabelled"]
-    content = table(ImdbReviews.columns, [-1] * TRAIN, 1000)
-    write_table(cache / "raw" / "imdb" / f"{name}.parquet", content)
-
-
 def write_amazon(cache: Path) -> None:
     """Write Amazon's reviews, and IMDB's, in which words are counted."""
-    write_texts(cache, AmazonReviews, "amazon")
-    write_imdb(cache)
+    write_texts(cache, "amazon")
+    write_texts(cache, "imdb")
 
 
 def write_bert(weights: Path, name: TokenizerName, size: int | None = None) -> None:
@@ -158,17 +151,11 @@ def write_arxiv(cache: Path) -> None:
 SIZES = {"validation_examples": 8, "test_examples": 20}
 SEQUENCES = {**SIZES, "length": 32}
 COUNTED = {**SIZES, "words": 40}
-PLAIN: Mapping[str, type[LabelledTexts]] = {
-    "mnli": Mnli,
-    "qnli": Qnli,
-    "qqp": Qqp,
-    "snli": Snli,
-    "sst2": Sst2,
-}
+PLAIN = ("mnli", "qnli", "qqp", "snli", "sst2")
 RAW: dict[str, Callable[[Path], None]] = {
     "arxiv-abstracts": write_arxiv,
-    **{name: partial(write_texts, kind=kind, raw=name) for name, kind in PLAIN.items()},
-    **dict.fromkeys(("imdb", "imdb-words", "imdb-bow"), write_imdb),
+    **{name: partial(write_texts, name=name) for name in PLAIN},
+    **dict.fromkeys(("imdb", "imdb-words", "imdb-bow"), partial(write_texts, name="imdb")),
     **dict.fromkeys(("amazon", "amazon-words", "amazon-bow"), write_amazon),
 }
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.base import Examples
+from clipnoise.data.base import Examples, dataset_class
 from clipnoise.data.cache import write_arrays
-from clipnoise.data.images import PADDING, Augmentation, Cifar10, augmented, cropped_and_flipped
+from clipnoise.data.images import PADDING, Augmentation, CifarImages, augmented, cropped_and_flipped
 from clipnoise.data.rows import StoredRows
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
@@ -119,23 +119,25 @@ def test_measuring_takes_images_as_they_are(images: Tensor) -> None:
 def test_an_augmented_image_cannot_be_its_own_target() -> None:
     options = {"task": "reconstruction", "pixels": "unit", "augmentation": "crop-flip"}
     with pytest.raises(UserError, match="augmentation must be none for reconstruction"):
-        parse(Cifar10, options)
+        parse(dataset_class("cifar-10"), options)
 
 
 @pytest.fixture
-def cifar(tmp_path: Path) -> Cifar10:
+def cifar(tmp_path: Path) -> CifarImages:
     draws = np.random.default_rng(0)
     arrays = {}
     for part in ("train", "test"):
         arrays[f"{part}_images"] = draws.integers(256, size=(40, 3, 32, 32), dtype="uint8")
         arrays[f"{part}_labels"] = draws.integers(10, size=40, dtype="uint8")
     sizes = {"train_examples": 24, "validation_examples": 2, "test_examples": 2}
-    dataset = Cifar10(**sizes, public_examples=2, augmentation="crop-flip")
+    options = {**sizes, "public_examples": 2, "augmentation": "crop-flip"}
+    dataset = parse(dataset_class("cifar-10"), options)
+    assert isinstance(dataset, CifarImages)
     write_arrays(tmp_path / dataset.prepared, arrays, {"source": "", "licence": ""})
     return dataset
 
 
-def test_only_private_examples_are_augmented(cifar: Cifar10, tmp_path: Path) -> None:
+def test_only_private_examples_are_augmented(cifar: CifarImages, tmp_path: Path) -> None:
     splits = cifar.load(tmp_path)
     assert splits.public is not None
     chosen = torch.arange(2)
@@ -144,7 +146,9 @@ def test_only_private_examples_are_augmented(cifar: Cifar10, tmp_path: Path) -> 
         assert changed == (part is splits.train)
 
 
-def test_neither_resuming_nor_physical_batches_change_a_run(cifar: Cifar10, tmp_path: Path) -> None:
+def test_neither_resuming_nor_physical_batches_change_a_run(
+    cifar: CifarImages, tmp_path: Path
+) -> None:
     def prepared(size: int) -> Run:
         values = {
             "dataset": {"id": cifar.id, **to_plain(cifar)},

@@ -11,10 +11,10 @@ import torch
 from real_files import graphs as archive
 from real_files import prepare, small
 
+from clipnoise.data.base import dataset_class
 from clipnoise.data.graphs import (
     NO_NODE,
     NeighbourRows,
-    OgbnArxiv,
     SyntheticGraph,
     directed_edges,
     sample_neighbourhoods,
@@ -22,6 +22,7 @@ from clipnoise.data.graphs import (
 from clipnoise.errors import UserError
 from clipnoise.models.gcn import GCN
 
+ARXIV = dataset_class("ogbn-arxiv")
 NODES, DEGREE = 40, 3
 
 
@@ -152,11 +153,11 @@ def test_the_network_takes_the_mean_over_present_nodes() -> None:
 
 
 def test_the_sizes_are_those_of_the_published_graph() -> None:
-    sizes = OgbnArxiv().sizes()
+    sizes = ARXIV().sizes()
     assert sizes == {"train": 90_941, "validation": 29_799, "test": 48_603, "public": 0}
     assert sum(sizes.values()) == 169_343
-    assert OgbnArxiv().signature.shape == (8, 129)
-    assert OgbnArxiv(degree=5).unit().degree == 5
+    assert ARXIV().signature.shape == (8, 129)
+    assert small("ogbn-arxiv", degree=5).unit().degree == 5
 
 
 def test_fewer_nodes_than_requested_are_an_error(tmp_path: Path) -> None:
@@ -180,9 +181,9 @@ def test_a_table_that_does_not_fit_is_named_and_nothing_is_written(
 ) -> None:
     values, said = DAMAGE[name]
     archive.write(tmp_path, {**archive.members(), f"arxiv/{name}.csv.gz": archive.table(values)})
-    OgbnArxiv().raw_files(tmp_path).accept()
+    ARXIV().raw_files(tmp_path).accept()
     with pytest.raises(UserError, match=said) as caught:
-        OgbnArxiv().prepare(tmp_path)
+        ARXIV().prepare(tmp_path)
     assert "arxiv.zip" in str(caught.value)
     assert not (tmp_path / "ogbn-arxiv").exists()
 
@@ -194,11 +195,11 @@ def test_a_missing_or_damaged_table_is_named(name: str, tmp_path: Path) -> None:
     for broken in ({**files, member: files[member][:-9]}, {**files, member: b""}):
         archive.write(tmp_path, broken)
         with pytest.raises(UserError, match=r"arxiv\.zip"):
-            OgbnArxiv().prepare(tmp_path)
+            ARXIV().prepare(tmp_path)
     del files[member]
     archive.write(tmp_path, files)
     with pytest.raises(UserError, match=f"does not contain {member}"):
-        OgbnArxiv().prepare(tmp_path)
+        ARXIV().prepare(tmp_path)
 
 
 def test_numbers_that_are_not_finite_and_labels_too_few_are_named(tmp_path: Path) -> None:
@@ -206,8 +207,8 @@ def test_numbers_that_are_not_finite_and_labels_too_few_are_named(tmp_path: Path
     features = np.full((190, 128), np.inf)
     archive.write(tmp_path, {**files, "arxiv/raw/node-feat.csv.gz": archive.table(features)})
     with pytest.raises(UserError, match="not finite"):
-        OgbnArxiv().prepare(tmp_path)
+        ARXIV().prepare(tmp_path)
     labels = archive.table(np.zeros(5, dtype=int))
     archive.write(tmp_path, {**files, "arxiv/raw/node-label.csv.gz": labels})
     with pytest.raises(UserError, match="5 rows"):
-        OgbnArxiv().prepare(tmp_path)
+        ARXIV().prepare(tmp_path)

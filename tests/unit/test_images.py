@@ -23,9 +23,9 @@ from real_files import prepare, small, write_raw
 from real_files.images import archive, batch, idx, made_up, pickled
 
 from clipnoise.cli import main
-from clipnoise.data.base import Splits
+from clipnoise.data.base import Splits, dataset_class
 from clipnoise.data.cache import MANIFEST, write_arrays
-from clipnoise.data.images import Cifar10, Mnist, read_idx, read_members, unpickle
+from clipnoise.data.images import Images, read_idx, read_members, unpickle
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.synthetic import SyntheticImages
 from clipnoise.errors import UserError
@@ -51,7 +51,9 @@ def test_idx_files_are_read_as_torchvision_reads_them(tmp_path: Path) -> None:
         (folder / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
     for part, train in (("train", True), ("test", False)):
         theirs = MNIST(str(tmp_path), train=train)
-        images, labels = Mnist().raw_images(tmp_path / "raw" / "mnist")[part]
+        ours = small("mnist")
+        assert isinstance(ours, Images)
+        images, labels = ours.raw_images(tmp_path / "raw" / "mnist")[part]
         assert np.array_equal(images[:, 0], theirs.data.numpy())
         assert np.array_equal(labels, theirs.targets.numpy())
 
@@ -84,8 +86,10 @@ def test_pixels_are_scaled_as_requested(tmp_path: Path) -> None:
     unit = small("cifar-10", pixels="unit").load(tmp_path).test.dense().inputs
     standardised = small("cifar-10").load(tmp_path).test.dense().inputs
     assert 0 <= float(unit.min()) < float(unit.max()) <= 1
-    means = torch.tensor(Cifar10.means).view(3, 1, 1)
-    deviations = torch.tensor(Cifar10.deviations).view(3, 1, 1)
+    kind = dataset_class("cifar-10")
+    assert issubclass(kind, Images)
+    means = torch.tensor(kind.means).view(3, 1, 1)
+    deviations = torch.tensor(kind.deviations).view(3, 1, 1)
     torch.testing.assert_close(standardised * deviations + means, unit)
 
 
@@ -96,7 +100,7 @@ def test_an_image_to_reconstruct_is_its_own_target(tmp_path: Path) -> None:
     assert asked.signature.outputs == 784
     assert torch.equal(inputs.flatten(1), targets)
     with pytest.raises(UserError, match="pixels must be unit for reconstruction"):
-        parse(Cifar10, {"task": "reconstruction"})
+        parse(dataset_class("cifar-10"), {"task": "reconstruction"})
 
 
 def in_order(splits: Splits, part: str) -> list[bytes]:
@@ -124,13 +128,13 @@ def test_more_public_or_fewer_private_examples_move_no_other(tmp_path: Path) -> 
 )
 def test_more_than_the_real_files_hold_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        parse(Mnist, options)
+        parse(dataset_class("mnist"), options)
 
 
 def test_too_few_prepared_examples_are_counted(tmp_path: Path) -> None:
     prepare(tmp_path, "mnist")
     with pytest.raises(UserError, match=r"asks for 60000 examples of the training .*holds 60"):
-        Mnist().load(tmp_path)
+        dataset_class("mnist")().load(tmp_path)
     with pytest.raises(UserError, match=r"asks for 30 examples of the test .*holds 20"):
         small("mnist", test_examples=30).load(tmp_path)
 
@@ -151,7 +155,7 @@ def overwrite_labels(cache: Path, labels: list[int]) -> None:
 def cifar_batch(cache: Path, **changes: Any) -> None:
     images, labels = made_up(10, 10, (3, 32, 32))
     content = {**batch(slice(10), images, labels, "labels"), **changes}
-    names = [name for names in Cifar10.batches.values() for name in names]
+    names = [name for names in dataset_class("cifar-10").pieces.values() for name in names]
     archive(cache / CIFAR, dict.fromkeys(names, pickled(content)))
 
 
@@ -234,7 +238,7 @@ def test_a_wrong_checksum_is_reported_before_anything_is_prepared(
     assert main(words) == 2
     stderr = capsys.readouterr().err
     assert "train-images-idx3-ubyte.gz: its md5 is" in stderr
-    assert Mnist.files[0].md5 in stderr
+    assert str(dataset_class("mnist").files[0].md5) in stderr
     assert "--unverified" in stderr
     assert everything(tmp_path) == before
     assert main([*words, "--unverified"]) == 0
@@ -325,7 +329,7 @@ def test_sixty_thousand_images_stay_in_their_file(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         write_arrays(tmp_path / "mnist", arrays, {"source": "", "licence": ""})
-        splits = Mnist().load(tmp_path)
+        splits = dataset_class("mnist")().load(tmp_path)
         splits.train.take(torch.arange(512))
         peak = tracemalloc.get_traced_memory()[1]
     finally:

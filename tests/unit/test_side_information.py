@@ -12,9 +12,7 @@ import torch
 from real_files import small, write_raw
 
 from clipnoise.data.base import Dataset, TokenCounts
-from clipnoise.data.labelled import ImdbBow, ImdbWords
 from clipnoise.data.side_information import TfIdf, TokenFrequency
-from clipnoise.data.stackoverflow import StackOverflow
 from clipnoise.data.synthetic import SyntheticSparse, SyntheticZipf
 from clipnoise.errors import UserError
 from clipnoise.run.spec import from_mapping, to_mapping
@@ -106,9 +104,9 @@ def test_counts_are_not_of_the_private_examples(cache: Path) -> None:
 @pytest.mark.parametrize(
     "dataset",
     [
-        ImdbBow(counted="private"),
-        ImdbWords(counted="private"),
-        StackOverflow(counted="published"),
+        small("imdb-bow", counted="private"),
+        small("imdb-words", counted="private"),
+        small("stackoverflow", counted="published"),
     ],
     ids=lambda data: data.id,
 )

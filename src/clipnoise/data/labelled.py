@@ -1,16 +1,15 @@
-"""Texts with a label, in Parquet files as on the Hugging Face hub: GLUE, SNLI and reviews."""
+"""Texts with a label, in Parquet files as on the Hugging Face hub: sentences, pairs, reviews."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from clipnoise.data.base import Partitioned, TokenCounts
-from clipnoise.data.remote import RemoteFile, file_at
+from clipnoise.data.base import Partitioned, TokenCounts, dataset_class
 from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.text import (
@@ -24,13 +23,13 @@ from clipnoise.data.text import (
     words_in,
 )
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import Count, Natural
+from clipnoise.fields import Count
 from clipnoise.lazy import Tensor, np
 
-Parts = Mapping[str, tuple[str, ...]]
 Encode: TypeAlias = "Callable[[Iterable[Sequence[str]]], Iterator[np.ndarray]]"
 
 NO_LABEL = -1
+UNLABELLED = "unlabelled"  # the part of a source whose texts have no label
 FIXED_LENGTH = 290  # words of a review in the released code of AdaDPS
 ROWS_AT_ONCE = 4096
 
@@ -62,18 +61,6 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
         raise UserError(f"{path}: not a Parquet file, or truncated or damaged ({error}).") from None
 
 
-def one_file_each(folder: str, **names: str) -> Parts:
-    """Return the file of each part where the hub keeps it in one piece."""
-    return {part: (f"{folder}/{name}-00000-of-00001",) for part, name in names.items()}
-
-
-def hub_files(repository: str, parts: Parts) -> tuple[RemoteFile, ...]:
-    """Return the Parquet files of a dataset on the Hugging Face hub."""
-    page = f"https://huggingface.co/datasets/{repository}/resolve/main"
-    names = [f"{name}.parquet" for files in parts.values() for name in files]
-    return tuple(file_at(page, name) for name in names)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabelledTexts(Partitioned):
     """Base of the datasets whose raw files are texts with a label.
@@ -81,24 +68,32 @@ class LabelledTexts(Partitioned):
     Attributes:
         columns: of the text: one for a sentence, two for a pair.
         classes: number of labels.
-        parts: the files of each part of the source, without `.parquet`.
         drops_unlabelled: whether rows with the label −1 are left out; elsewhere they are an error.
     """
 
     columns: ClassVar[tuple[str, ...]]
     classes: ClassVar[int]
-    parts: ClassVar[Parts]
     drops_unlabelled: ClassVar[bool] = False
-    manual = "no licence to accept; the Parquet files of the Hugging Face hub."
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_pieces("train", self.test_part)
+        if self.validation_file:
+            self.require_pieces("validation")
+
+    @property
+    def labelled_parts(self) -> tuple[str, ...]:
+        """The parts of the source whose texts have labels."""
+        return tuple(part for part in self.pieces if part != UNLABELLED)
 
     def labelled(self, folder: Path, part: str, labels: array[int]) -> Iterator[Sequence[str]]:
-        """Yield the texts of one of `parts`; the label of each is appended as it is yielded.
+        """Yield the texts of a part; the label of each is appended as it is yielded.
 
         Raises:
             UserError: a file is damaged, lacks a column, or holds an invalid label.
         """
-        for name in self.parts[part]:
-            path = folder / f"{name}.parquet"
+        for name in self.pieces[part]:
+            path = folder / name
             for *text, label in parquet_rows(path, (*self.columns, "label")):
                 if label == NO_LABEL and self.drops_unlabelled:
                     continue
@@ -131,7 +126,7 @@ class Sequences(LabelledTexts):
         folder = self.raw_files(cache).require()
         encode, counts = self.encoder(cache, weights or cache.parent / "weights")
         arrays = {} if counts is None else counts.arrays()
-        for part in self.parts:
+        for part in self.labelled_parts:
             ids, labels = RaggedWriter(cache, "uint16"), array("b")
             for row in encode(self.labelled(folder, part, labels)):
                 ids.append(row)
@@ -156,6 +151,7 @@ class TokenisedTexts(Sequences):
         "[CLS] text [SEP]; 0 is padding"
     )
     prepared_with = ("tokenizer", "length")
+    reader = "tokenised-texts"
 
     tokenizer: TokenizerName = "bert-base"
 
@@ -168,86 +164,17 @@ class TokenisedTexts(Sequences):
         return Tokenizer(self.tokenizer, weights, self.length).encode, None
 
 
-GLUE = "A. Wang et al., GLUE, ICLR 2019; nyu-mll/glue on the Hugging Face hub"
-
-
 @dataclass(frozen=True, kw_only=True)
-class Glue(TokenisedTexts):
-    """Base of the tasks of GLUE: two classes, tested on the published validation set."""
-
-    split = (
-        "GLUE's test labels are not published: its validation set is the test set, as in the "
-        "papers; validation and public from the training file"
-    )
-    classes = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sst2(Glue):
-    """SST-2: is a phrase of a film review positive?"""
-
-    id = "sst2"
-    title = "SST-2"
-    licence = "not stated by its authors"
-    source = f"R. Socher et al., EMNLP 2013; {GLUE}"
-    columns = ("sentence",)
-    parts = one_file_each("sst2", train="train", test="validation")
-    files = hub_files("nyu-mll/glue", parts)
-    training_file = 67_349
-    test_file = 872
-
-
-@dataclass(frozen=True, kw_only=True)
-class Qnli(Glue):
-    """QNLI: does a sentence answer a question?"""
-
-    id = "qnli"
-    title = "QNLI"
-    licence = "CC BY-SA 4.0 (SQuAD)"
-    source = f"P. Rajpurkar et al., EMNLP 2016; {GLUE}"
-    columns = ("question", "sentence")
-    parts = one_file_each("qnli", train="train", test="validation")
-    files = hub_files("nyu-mll/glue", parts)
-    training_file = 104_743
-    test_file = 5_463
-
-
-@dataclass(frozen=True, kw_only=True)
-class Qqp(Glue):
-    """QQP: do two questions ask the same thing?"""
-
-    id = "qqp"
-    title = "QQP"
-    licence = "Quora's terms of use: non-commercial"
-    source = f"S. Iyer et al., First Quora Dataset Release, 2017; {GLUE}"
-    columns = ("question1", "question2")
-    parts = one_file_each("qqp", train="train", test="validation")
-    files = hub_files("nyu-mll/glue", parts)
-    training_file = 363_846
-    test_file = 40_430
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mnli(Glue):
-    """MNLI: does a sentence follow from another, contradict it, or neither?
+class Mnli(TokenisedTexts):
+    """MNLI, which has two test sets.
 
     Attributes:
+        mismatched_file: number of examples in the second one.
         genres: whether the test sentences match the genres of the training sentences.
     """
 
-    id = "mnli"
-    title = "MNLI"
-    licence = "by genre: OANC, CC BY 3.0, CC BY-SA 3.0, public domain"
-    source = f"A. Williams, N. Nangia, S. Bowman, NAACL 2018; {GLUE}"
-    split = f"{Glue.split}; two test sets, matched and mismatched"
-    columns = ("premise", "hypothesis")
-    classes = 3
-    parts = one_file_each(
-        "mnli", train="train", matched="validation_matched", mismatched="validation_mismatched"
-    )
-    files = hub_files("nyu-mll/glue", parts)
-    training_file = 392_702
-    test_file = 9_815  # matched; mismatched has 9,832
+    reader = "mnli"
+    mismatched_file: ClassVar[int]
 
     genres: Literal["matched", "mismatched"] = "matched"
 
@@ -257,93 +184,7 @@ class Mnli(Glue):
 
     def sizes(self) -> dict[str, int]:
         mismatched = self.genres == "mismatched" and self.test_examples is None
-        return {**super().sizes(), **({"test": 9_832} if mismatched else {})}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snli(TokenisedTexts):
-    """SNLI: does a sentence follow from another, contradict it, or neither?
-
-    Rows without a label, on which the annotators disagreed, are left out.
-    """
-
-    id = "snli"
-    title = "SNLI"
-    licence = "CC BY-SA 4.0"
-    source = (
-        "S. Bowman, G. Angeli, C. Potts, C. Manning, EMNLP 2015; stanfordnlp/snli on the Hugging "
-        "Face hub"
-    )
-    split = "the published three files; public from the training file"
-    preprocessing = f"rows without a label are left out; {TokenisedTexts.preprocessing}"
-    columns = ("premise", "hypothesis")
-    classes = 3
-    parts = one_file_each("plain_text", train="train", validation="validation", test="test")
-    files = hub_files("stanfordnlp/snli", parts)
-    drops_unlabelled = True
-    training_file = 549_367
-    validation_file = 9_842
-    test_file = 9_824
-
-    validation_examples: Natural = 9_842
-
-
-UNLABELLED = one_file_each("plain_text", unlabelled="unsupervised")
-
-
-class ImdbReviews(LabelledTexts):
-    """Facts about the IMDB reviews."""
-
-    licence = "not stated by its authors"
-    source = (
-        "A. Maas et al., Learning word vectors for sentiment analysis, ACL 2011; stanfordnlp/imdb "
-        "on the Hugging Face hub"
-    )
-    split = "the published 25,000 and 25,000; validation and public from the first"
-    columns = ("text",)
-    classes = 2
-    parts = one_file_each("plain_text", train="train", test="test")
-    files = hub_files("stanfordnlp/imdb", {**parts, **UNLABELLED})
-    raw = "imdb"
-    training_file = 25_000
-    test_file = 25_000
-
-
-class AmazonReviews(LabelledTexts):
-    """Facts about the Amazon reviews: one and two stars are negative, four and five positive."""
-
-    licence = "not stated; reviews gathered by J. McAuley and J. Leskovec"
-    source = (
-        "X. Zhang, J. Zhao, Y. LeCun, Character-level convolutional networks for text "
-        "classification, NIPS 2015; fancyzhx/amazon_polarity on the Hugging Face hub"
-    )
-    split = "the published 3,600,000 and 400,000; validation and public of the first"
-    columns = ("content",)
-    classes = 2
-    parts: ClassVar[Parts] = {
-        "train": tuple(f"amazon_polarity/train-0000{i}-of-00004" for i in range(4)),
-        **one_file_each("amazon_polarity", test="test"),
-    }
-    files = hub_files("fancyzhx/amazon_polarity", parts)
-    raw = "amazon"
-    training_file = 3_600_000
-    test_file = 400_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Imdb(ImdbReviews, TokenisedTexts):
-    """IMDB reviews for a pretrained model."""
-
-    id = "imdb"
-    title = "IMDB"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Amazon(AmazonReviews, TokenisedTexts):
-    """Amazon reviews for a pretrained model."""
-
-    id = "amazon"
-    title = "Amazon reviews"
+        return {**super().sizes(), **({"test": self.mismatched_file} if mismatched else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,10 +238,12 @@ class CountedInImdb(CountedWords):
         return "IMDB's 50,000 unlabelled reviews" if self.counted == "unlabelled" else None
 
     def vocabulary(self, cache: Path, size: int) -> Vocabulary:
-        folder = Imdb().raw_files(cache).require()
-        names = UNLABELLED["unlabelled"] if self.counted == "unlabelled" else Imdb.parts["train"]
-        paths = [folder / f"{name}.parquet" for name in names]
-        texts = (text for path in paths for (text,) in parquet_rows(path, Imdb.columns))
+        imdb = dataset_class("imdb")()
+        assert isinstance(imdb, LabelledTexts)
+        folder = imdb.raw_files(cache).require()
+        part = UNLABELLED if self.counted == UNLABELLED else "train"
+        paths = [folder / name for name in imdb.pieces[part]]
+        texts = (text for path in paths for (text,) in parquet_rows(path, imdb.columns))
         return Vocabulary.counted(texts, size, " and ".join(map(str, paths)))
 
 
@@ -428,19 +271,10 @@ class WordSequences(CountedWords, Sequences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImdbWords(ImdbReviews, CountedInImdb, WordSequences):
-    """IMDB reviews as sequences of words."""
+class ReviewWords(CountedInImdb, WordSequences):
+    """Reviews as sequences of words."""
 
-    id = "imdb-words"
-    title = "IMDB (words)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AmazonWords(AmazonReviews, CountedInImdb, WordSequences):
-    """Amazon reviews as sequences of words, from the vocabulary of IMDB."""
-
-    id = "amazon-words"
-    title = "Amazon reviews (words)"
+    reader = "review-words"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,7 +312,7 @@ class BagOfWords(CountedWords):
         if fixed and self.features == "tf-idf":
             idf = idf / np.log(10)
         arrays = vocabulary.counts.arrays()
-        for part in self.parts:
+        for part in self.labelled_parts:
             bags, labels = RaggedWriter(cache, "uint16", "float32"), array("b")
             for (text,) in self.labelled(folder, part, labels):
                 words = words_in(text)[: FIXED_LENGTH if fixed else None]
@@ -496,16 +330,7 @@ class BagOfWords(CountedWords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImdbBow(ImdbReviews, CountedInImdb, BagOfWords):
-    """IMDB reviews as bags of words."""
+class ReviewBags(CountedInImdb, BagOfWords):
+    """Reviews as bags of words."""
 
-    id = "imdb-bow"
-    title = "IMDB (bags of words)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AmazonBow(AmazonReviews, CountedInImdb, BagOfWords):
-    """Amazon reviews as bags of IMDB's words: public data from outside IMDB's distribution."""
-
-    id = "amazon-bow"
-    title = "Amazon reviews (bags of words)"
+    reader = "review-bags"

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from clipnoise.data.base import Partitioned
-from clipnoise.data.remote import PackageFile, read_text
+from clipnoise.data.remote import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
 from clipnoise.privacy.units import User
 from clipnoise.seeds import mix64
 
-WHEEL = PackageFile(
-    "statsmodels-0.15.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
-    sha256="b67886b66d9c7ca118526accedb5c6de7ffd74c015dc0492ea0b1690192b65da",
-)
 MEMBER = "statsmodels/datasets/randhie/src/randhie.csv"
 SITES, YEARS = 6, 5
 LARGEST = {  # what each feature is divided by: round numbers beyond what the codebook allows
@@ -40,23 +36,7 @@ class RandHealth(Partitioned):
     for validation follows from the person's id alone, so no person is in two of these parts.
     """
 
-    id = "rand-health"
-    title = "RAND health insurance experiment"
-    licence = "public domain, as statsmodels says"
-    source = (
-        "RAND Health Insurance Experiment; A. Cameron, P. Trivedi, Microeconometrics, Cambridge, "
-        "2005; as statsmodels 0.15.0 carries it"
-    )
-    split = "by person: a fifth to test, a twentieth to validate; public examples from the others"
-    preprocessing = (
-        "each feature divided by a round number that it does not exceed; one column for each site "
-        "and each year"
-    )
-    files = (WHEEL,)
-    manual = WHEEL.manual
-    training_file = 14_959
-    validation_file = 1_058
-    test_file = 4_173
+    reader = "rand-health"
     persons: ClassVar[int] = 4_392
 
     @property
@@ -68,7 +48,7 @@ class RandHealth(Partitioned):
         return User(count=self.persons, shared=shared)
 
     def prepare(self, cache: Path, weights: Path | None = None) -> None:
-        wheel = self.raw_files(cache).require() / WHEEL.name
+        wheel = self.raw_files(cache).require() / self.files[0].name
         persons, inputs, visits = _read(wheel)
         drawn = mix64(persons.astype("uint64"))
         test = drawn % np.uint64(TEST_SHARE) == 0

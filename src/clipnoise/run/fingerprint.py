@@ -1,9 +1,10 @@
 """A fingerprint of the code that can change a run's result, and of no other code.
 
-A run's fingerprint covers the training loop, its dataset, model and method, and what these import
-within the package and the user's own packages and folders. Comments, docstrings and layout do not
-count, so editing them repeats no run. Reports, tracking and the command line do not count either:
-the training loop does not import them. A user's file counts as it was when it was imported.
+A run's fingerprint covers the training loop, its dataset, model and method, what these import
+within the package and the user's own packages and folders, and what a YAML file says of its
+datasets. Comments, docstrings and layout do not count, so editing them repeats no run. Reports,
+tracking and the command line do not count either: the training loop does not import them. A user's
+file counts as it was when it was imported.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -30,7 +32,8 @@ def fingerprint(spec: RunSpec) -> str:
         spec: the run; the plug-ins of its datasets, model, method, clip rule and noise count.
     """
     parts = (*spec.datasets, spec.model, *spec.choices)
-    return _fingerprint((ROOT, *(type(part).__module__ for part in parts)))
+    facts = json.dumps([type(dataset).facts for dataset in spec.datasets], sort_keys=True)
+    return _fingerprint((ROOT, *(type(part).__module__ for part in parts)), facts)
 
 
 def fingerprint_of(modules: Iterable[str]) -> str:
@@ -110,8 +113,8 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 @cache
-def _fingerprint(roots: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
+def _fingerprint(roots: tuple[str, ...], facts: str = "") -> str:
+    digest = hashlib.sha256(facts.encode())
     for module in sorted(closure(roots)):
         digest.update(f"{module}\n{_read(module)[0]}\n".encode())
     return digest.hexdigest()[:12]
