@@ -83,6 +83,8 @@ def _lacks(error: ModuleNotFoundError) -> str | None:
     from importlib.metadata import PackageNotFoundError, requires
 
     top = (error.name or "").partition(".")[0]
+    if top == "clipnoise":  # a module that is not there, of a package that is
+        return None
     package = IMPORTED_AS.get(top, top.replace("_", "-"))
     try:
         wanted = requires("clipnoise") or []

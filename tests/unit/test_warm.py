@@ -235,7 +235,10 @@ def test_runs_share_what_was_read_of_their_code_and_the_check_of_their_calibrati
         found: list[object] = json.loads(done.stdout)
         return found
 
-    assert left("--spec", text, "--calibration", str(file), "--choice") == [0, True]
+    assert left("--spec", text, "--calibration", str(file), "--choice") == [0, False]
+    read, accounted = left()
+    assert read
+    assert accounted
 
 
 def test_a_wrong_spec_is_left_for_the_run_to_report() -> None:
