@@ -185,6 +185,31 @@ def test_entries_are_repeated_for_every_panel(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"kind": "sweep", "over": "betta"}, r"report.0.over: .*'betta'. Did you mean 'beta'\?"),
+        ({"kind": "momentum-sweep", "over": "beta"}, None),
+        ({"kind": "momentum-sweep", "over": "beta", "panel": "other"}, "report.0: no method"),
+    ],
+)
+def test_what_a_kind_needs_of_a_study_is_checked_when_the_study_is_read(
+    item: dict[str, Any], message: str | None, tmp_path: Path
+) -> None:
+    grid = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1], "epsilons": [1]}
+    panels = {
+        name: {**grid, "methods": [{"id": method, "learning_rate": 1, "clip_norm": 1}]}
+        for name, method in (("main", "dp-pmlf"), ("other", "dp-sgd"))
+    }
+    study = {"title": "Sweeps", "panels": panels, "report": [{"panel": "main", **item}]}
+    path, _, _ = write_study(tmp_path, [], study)
+    if message is None:
+        assert load_study(path).report
+    else:
+        with pytest.raises(UserError, match=message):
+            load_study(path)
+
+
 OWN = '''
 """How many runs there are."""
 

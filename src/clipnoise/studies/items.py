@@ -7,7 +7,7 @@ the options that a study file gives it; `clipnoise.report.items` says how it is 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -102,6 +102,17 @@ class ReportItem(ReportEntry):
     def compared(self) -> Mapping[str, Mapping[str, str]]:
         """Which further panels each of its panels is compared with: option → axis → label."""
         return {}
+
+    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
+        """Refuse panels that lack what it shows.
+
+        Args:
+            methods: the entries of all methods of the panels.
+            file, key: of the item, for error messages.
+
+        Raises:
+            UserError: names what is missing.
+        """
 
     def file(self, panel: str) -> str:
         """Return the file of a table below the study's reports, without its ending, or nothing."""

@@ -55,6 +55,8 @@ def _items(
         return
     together = isinstance(entry, SeveralPanels) and entry.together
     for group in [shown] if together and shown else [[one] for one in shown]:
+        methods = [method for one in group for method in one.panel.each_method]
+        entry.check(methods, str(path), key)
         placed = _placed(entry, group, panels, path, key)
         titles = tuple(one.titles["panel"] for one in group)
         yield replace(placed, titles=titles) if together else placed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.kinds.sweep import draw_sweep, swept
+from clipnoise.report.kinds.sweep import draw_sweep, options_of, swept
 from clipnoise.report.lazy import places, styles
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ class MomentumSweep(FigureItem):
 
     kind: Literal["momentum-sweep"] = "momentum-sweep"
     over: Literal["beta", "history"]
+
+    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
+        """Refuse panels without a method with both hyper-parameters."""
+        if not any(SYMBOLS.keys() <= options_of(method) for method in methods):
+            raise UserError(f"{file}: {key}: no method of these panels has beta and history.")
 
     def draw(self, data: ItemData) -> Figure:
         """Draw a sweep, and beside it ρ over β or k."""

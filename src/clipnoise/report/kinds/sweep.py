@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import StringConstraints
 
 from clipnoise.errors import unknown
+from clipnoise.methods.base import methods
 from clipnoise.report.formats import Metric, budget
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, places, statistics, styles
@@ -35,9 +36,23 @@ class Sweep(FigureItem):
     kind: Literal["sweep"] = "sweep"
     over: Annotated[str, StringConstraints(min_length=1)]
 
+    def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
+        """Refuse panels of which no method has the hyper-parameter."""
+        known = {name for method in methods for name in options_of(method)}
+        if self.over not in known:
+            raise unknown("hyper-parameter", self.over, known, file=file, key=f"{key}.over")
+
     def draw(self, data: ItemData) -> Figure:
         """Draw one subplot per dataset, model and method, a line per budget."""
         return draw_sweep(swept(data.runs, self.over), self.over, data.metric)
+
+
+def options_of(method: Mapping[str, Any]) -> set[str]:
+    """Return the hyper-parameters that an entry of a method has, those that it tunes included."""
+    kind, tune = methods().get(str(method.get("id"))), method.get("tune")
+    own = {field.name for field in fields(kind)} if kind else set()
+    tried = [tune.get(name) for name in ("grid", "ranges")] if isinstance(tune, Mapping) else []
+    return own.union(*(one for one in tried if isinstance(one, Mapping)))
 
 
 def swept(runs: pd.DataFrame, over: str) -> pd.DataFrame:
