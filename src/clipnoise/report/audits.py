@@ -12,6 +12,7 @@ import pandas as pd
 
 from clipnoise.errors import UserError
 from clipnoise.files import read_json
+from clipnoise.report.blocks import SheetBlock, TextBlock
 from clipnoise.report.formats import DASH, count, decimal, significant
 from clipnoise.report.pdf import typeset
 
@@ -81,7 +82,7 @@ def build_audit_report(folder: Path, template: Path, methods: Collection[str] = 
         "method, adjacency, declared, measured, noise, claimed ε, lower bound on ε, "
         "from final parameters, verdict"
     )
-    blocks = [
+    blocks: list[TextBlock | SheetBlock] = [
         text("Result", [_result([row[-1] for row in rows], list(controls.values()))]),
         text("What the columns mean", COLUMNS),
         sheet("Methods", heads.split(", "), "ll" + "r" * 6 + "l", rows),
@@ -119,7 +120,7 @@ def build_reaccounting_report(table: Path, template: Path) -> bytes:
     rows = cells.fillna(dict.fromkeys(WORDS, "")).to_dict("records")
     heads = "paper, result, published, δ, text, tight, code, tight"
     assumed = "result, n, B, T, σ, source of σ, source of T, released code"
-    blocks = [
+    blocks: list[TextBlock | SheetBlock] = [
         text("How to read this", READING),
         sheet(
             "ε that can be guaranteed, at equal δ",
@@ -140,20 +141,20 @@ def _read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def page(
-    title: str, name: str, blocks: Sequence[dict[str, Any]], template: Path, **options: Any
+    title: str, name: str, blocks: Sequence[TextBlock | SheetBlock], template: Path, **options: Any
 ) -> bytes:
     """Lay out a title and blocks; `name` is the kind of report."""
     return typeset({"title": title, "name": name, "blocks": blocks, **options}, template, {})
 
 
-def text(head: str, paragraphs: Iterable[str]) -> dict[str, Any]:
+def text(head: str, paragraphs: Iterable[str]) -> TextBlock:
     """Return a block of paragraphs."""
-    return {"kind": "text", "head": head, "paragraphs": list(paragraphs)}
+    return TextBlock(head=head, paragraphs=list(paragraphs))
 
 
-def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> dict[str, Any]:
+def sheet(head: str, heads: list[str], align: str, rows: Iterable[list[str]]) -> SheetBlock:
     """Return a table; `align` has a letter per column, l or r."""
-    return {"kind": "table", "head": head, "heads": heads, "align": list(align), "rows": list(rows)}
+    return SheetBlock(head=head, heads=heads, align=list(align), rows=list(rows))
 
 
 def _method(contract: dict[str, Any], bound: dict[str, Any] | None) -> list[str]:

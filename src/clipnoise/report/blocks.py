@@ -124,4 +124,24 @@ class Paragraph:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextBlock:
+    """Paragraphs below a head."""
+
+    kind: ClassVar[str] = "text"
+    head: str
+    paragraphs: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SheetBlock:
+    """A table of text below a head; `align` has a letter per column, l or r."""
+
+    kind: ClassVar[str] = "table"
+    head: str
+    heads: Sequence[str]
+    align: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 Block = TableBlock | ListBlock | FigureBlock

@@ -10,6 +10,7 @@ import pandas as pd
 
 from clipnoise.report.audits import page, sheet, text
 from clipnoise.report.baseline import contended, cost_ratio
+from clipnoise.report.blocks import SheetBlock, TextBlock
 from clipnoise.report.formats import DASH, METRICS, decimal, named
 from clipnoise.report.publication import run_rows
 from clipnoise.report.records import split, where
@@ -109,7 +110,7 @@ def _number(value: float | None) -> str:
     return DASH if value is None else decimal(value, 2)
 
 
-def _standing(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _standing(result: dict[str, Any]) -> Iterator[TextBlock | SheetBlock]:
     """Yield where the method stands in the league, if it took part."""
     if "league" in result:
         league = result["league"]
