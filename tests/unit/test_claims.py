@@ -259,8 +259,8 @@ def test_a_method_may_be_compared_with_itself_on_another_dataset(tmp_path: Path)
         {("slow", "eps=1"): list(BASE)}, dataset="pale"
     )
     held, missed = verdicts(tmp_path, one, runs)
-    assert (held["verdict"], missed["verdict"]) == ("holds", "does not hold")
-    assert [found["sides"] for found in held["found"]] == ["slow − slow on pale"]
+    assert (held.verdict, missed.verdict) == ("holds", "does not hold")
+    assert [found.sides for found in held.found] == ["slow − slow on pale"]
 
 
 @pytest.mark.parametrize(
