@@ -356,6 +356,7 @@ class Honest(PrivateMethod):
 
 # Half of the sensitivity is declared, and the clean mean goes into the update by way of a global.
 LEAKY = '''
+import sys
 from dataclasses import dataclass
 
 import torch
