@@ -35,7 +35,9 @@ CORE = Path(method_module.__file__).parent
 DESCRIPTORS = (property, staticmethod, classmethod, cached_property)
 SEALING = Path(plugins.__file__)
 # What is said when a method asks for what is not there, or is not given.
-REFUSED = re.compile("'(Public|ClippedSum|Clean)'|required positional argument")
+REFUSED = re.compile(
+    r"\b(Public|ClippedSum|Clean)\b|required positional argument|cannot assign to field"
+)
 WATCHED = ("clipnoise", "torch", "numpy", "math", "random", "builtins", "statistics", "functools")
 
 
