@@ -21,7 +21,6 @@ import sys
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 import clipnoise.core.step as boundary
 from clipnoise.core.clipping import _SEALED, ClippedSum, Clipping
@@ -32,6 +31,7 @@ from clipnoise.methods.base import *
 from clipnoise.methods.base import Clean, OracleMethod
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.run.train import Run
+from torch import Tensor
 
 KEPT = []
 ADD = torch.Tensor.add

@@ -269,8 +269,15 @@ def _compare(judged: Judged, trained: Sequence[tuple[float, int, int | None, int
     for number, again in ((0, ""), (1, ""), (2, ""), (0, ", repeated,")):
         run = runs[number]
         found = ordinary.ask("train", options=judged.options, cache=str(judged.cache), run=run)
-        if number not in expected:
-            expected[number] = trajectory(split, judged.cache, run)
+        try:
+            if number not in expected:
+                expected[number] = trajectory(split, judged.cache, run)
+        except UserError as error:
+            problems.append(
+                f"an ordinary run at B = {run['expected_batch_size']} trains, but one in which "
+                f"the update is told nothing but what was released fails: {error}"
+            )
+            break
         pairs = zip(found, expected[number], strict=True)
         off = [t for t, (one, other) in enumerate(pairs, 1) if not torch.equal(one, other)]
         if off:
