@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,6 +136,12 @@ def test_pages_of_a_server_are_its_own(
     assert "s3cret" not in said
 
 
+def heard() -> None:
+    """Hear what whoever runs the tests ignores, as `nohup` does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_pages_follow_while_they_are_open_and_leave_nothing_behind(
@@ -153,9 +160,11 @@ def test_the_pages_follow_while_they_are_open_and_leave_nothing_behind(
             [sys.executable, "-c", program, *words],
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=heard,
         ) as command,
+        ExitStack() as ending,
     ):
+        ending.callback(command.kill)  # or a failure would wait for it
         assert command.stdout is not None
         for line in command.stdout:
             if line.startswith(f"{STUDY}: "):
