@@ -18,6 +18,8 @@ import pytest
 from recorded_runs import record, spec
 from team_server import MEMBER, programs, team
 
+from clipnoise.tracking import Membership, note
+
 pytestmark = pytest.mark.workflow
 
 PROGRAM = str(Path(sys.executable).parent / "clipnoise")
@@ -43,18 +45,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def prepare(results: Path, settings: dict[str, str]) -> None:
-    """Make the store, and the files of some runs."""
+    """Make the store, and then the files of some runs."""
     results.mkdir()
-    for seed in range(RUNS):
-        record(results, spec(seed=seed))
-    study = results / "study.yaml"
-    study.write_text(
-        "title: One\npanels: {p: {datasets: [digits], models: [logistic], seeds: [1],\n"
-        "  methods: [{id: sgd, learning_rate: 0.1}],\n"
-        "  training: {expected_batch_size: 10, steps: 1}}}\nreport: [{kind: table, panel: p}]\n"
-    )
-    words = [PROGRAM, "mlflow-init", str(study), "--results", str(results)]
-    subprocess.run(words, env={**os.environ, **settings}, check=True, cwd=results)
+    runs = [spec(seed=seed) for seed in range(RUNS)]
+    note(results, {run.hash: Membership(study="one") for run in runs}, {"one": "One"})
+    code, said = ended(start(results, settings))
+    assert code == 0, said
+    for run in runs:
+        record(results, run)
 
 
 def limited(megabytes: float) -> Callable[[], None]:

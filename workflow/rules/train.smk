@@ -40,4 +40,4 @@ rule train:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q}"
-        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint {params.fingerprint:q} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"
+        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint={params.fingerprint:q} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"
