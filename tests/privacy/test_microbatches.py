@@ -107,7 +107,14 @@ def changes(query: Any, plan: Clipping, *, seed: int, factor: float, size: float
     plan = replace(plan, group_size=M, groups=groups)
     width = len(zeros(plan.of, torch.zeros(D)))
     rows = size * normal(len(plan.weights), len(groups), width, seed=seed)
-    return largest_changes(query, plan, rows, expected_batch_size=3.0, sensitivity_factor=factor)
+    return largest_changes(
+        query,
+        plan,
+        rows,
+        expected_batch_size=3.0,
+        sensitivity_factor=factor,
+        layers=(2, 3),
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), one_per_family(PRIVATE))

@@ -28,7 +28,7 @@ from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.microbatches import MicroBatches
 
-D = 4
+D, LAYERS = 4, (1, 3)
 PRIVATE = [(name, options) for name, options in VARIANTS if build(name, **options).private]
 
 
@@ -63,8 +63,8 @@ class Trajectory:
         if self.microbatch > 1:
             here = replace(clipping, group_size=self.microbatch, groups=groups)
             there = replace(here, groups=groups[keep])
-        self._neighbour = clipped_sum([one[keep] for one in other], there)
-        return ClippedSum(clipped_sum(rows, here))
+        self._neighbour = clipped_sum([one[keep] for one in other], there, LAYERS)
+        return ClippedSum(clipped_sum(rows, here, LAYERS))
 
     def cross(
         self,

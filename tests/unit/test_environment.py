@@ -97,7 +97,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run make as from a shell, though these tests may themselves be started by make."""
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    theirs = ("MAKE", "ARGS")
+    settings = {name: text for name, text in os.environ.items() if not name.startswith(theirs)}
     return subprocess.run(
         ["make", *words], cwd=folder, env=settings, capture_output=True, text=True, timeout=60
     )

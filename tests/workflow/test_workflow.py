@@ -302,7 +302,11 @@ def test_a_terminal_that_is_closed_leaves_no_process_and_no_lock(tmp_path: Path)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     workflow = subprocess.Popen(
-        command(tmp_path), env=environment(), start_new_session=True, **quiet
+        command(tmp_path),
+        env=environment(),
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored under nohup
+        **quiet,
     )
 
     def wait(done: Callable[[], object]) -> None:
