@@ -350,7 +350,7 @@ def test_after_many_runs_a_warm_process_is_as_small_as_after_a_few(
     assert not server.children()
     assert len(list(tmp_path.rglob("summary.json"))) == RUNS
     few, last = found[min(19, RUNS // 2)], found[-1]
-    assert last[0] == few[0]
+    assert last[0] <= few[0] + 5  # a leak of one a run would be far more
     assert last[1] < few[1] + 5
 
 
