@@ -76,8 +76,8 @@ localrules:
     track,
 
 
-# The display estimates times by kinds of jobs. Whoever looks at MLflow while runs train sees by the
-# notes of which study they are.
+# The display estimates times by kinds of jobs. The notes tell MLflow, while runs train, which study
+# they belong to.
 # While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a
 # second later, and each job that ends adds one more: after some hundred jobs it keeps a core busy
 # with nothing else. On one machine nothing needs that limit.

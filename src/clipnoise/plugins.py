@@ -32,6 +32,7 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from importlib.metadata import entry_points
+from itertools import product
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar, TypeVar, cast
@@ -43,6 +44,7 @@ from clipnoise.fields import adapter
 from clipnoise.files import read_yaml
 
 P = TypeVar("P")
+Describe = Callable[[Path], Iterable[Any]]
 
 OWN = "clipnoise.own"  # what the user's first folder is imported as
 GROUP = "clipnoise.plugins"  # the entry points of installed packages with plug-ins
@@ -108,12 +110,14 @@ def is_own(module: str) -> bool:
 def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
     """Find every concrete plug-in class of a package and of the user's places, once per process.
 
+    A function `described` of a module of the package yields further ones, which files of a folder
+    describe.
+
     Args:
         package: dotted name of the plug-in folder, e.g. `"clipnoise.methods"`; None to look in the
             user's places alone.
         base: the contract class; subclasses that define an `id` are plug-ins. Its attribute `needs`
-            names what each must define; without it they are not checked. Its method `described`, if
-            there is one, yields further plug-ins, which files of a folder describe.
+            names what each must define; without it they are not checked.
 
     Returns:
         Plug-in classes by id, sorted by id, read-only.
@@ -129,23 +133,24 @@ def plugins(package: str | None, base: type[P]) -> Mapping[str, type[P]]:
 @cache
 def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
     """Find what `plugins` returns; `places` only tells the cache that the user's have changed."""
-    classes = {} if package is None else dict(_package_plugins(package, base))
+    found, describe = ({}, ()) if package is None else _package_plugins(package, base)
+    classes = dict(found)
     _add_plugins(classes, _own_modules(), base)
-    for folder in own_packages().values():
-        _add_described(classes, folder, base)
+    _add_described(classes, own_packages().values(), describe, base)
     return MappingProxyType(dict(sorted(classes.items())))
 
 
 @cache
-def _package_plugins(package: str, base: Any) -> Mapping[str, Any]:
-    """Find the classes of a plug-in folder alone."""
-    folder = importlib.import_module(package).__path__
-    names = [found.name for found in pkgutil.walk_packages(folder, f"{package}.")]
+def _package_plugins(package: str, base: Any) -> tuple[Mapping[str, Any], tuple[Describe, ...]]:
+    """Find the classes of a plug-in folder alone, and its functions that read descriptions."""
+    places = importlib.import_module(package).__path__
+    names = [found.name for found in pkgutil.walk_packages(places, f"{package}.")]
+    modules = list(map(_imported, names))
+    describe = tuple(vars(module)["described"] for module in modules if "described" in vars(module))
     classes: dict[str, Any] = {}
-    _add_plugins(classes, map(_imported, names), base)
-    for place in folder:
-        _add_described(classes, Path(place), base)
-    return MappingProxyType(classes)
+    _add_plugins(classes, modules, base)
+    _add_described(classes, map(Path, places), describe, base)
+    return MappingProxyType(classes), describe
 
 
 def _add_plugins(classes: dict[str, Any], modules: Iterable[ModuleType], base: Any) -> None:
@@ -159,10 +164,13 @@ def _add_plugins(classes: dict[str, Any], modules: Iterable[ModuleType], base: A
             _add(classes, value, base)
 
 
-def _add_described(classes: dict[str, Any], folder: Path, base: Any) -> None:
-    """Add the plug-ins that files of a folder describe, where the contract has such files."""
-    for value in base.described(folder) if hasattr(base, "described") else ():
-        _add(classes, value, base)
+def _add_described(
+    classes: dict[str, Any], folders: Iterable[Path], describe: Iterable[Describe], base: Any
+) -> None:
+    """Add the plug-ins that files of some folders describe."""
+    for folder, described in product(folders, describe):
+        for value in described(folder):
+            _add(classes, value, base)
 
 
 def _add(classes: dict[str, Any], value: Any, base: Any) -> None:

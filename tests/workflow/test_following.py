@@ -1,4 +1,4 @@
-"""Whoever looks sees runs while they train, and is told of a store that does not answer."""
+"""MLflow's pages show runs while they train; a store that does not answer is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to MLflow's store while it is told of runs: a full disk, a database that restarts.
+"""Faults of MLflow's store during an update: a full disk, a database that restarts.
 
 Everything goes through the command line, as a user or Snakemake calls it.
 """
@@ -27,7 +27,7 @@ RUNS = 12
 
 
 def start(results: Path, settings: dict[str, str], **options: Any) -> subprocess.Popen[str]:
-    """Start to tell MLflow of all runs of a results folder."""
+    """Start to update MLflow with all runs of a results folder."""
     return subprocess.Popen(
         [PROGRAM, "mlflow-sync", "--results", str(results)],
         env={**os.environ, **settings},

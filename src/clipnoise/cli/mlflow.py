@@ -1,4 +1,4 @@
-"""MLflow: bring it up to date from the result files, once or while somebody looks, and show it."""
+"""MLflow: update its store from the result files, once or continuously, and open its pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clipnoise.tracking import MeansTable, StoreError, SyncReport, note, read_no
 from clipnoise.tracking.view import View
 
 SECONDS_BETWEEN_LINES = 20.0  # of progress in a log
-SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds between two looks while somebody follows
+SHORTEST_PAUSE, LONGEST_PAUSE = 5.0, 60.0  # seconds between two updates with --follow
 SHARE = 0.25  # of the time is spent looking, if that is more
 CHANGED = ("added", "completed", "replaced", "means")  # worth a line of one who follows
 

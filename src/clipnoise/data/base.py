@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -247,13 +247,6 @@ class Dataset:
             f"dataset.id: {method} protects users, but the examples of {self.id} have no user ids. "
             f"Datasets with users: {', '.join(fitting)}."
         )
-
-    @staticmethod
-    def described(folder: Path) -> Iterator[type[Dataset]]:
-        """Yield the datasets that YAML files of a plug-in folder describe; errors as there."""
-        from clipnoise.data.described import described_datasets
-
-        return described_datasets(folder)
 
     def preparation(self) -> dict[str, Any]:
         """Return the options that decide what is prepared: with the id, enough to prepare it."""

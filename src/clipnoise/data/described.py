@@ -33,7 +33,7 @@ KINDS = {"name": RemoteFile, "wheel": PackageFile, "deb": DebianFile}  # of file
 FILES = list[str | dict[str, Any]]
 
 
-def described_datasets(folder: Path) -> Iterator[type[Dataset]]:
+def described(folder: Path) -> Iterator[type[Dataset]]:
     """Yield the datasets that the YAML files of a plug-in folder describe.
 
     Raises:

@@ -15,6 +15,7 @@ from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.privacy.samplers import (
+    SAMPLERS,
     Sampler,
     SamplerName,
     Sampling,
@@ -91,9 +92,14 @@ class Mechanism(Sampling):
                 "largest_batch: required for the sampler 'truncated-poisson' and not allowed "
                 f"otherwise; got {self.largest_batch} with {self.sampler!r}."
             )
-        takes_part = self._drawn.participation(self)
-        self._drawn.check_bands(self)
-        return takes_part
+        if self.bands > 1 and self._drawn.correlated is None:
+            allowed = ", ".join(kind.id for kind in SAMPLERS.values() if kind.correlated)
+            raise UserError(
+                f"sampler: {self.sampler!r} lets an example take part in steps next to each other. "
+                f"No accountant covers that for noise whose strategy has {self.bands} bands. "
+                f"Allowed: {allowed}."
+            )
+        return self._drawn.participation(self)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -114,15 +120,6 @@ class Mechanism(Sampling):
     def sensitivity_factor(self) -> float:
         """How far one unit moves the clipped sum, relative to what the query declares."""
         return self.unit.sensitivity_factor(self.query, self.microbatches)
-
-    def check(self) -> None:
-        """Refuse a private mechanism that no analysis covers.
-
-        Raises:
-            UserError: names what does not fit.
-        """
-        self.unit.check(self.query, self.microbatches)
-        _ = self.participation
 
     def budget(
         self, privacy: Privacy, noise_multiplier: float | None, at: Iterable[int] = ()

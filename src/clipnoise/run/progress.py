@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """A run without result files, as its progress shows it.
 
     Attributes:
@@ -44,12 +44,16 @@ class Progress:
 def start_progress(folder: Path, spec: RunSpec, started: datetime) -> None:
     """Begin the file of a run that starts or resumes, in place of what is there."""
     head = {"hash": spec.hash, "spec": to_mapping(spec), "started": started.isoformat()}
-    _append(folder, head, anew=True)
+    with _unshown():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PROGRESS).unlink(missing_ok=True)  # whatever it is
+        _append(folder, head)
 
 
 def note_progress(folder: Path, metrics: Metrics) -> None:
     """Add an evaluation."""
-    _append(folder, asdict(metrics))
+    with _unshown():
+        _append(folder, asdict(metrics))
 
 
 def end_progress(folder: Path) -> None:
@@ -58,15 +62,16 @@ def end_progress(folder: Path) -> None:
         (folder / PROGRESS).unlink(missing_ok=True)
 
 
-def _append(folder: Path, values: Mapping[str, Any], *, anew: bool = False) -> None:
-    """Add a line. It is worth neither a run nor waiting for the disk."""
-    path = folder / PROGRESS
+def _append(folder: Path, values: Mapping[str, Any]) -> None:
+    with (folder / PROGRESS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(finite(values)) + "\n")
+
+
+@contextmanager
+def _unshown() -> Iterator[None]:
+    """Go on training where the file cannot be written: it is worth no run."""
     try:
-        if anew:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)  # whatever it is
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(values)) + "\n")
+        yield
     except OSError as error:
         logger.warning("the run cannot be shown while it trains (%s)", error)
 
@@ -76,7 +81,7 @@ def is_training(folder: Path) -> bool:
     return (folder / PROGRESS).exists() and is_locked(folder / LOCK)
 
 
-def read_progress(folder: Path) -> Progress | None:
+def read_progress(folder: Path) -> RunProgress | None:
     """Return what the file of a run holds; None where it is missing or its first line not whole.
 
     Raises:
@@ -86,7 +91,7 @@ def read_progress(folder: Path) -> Progress | None:
     try:
         *lines, _ = read_text(path).split("\n")  # the last is empty, or being written
         values = [json.loads(line) for line in lines]
-        return Progress(**values[0], metrics=values[1:]) if values else None
+        return RunProgress(**values[0], metrics=values[1:]) if values else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:

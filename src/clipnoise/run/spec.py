@@ -216,10 +216,10 @@ class RunSpec:
                 f"training.views: must be 1 for {self.method.id}, which clips one vector per user, "
                 f"not a gradient; got {self.training.views}."
             )
+        unit.check(self.method.query, self.mechanism.microbatches)
         if self.privacy is not None:
             self._check_shared(unit)
-            self.mechanism.check()
-            _ = self.budget  # checks its numbers
+            _ = self.budget  # checks that sampler, accountant and noise fit each other
 
     def _check_sealed(self) -> None:
         """Check the user's classes again: a mix-in can keep them from being checked at first."""

@@ -353,7 +353,7 @@ class Plan:
         note(Path(self.config.results), memberships(self.read), descriptions(self.read))
 
     def tracked(self) -> list[str]:
-        """Return the files that show that MLflow was told of each study of config.yaml."""
+        """Return the files that record that MLflow shows each study of config.yaml."""
         wanted = self.configured if self.config.tracking == "sync" else ()
         return [str(self._outcome(study)) for study in wanted]
 
@@ -374,7 +374,7 @@ class Plan:
         return {name: fault for name, fault in faults.items() if fault is not None}
 
     def track_again(self) -> None:
-        """Set aside what says that MLflow was told, where it was not: Snakemake tells it again."""
+        """Set aside records of studies that MLflow does not show, so that they are synced again."""
         for name in self._untracked():
             path = self._outcome(name)
             with suppress(OSError):  # a folder of another user, who only looks

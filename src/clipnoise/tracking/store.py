@@ -49,7 +49,7 @@ class Notes:
 
 
 def read_notes(results: Path) -> Notes:
-    """Read what a results folder notes; where it notes nothing, or it is damaged, begin anew."""
+    """Read the notes of a results folder; start empty where there are none or they are damaged."""
     try:
         values = read_json(notes_path(results))
         runs = {

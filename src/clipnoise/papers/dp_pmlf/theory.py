@@ -23,6 +23,7 @@ from clipnoise.papers.base import (
 )
 from clipnoise.papers.report import draw_line, panels, shared_legend
 from clipnoise.report.figures.styles import style
+from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.seeds import derive
 
 Array = NDArray[np.float64]
@@ -66,7 +67,7 @@ def rho_squared(beta: float, k: int) -> float:
 
     Source: DP-PMLF, Lemma 3.
     """
-    return (1 + beta) * (1 - beta**k) / ((1 - beta) * (1 + beta**k))
+    return momentum_reduction(beta, k) ** 2
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.errors import UserError
 from clipnoise.lazy import Tensor, torch
 from clipnoise.plugins import as_sealed
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
@@ -146,20 +145,6 @@ class Sampler(Draws):
             examples=examples,
             prefix_cost=as_sealed(of.noise, "prefix_cost")(of.steps, groups),
         )
-
-    @classmethod
-    def check_bands(cls, of: Sampling) -> None:
-        """Refuse noise whose cost under this sampler is not known.
-
-        Raises:
-            UserError: names the samplers that such noise goes with.
-        """
-        if of.bands > 1 and cls.correlated is None:
-            raise UserError(
-                f"sampler: {cls.id!r} lets an example take part in steps next to each other. No "
-                f"accountant covers that for noise whose strategy has {of.bands} bands. "
-                "Allowed: cyclic-poisson, cyclic, full."
-            )
 
     @classmethod
     def noise(cls) -> str:

@@ -78,12 +78,6 @@ class CyclicPoissonSampler(PoissonSampler):
 
     @classmethod
     def participation(cls, of: Sampling) -> Participation:
-        bands = of.bands
-        rate = bands * of.expected_batch_size / of.unit.count
-        return cls._participation(of, rate, groups=bands)
-
-    @classmethod
-    def check_bands(cls, of: Sampling) -> None:
         bands, size = of.bands, of.expected_batch_size
         if bands > 1 and bands * size > of.unit.count:
             most = int(of.unit.count // size)
@@ -93,6 +87,7 @@ class CyclicPoissonSampler(PoissonSampler):
                 f"Allowed: at most n/B = {most} bands (only kind banded has fewer bands than "
                 "steps), or the sampler 'cyclic', which does not amplify."
             )
+        return cls._participation(of, bands * size / of.unit.count, groups=bands)
 
 
 class CyclicSampler(CyclicPoissonSampler):
@@ -109,7 +104,3 @@ class CyclicSampler(CyclicPoissonSampler):
     @classmethod
     def participation(cls, of: Sampling) -> Participation:
         return cls._participation(of, 1.0, groups=of.epoch)
-
-    @classmethod
-    def check_bands(cls, of: Sampling) -> None:
-        """Allow every kind of noise: each example takes part once an epoch."""
