@@ -1,22 +1,13 @@
 from collections import Counter
 from pathlib import Path
-from threading import RLock
 
 from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.run.scheduler import (
-    accept_inputs_from_the_future,
-    stop_when_the_terminal_closes,
-)
-from clipnoise.studies.cluster import (
-    check_paths,
-    choose_status_command,
-    submit_patiently,
-)
 from clipnoise.studies.plan import RUN, Plan
+from clipnoise.studies.snakemake_changes import adapt
 from clipnoise.studies.status import outlooks
 
 # Snakemake itself takes the last of two equal keys, and does not say where a file is wrong.
@@ -78,22 +69,8 @@ localrules:
 
 # The display estimates times by kinds of jobs. The notes tell MLflow, while runs train, which study
 # they belong to.
-# While Snakemake limits how fast jobs start, each round of its scheduler sets off another one a
-# second later, and each job that ends adds one more: after some hundred jobs it keeps a core busy
-# with nothing else. On one machine nothing needs that limit.
-# Snakemake's signal handler takes a lock that the same thread may hold already, and would wait
-# forever.
 onstart:
-    workflow.scheduler._lock = RLock()
-    stop_when_the_terminal_closes()
-    accept_inputs_from_the_future(workflow.dag, logger.warning)
-    if workflow.local_exec:
-        workflow.scheduler.job_rate_limiter = None
-    or_exit(lambda: check_paths(workflow.executor_settings, plan.config))
-    changed = or_exit(lambda: choose_status_command(workflow.executor_settings))
-    if changed:
-        logger.warning(changed)
-    submit_patiently(workflow.scheduler._executor, logger.warning)
+    or_exit(lambda: adapt(workflow, plan.config, logger.warning))
     kinds = Counter(
         (job.rule.name, job.priority) for job in workflow.dag.needrun_jobs()
     )

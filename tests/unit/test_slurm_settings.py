@@ -12,8 +12,9 @@ import yaml
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.studies.cluster import Cluster, Partition, check_paths, choose_status_command
+from clipnoise.studies.cluster import Cluster, Partition, check_paths
 from clipnoise.studies.config import Config, Resources
+from clipnoise.studies.snakemake_changes import choose_status_command
 
 ROOT = Path(__file__).parents[2]
 SINFO = """\

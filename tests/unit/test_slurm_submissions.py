@@ -13,14 +13,14 @@ import pytest
 
 SNAKEFILE = """
 from snakemake.logging import logger
-from clipnoise.studies import cluster
+from clipnoise.studies import snakemake_changes
 
-cluster.FIRST_SECONDS = {seconds}
+snakemake_changes.FIRST_SECONDS = {seconds}
 
 onstart:
     settings = workflow.executor_settings
-    changed = cluster.choose_status_command(settings)
-    cluster.submit_patiently(workflow.scheduler._executor, logger.warning)
+    changed = snakemake_changes.choose_status_command(settings)
+    snakemake_changes.submit_patiently(workflow.scheduler._executor, logger.warning)
 
 rule all:
     input: "a.txt"

@@ -327,13 +327,6 @@ def test_what_runs_wait_for_is_done_before_any_run(rule: str) -> None:
     assert "priority: 1000" in block
 
 
-def test_snakemake_still_has_the_limit_that_the_snakefile_switches_off() -> None:
-    from snakemake.scheduling.job_scheduler import JobScheduler
-
-    assert "job_rate_limiter" in JobScheduler.__init__.__code__.co_names
-    assert "workflow.scheduler.job_rate_limiter = None" in (ROOT / "Snakefile").read_text()
-
-
 def test_text_is_utf_8_whatever_the_locale() -> None:
     """Python reads and writes text in the encoding of the locale unless it is told otherwise."""
     for path in sorted((ROOT / "src").rglob("*.py")):

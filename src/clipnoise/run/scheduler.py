@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -143,51 +142,6 @@ def requeue_job() -> bool:
         return False
     state = output_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     return state == "RUNNING" and output_of("scontrol", "requeue", job) is not None
-
-
-def stop_when_the_terminal_closes() -> None:
-    """Let SIGHUP end the process that starts the jobs as Ctrl-C does, unless it is ignored.
-
-    Jobs are told to stop, so that runs save themselves; otherwise they and a lock would be left.
-    """
-
-    def stop(number: int, frame: object) -> None:
-        import psutil
-
-        for job in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                job.terminate()
-        raise KeyboardInterrupt
-
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        signal.signal(signal.SIGHUP, stop)
-
-
-def accept_inputs_from_the_future(dag: Any, say: Callable[[str], None]) -> None:
-    """Let jobs end whose inputs lie in the future, as after a clock was set back.
-
-    Snakemake fails such a job when its work is done, and deletes what it has made, hours of
-    training or results that were finished before. Instead, the inputs get the time of what was
-    made from them.
-
-    Args:
-        dag: Snakemake's.
-        say: tells the user which file it was.
-    """
-    check = dag.check_output_mtime
-
-    async def check_present(job: Any, outputs: Sequence[Any]) -> None:
-        made = min(
-            (Path(file).stat().st_mtime for file in outputs if Path(file).exists()), default=0
-        )
-        for file in map(Path, job.input):
-            with suppress(OSError):  # another user's
-                if made and file.stat().st_mtime > max(made, time.time()):
-                    os.utime(file, (made, made))
-                    say(f"{file} lay in the future; it has the present time now.")
-        await check(job, outputs)
-
-    dag.check_output_mtime = check_present
 
 
 def output_of(*words: str, seconds: int = 30) -> str | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +17,6 @@ from clipnoise.studies.config import Config, Resources
 # How long Slurm must remember a job that has ended. Where it is less, Snakemake's executor asks
 # `sacct` in any case.
 ENOUGH_SECONDS = 120
-FIRST_SECONDS, LONGEST_SECONDS = 30.0, 3600.0  # between two tries of a refused submission
-# What sbatch says where the same submission can succeed later: a limit on the number of jobs of a
-# user, an account or a QOS, or a controller that is away or busy.
-FOR_NOW = re.compile(
-    r"(Assoc|QOS)\w*Submit\w*Limit|slurm controller|temporarily unable|timed out on send/recv"
-)
 GPUS = re.compile(r"\bgpu(?::[^:,(]+)?:(\d+)")  # such as `gpu:2` or `gpu:a100:4(S:0-1)`
 
 
@@ -149,126 +142,6 @@ def check_paths(settings: Any, config: Config) -> None:
                 f"{place}: {path}: jobs on a cluster would get another path, for the {wrong[0]} in "
                 "it. Choose one without quotes, $, ` and \\."
             )
-
-
-def choose_status_command(settings: Any) -> str | None:
-    """Make Snakemake ask `squeue` for its jobs where `sacct` cannot answer.
-
-    It would ask `sacct` again and again, for hours and without a word, while its jobs have ended.
-    It would also go back to `sacct` at each check at which the controller is away, because it looks
-    for MinJobAge every time; so it is told that there is no `sacct`.
-
-    Args:
-        settings: of Snakemake's executor; changed if it is the one for Slurm and asks `sacct`.
-
-    Returns:
-        One sentence for the user if something was changed.
-
-    Raises:
-        UserError: Slurm would forget jobs that have ended before Snakemake asks for them.
-    """
-    command = getattr(settings, "status_command", None)
-    if command is None or has_accounting():
-        return None
-    cluster = Cluster.here()
-    if cluster is None:
-        raise UserError("Slurm: neither sacct nor scontrol answers. Is the controller running?")
-    if cluster.status_command is None:
-        raise UserError(
-            "Slurm: sacct does not answer, and squeue forgets jobs "
-            f"{cluster.memory_seconds} s after their end (MinJobAge in slurm.conf), before "
-            "Snakemake asks for them. Ask the administrator for accounting, or for a MinJobAge of "
-            f"at least {ENOUGH_SECONDS}."
-        )
-    settings.status_command = cluster.status_command
-    import snakemake_executor_plugin_slurm as plugin
-
-    plugin.is_query_tool_available = lambda tool: tool == cluster.status_command
-    if command == cluster.status_command:
-        return None
-    return "Slurm: sacct does not answer, so squeue is asked how jobs end."
-
-
-def submit_patiently(executor: Any, say: Callable[[str], None]) -> None:
-    """Let submissions that Slurm refuses for now wait, and show what its commands say.
-
-    Snakemake would take such a refusal for a failure of the job, try again at once until its
-    retries are spent, and show nothing of what `sbatch` says. Nor does it say that it waits for an
-    answer about its jobs.
-
-    Args:
-        executor: Snakemake's; changed if it is the one for Slurm.
-        say: called with a line for the user.
-    """
-    if hasattr(executor.workflow.executor_settings, "status_command"):
-        _Submissions(executor, say)
-        _tell_of_silence(say)
-
-
-class _Submissions:
-    """What becomes of the submissions of an executor, whose methods it takes over.
-
-    The executor submits in two threads. A refused submission keeps its thread while it waits, so
-    that Slurm is not asked for the others meanwhile.
-    """
-
-    def __init__(self, executor: Any, say: Callable[[str], None]) -> None:
-        self._executor, self._say = executor, say
-        self._accept = executor._report_job_submission_threadsafe
-        self._fail = executor._report_job_error_threadsafe
-        self._shutdown = executor.shutdown
-        self._ended = threading.Event()
-        self._said: set[str] = set()
-        self._refusals = 0  # since the last submission that was accepted
-        executor._report_job_submission_threadsafe = self.accepted
-        executor._report_job_error_threadsafe = self.refused
-        executor.shutdown = self.shutdown
-
-    def accepted(self, job: Any) -> None:
-        """Tell Snakemake that a job is in the queue."""
-        self._refusals = 0
-        self._accept(job)
-
-    def refused(self, job: Any, message: str) -> None:
-        """Submit a job again after a while, or tell Snakemake that it has failed."""
-        found = re.search(r"message was '(.*?)'\.?\n    sbatch call:", message, re.DOTALL)
-        words = " ".join((found[1] if found else message).split())
-        for_now = found is not None and FOR_NOW.search(words) is not None
-        if words not in self._said:
-            self._said.add(words)
-            next_step = " Such jobs wait until they are accepted." if for_now else ""
-            self._say(f"Slurm refused a job: {words}.{next_step}")
-        if not for_now:
-            self._fail(job, message)
-            return
-        seconds = min(FIRST_SECONDS * 2 ** min(self._refusals, 20), LONGEST_SECONDS)
-        self._refusals += 1
-        if not self._ended.wait(seconds):
-            self._executor._job_submission_executor.submit(self._executor.run_job, job.job)
-
-    def shutdown(self) -> None:
-        """End with the executor, which waits for its threads."""
-        self._ended.set()
-        self._shutdown()
-
-
-def _tell_of_silence(say: Callable[[str], None]) -> None:
-    """Say once when Slurm no longer answers the question how jobs end, and once when it does."""
-    import snakemake_executor_plugin_slurm as plugin
-
-    ask = plugin.query_job_status
-    silent = False
-
-    async def asked(command: str, logger: Any) -> Any:
-        nonlocal silent
-        answer = await ask(command, logger)
-        if silent != (answer[0] is None):
-            silent = not silent
-            how = "does not answer; it is asked again" if silent else "answers again"
-            say(f"Slurm: {command.split()[0]} {how}.")
-        return answer
-
-    plugin.query_job_status = asked
 
 
 def _partitions(lines: Iterable[str]) -> Iterator[Partition]:
