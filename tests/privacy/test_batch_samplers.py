@@ -51,6 +51,19 @@ def test_fixed_size_batches_have_their_size_and_each_example_its_chance() -> Non
     assert (counts - 500).abs().max() < 5 * math.sqrt(2000 * 0.25 * 0.75)
 
 
+def test_a_batch_of_fixed_size_may_be_everyone_and_no_more() -> None:
+    assert FixedSizeSampler(5, 5, draw()).sample().tolist() == list(range(5))
+    with pytest.raises(ValueError, match="must lie in 0 … 5, got 6"):
+        FixedSizeSampler(5, 6, draw())
+
+
+def test_examples_of_a_batch_ascend_so_that_memory_is_read_in_order() -> None:
+    for sampler in samplers():
+        for _ in range(20):
+            batch = sampler.sample()
+            assert (batch.diff() > 0).all(), type(sampler)
+
+
 def test_truncated_batches_are_poisson_up_to_their_largest_size() -> None:
     sampler = TruncatedPoissonSampler(200, 0.1, 22, draw())
     sizes = torch.tensor([len(sampler.sample()) for _ in range(2000)])

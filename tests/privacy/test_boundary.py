@@ -22,6 +22,7 @@ from clipnoise.errors import UserError
 from clipnoise.gradients.clipping import clip_factors
 from clipnoise.methods.base import SGD, ClippedMean, PrivateMethod, method_class
 from clipnoise.privacy.noise import OwnNoise
+from clipnoise.privacy.queries import project
 from clipnoise.run.outcome import DivergenceError
 from clipnoise.run.private import PrivateTraining
 
@@ -167,6 +168,12 @@ def test_large_values_whose_sum_overflows_are_released_as_they_are() -> None:
 
     (released,) = cross(Large())
     assert released.tolist() == torch.full((D,), 3e38).tolist()
+
+
+def test_a_projection_of_values_whose_square_overflows_has_the_radius_as_its_norm() -> None:
+    vector = torch.tensor([3e25, 4e25], dtype=torch.float32)
+    assert project(vector, 10.0).tolist() == pytest.approx([6.0, 8.0])
+    assert torch.equal(project(torch.tensor([3.0, 4.0]), 5.0), torch.tensor([3.0, 4.0]))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -241,6 +241,21 @@ def test_a_calibration_that_was_changed_in_memory_is_refused_for_a_run() -> None
         replace(found, noise_multiplier=0.01).check(target())
 
 
+def test_a_file_whose_noise_is_not_the_one_that_was_asked_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    asked = to_plain(target(epsilon=None, noise_multiplier=0.9))
+    more = to_plain(calibrate(target(epsilon=None, noise_multiplier=1.1)))
+    path.write_text(json.dumps({**more, "budget": asked}))
+    with pytest.raises(UserError, match=r"must be the budget's, 0\.9, got 1\.1"):
+        read_calibration(path)
+
+
+def test_steps_without_an_epsilon_are_named_in_their_order() -> None:
+    found = calibrate(target(evaluation_steps=(0, 200)))
+    with pytest.raises(UserError, match=r"no ε at step 9, 10, 100\."):
+        found.check(target(evaluation_steps=(0, 100, 9, 10, 200)))
+
+
 def test_reading_a_calibration_loads_neither_torch_nor_the_rest_of_opacus(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     calibrate(target()).write(path)

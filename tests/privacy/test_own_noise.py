@@ -145,6 +145,9 @@ REFUSED = {
     "['a']": "class Planted: could not convert",
     "SEEN.append(1) or [1.0, 1 / len(SEEN)]": "entries must be the same whenever they are asked",
     "[1.0, 99.0]": r"standard deviation of .*σ; at most 1e\+06σ is allowed",
+    "np.eye(steps) + 1e7 * np.tril(np.eye(steps, k=-1))": (
+        r"standard deviation of .*σ; at most 1e\+06σ is allowed"
+    ),
     "missing": "class Planted: name 'missing' is not defined",
 }
 

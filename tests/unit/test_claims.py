@@ -192,6 +192,26 @@ def test_a_run_that_diverged_leaves_a_claim_open(tmp_path: Path) -> None:
         assert found.found[0].difference == "4/5 runs"
 
 
+def test_a_competitor_that_is_absent_leaves_a_claim_to_the_others(tmp_path: Path) -> None:
+    one = study(tmp_path, {"than": ["dp-sgd", "dp-adam"]})
+    runs = rows({("slow", "eps=1"): shifted(0.05), ("dp-sgd", "eps=1"): list(BASE)})
+    (found,) = verdicts(tmp_path, one, runs)
+    assert [each.sides for each in found.found] == ["slow − dp-sgd"]
+    assert found.verdict == "holds"
+
+
+def test_a_mean_over_one_place_is_what_was_found_there(tmp_path: Path) -> None:
+    runs = rows({("slow", "eps=1"): shifted(0.05), ("dp-sgd", "eps=1"): list(BASE)})
+    each, mean = (
+        verdicts(tmp_path, study(tmp_path, {"over": over}), runs)[0] for over in ("each", "mean")
+    )
+    assert mean.found[0].difference == each.found[0].difference
+    assert mean.found[0].place == "mean of 1 place"
+    broken = rows({("slow", "eps=1"): [*shifted(0.05)[:4], None], ("dp-sgd", "eps=1"): list(BASE)})
+    (lost,) = verdicts(tmp_path, study(tmp_path, {"over": "mean"}), broken)
+    assert lost.verdict == "cannot be told"
+
+
 def test_one_seed_or_no_run_leaves_a_claim_open(tmp_path: Path) -> None:
     one = study(tmp_path, {})
     alone = rows({("dp-sgd", "eps=1"): [0.8], ("slow", "eps=1"): [0.9]})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from gradient_networks import NETWORKS, build, examples
@@ -128,6 +130,14 @@ def test_what_only_looks_like_mixing_passes() -> None:
     check_model(around(Mixes("nothing")), BATCH)
     check_model(around(nn.Dropout(0.5)), BATCH)
     check_model(around(nn.GroupNorm(2, 4)), BATCH)
+
+
+def test_outputs_that_are_no_numbers_are_not_taken_for_mixing() -> None:
+    class Undefined(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.where(x > 0, math.nan, x)
+
+    check_model(nn.Sequential(nn.Linear(6, 3), Undefined()), BATCH)
 
 
 def test_the_check_leaves_network_and_random_streams_as_they_were() -> None:

@@ -51,6 +51,13 @@ def test_a_completed_run_without_a_finite_value_counts_as_diverged(tmp_path, val
     assert (found.n, found.diverged) == (1, 1)
 
 
+def test_a_diverged_run_counts_as_diverged_whatever_its_last_evaluation(tmp_path):
+    lost = run_row(seed=2, status="diverged", test_accuracy="0.99")
+    found = sample(table(tmp_path, run_row(seed=1), lost), ACCURACY)
+    assert set(found.values) == {1}
+    assert found.diverged == 1
+
+
 def test_paired_t_test_has_the_closed_form_for_three_seeds():
     # Differences 1, 2, 3: t² = 12, and with two degrees of freedom p = 1 − t/√(t² + 2).
     p = paired_p_value({1: 1.0, 2: 2.0, 3: 3.0}, {1: 0.0, 2: 0.0, 3: 0.0})
@@ -67,6 +74,10 @@ def test_constant_differences_are_decided_without_dividing_by_zero():
     assert paired_p_value({1: 0.5, 2: 0.7}, {1: 0.5, 2: 0.7}) == 1.0
     assert paired_p_value({1: 0.5, 2: 0.75}, {1: 0.25, 2: 0.5}) == 0.0
     assert math.isnan(paired_p_value({1: 0.5}, {1: 0.4}))
+
+
+def test_methods_that_all_score_zero_do_not_differ():
+    assert paired_p_value({1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}) == 1.0
 
 
 def test_five_seeds_can_be_significant_by_the_t_test_but_never_by_the_exact_wilcoxon_test():

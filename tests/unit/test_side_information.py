@@ -272,3 +272,19 @@ def test_a_result_says_how_much_its_scale_varies(name: str, tmp_path: Path) -> N
         assert spreads[0] is not None
         assert spreads[0] > 10  # the rarest word and the most frequent one
         assert spreads[1] == pytest.approx(1, abs=1e-2)  # where γ is far above A it is DP-SGD
+
+
+@pytest.mark.parametrize(("features", "tags", "rank"), [(12, 2, 1), (75, 4, 3)])
+def test_the_spread_of_a_scale_leaves_one_percent_out_at_either_end(
+    features: int, tags: int, rank: int, tmp_path: Path
+) -> None:
+    data = {**SPARSE, "target": "tag", "features": features, "tags": tags}
+    SyntheticSparse(examples=120, features=features, tags=tags).prepare(tmp_path)
+    method = {"id": "adadps-side", "learning_rate": 0.1, "clip_norm": 1, "gamma": 1e-4}
+    training = {"expected_batch_size": 4, "steps": 1}
+    spec = from_mapping(SPEC | {"dataset": data, "method": method, "training": training})
+    run = Run.prepare(spec, tmp_path, "cpu")
+    run.step(torch.arange(3))
+    assert run.scale is not None
+    ordered = run.scale.sort().values
+    assert run.scale_spread() == pytest.approx(float(ordered[-rank] / ordered[rank - 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,24 @@ def test_the_longest_runs_are_started_first(tmp_path: Path) -> None:
         ("shorter", "cnn-small"),
         ("longer", "cnn-small"),
     ]
+
+
+def test_of_equal_steps_the_wider_examples_are_started_first(tmp_path: Path) -> None:
+    path = study(tmp_path, datasets=["digits", "mnist"], models=["logistic", "cnn-small"])
+    plan = Plan.from_values({"studies": [str(path)]}, tmp_path / "studies")
+    found = {
+        run.spec.dataset.id: plan.priority(run.spec.hash)
+        for run in plan.study("mine").runs
+        if run.spec.model.id == "logistic"
+    }
+    # 64 and 784 pixels, for a model whose work does not depend on them.
+    assert found["mnist"] - found["digits"] == pytest.approx(10 * math.log10(784 / 64), abs=1)
+
+
+def test_only_datasets_with_files_to_download_are_fetched(tmp_path: Path) -> None:
+    path = study(tmp_path, datasets=["digits", "mnist"], models=["logistic", "cnn-small"])
+    plan = Plan.from_values({"studies": [str(path)], "cache": "kept"}, tmp_path / "studies")
+    assert plan.fetched() == ["kept/raw/mnist/fetched"]
 
 
 def test_jobs_are_called_by_the_words_of_the_study(tmp_path: Path) -> None:

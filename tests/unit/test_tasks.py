@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
+from clipnoise.data.base import Examples
 from clipnoise.data.signature import NO_TARGET, TASKS, TaskName
+from clipnoise.run.train import evaluate
 
 OUTPUTS = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
 SEQUENCES = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
@@ -70,6 +72,13 @@ def test_a_regression_has_a_loss_and_no_score() -> None:
     assert task.score is None
     loss = task.losses(torch.tensor([[3.0, 1]]), torch.tensor([[1.0, 1]]))
     assert float(loss) == pytest.approx(2)
+
+
+def test_a_run_of_a_task_without_a_score_has_no_accuracy() -> None:
+    examples = Examples(inputs=torch.ones(4, 1), targets=torch.zeros(4, 1))
+    loss, score = evaluate(torch.nn.Identity(), TASKS["regression"], examples)
+    assert loss == pytest.approx(0.5)
+    assert math.isnan(score)
 
 
 def test_a_reconstruction_costs_the_squared_distance_of_a_pixel_on_average() -> None:

@@ -433,6 +433,13 @@ def test_a_diverged_configuration_cannot_be_chosen_and_is_reported() -> None:
     assert "Every configuration" in lost.remark
 
 
+def test_of_one_configuration_that_diverged_nothing_is_left_to_choose() -> None:
+    lost = choose([summary(0.1, 0.9, status="diverged")], ["learning_rate"], "validation_accuracy")
+    assert lost.choice == {"learning_rate": 0.1}
+    assert lost.tried[0].mean is None
+    assert "Every configuration" in lost.remark
+
+
 def test_a_metric_that_the_runs_do_not_have_is_an_error() -> None:
     with pytest.raises(UserError, match="the runs have no validation_accuracy"):
         choose([summary(0.1, math.nan)], ["learning_rate"], "validation_accuracy")

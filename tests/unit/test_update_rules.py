@@ -15,6 +15,7 @@ from torch import Tensor
 from clipnoise.core.clipping import HARD, ClippedSum, Clipping, ClipRule
 from clipnoise.core.state import Public, State, split
 from clipnoise.core.step import step
+from clipnoise.errors import UserError
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.methods.privatize_then_adapt.dp_muon import orthogonalised
 
@@ -162,3 +163,14 @@ def test_laplacian_smoothing_keeps_sums_and_smooths_each_tensor_by_itself(n: int
         x, part = x.flatten(), part.flatten()
         torch.testing.assert_close(x - 2 * (x.roll(1) - 2 * x + x.roll(-1)), part)
         assert float(x.norm()) <= float(part.norm()) * (1 + 1e-12)
+
+
+def test_a_buffer_that_is_read_and_never_written_is_named_with_the_nearest() -> None:
+    state = State(torch.zeros(3))
+    state["momentum"] = torch.ones(3)
+    state["scratch"].add_(1.0)  # written in place
+    state.require_written()
+    for name in ("zeta", "momentun", "second"):
+        assert not state[name].any()
+    with pytest.raises(UserError, match=r"state\['momentun'\] is read.* 'momentum'\? Written: mom"):
+        state.require_written()

@@ -245,6 +245,26 @@ def test_the_verdict_names_doubtful_choices_of_the_methods_it_compares(tmp_path:
     assert said(frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}))["hyper-parameters"] == "given"
 
 
+def test_a_choice_that_is_not_made_yet_leaves_the_clarity_of_a_setting_open(tmp_path: Path) -> None:
+    sure = tuned((0.90, 0.80), [])
+    pending = {"configurations": 4, "tuning_runs": 8, "choice": ""}
+    both = {name: {"dp-sgd": pending[name], "dp-adam": sure[name]} for name in sure}
+    runs = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER}, **both)
+    assert said(runs)["hyper-parameters"] == "not made yet"
+
+
+def test_the_choice_of_a_method_that_is_not_compared_does_not_count(tmp_path: Path) -> None:
+    levels = {"dp-adam": BETTER, "dp-adamw": BASE, "dp-sgdm": tuple(value - 900 for value in BASE)}
+    doubt, sure = tuned((0.90, 0.89), []), tuned((0.90, 0.80), [])
+    values = {
+        name: {"dp-adam": sure[name], "dp-adamw": sure[name], "dp-sgdm": doubt[name]}
+        for name in sure
+    }
+    assert said(frame(tmp_path, levels, **values))["hyper-parameters"] == "clear"
+    values = {name: {**each, "dp-adamw": doubt[name]} for name, each in values.items()}
+    assert said(frame(tmp_path, levels, **values))["hyper-parameters"] == "unclear: dp-adamw"
+
+
 def test_a_choice_stands_beside_the_next_best_with_both_scores(tmp_path: Path) -> None:
     section = choices_data(frame(tmp_path, {"dp-sgd": BASE}, **tuned((0.9, 0.89), [])))
     table = section.table
