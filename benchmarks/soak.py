@@ -382,6 +382,7 @@ class Soak:
         if kind in self.counts:
             self.counts[kind] += 1
         evidence = self.evidence / f"{self.seed}-{len(self.problems)}"
+        evidence.mkdir(parents=True, exist_ok=True)
         for name in ("results", "reports/soak", ".snakemake/log"):
             with suppress(shutil.Error, FileNotFoundError):  # files that come and go
                 shutil.copytree(self.folder / name, evidence / name)
