@@ -44,6 +44,16 @@ def write_examples(folder: Path) -> None:
         "outcome": np.array(["well", "ill"])[outcome],
     }
     pd.DataFrame(patients).to_csv(folder / "patients.csv", index=False)
+    persons = np.repeat(np.arange(300), draws.integers(1, 8, 300))
+    visits = {
+        "person": np.array([f"P{number:03d}" for number in persons]),
+        "sex": np.array(["f", "m"])[persons % 2],
+        "income": draws.integers(12, 90, len(persons)) * 1000,
+        "claim": draws.integers(0, 2, len(persons)),
+    }
+    frame = pd.DataFrame(visits)
+    frame.loc[frame.index % 11 == 3, "income"] = None
+    frame.to_csv(folder / "visits.csv", index=False)
     common, telling = ["the", "offer", "meeting", "today"], [["lunch", "notes"], ["prize", "win"]]
     mails = [
         " ".join(draws.permutation([*draws.choice(common, 4), *draws.choice(telling[spam], 2)]))

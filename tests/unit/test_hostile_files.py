@@ -20,7 +20,7 @@ import pytest
 from reporting_data import quickstart, write_study
 
 from clipnoise.cli import main
-from clipnoise.data.own import read_columns
+from clipnoise.data.tables import read_columns
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import Weights
 
@@ -50,7 +50,7 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused_before_it_is_rea
     assert path.stat().st_size < 10_000
     assert len(read_columns(path)["x"]) == 2**19
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 256}
-    monkeypatch.setattr("clipnoise.data.own.os.sysconf", pages.get)
+    monkeypatch.setattr("clipnoise.data.tables.os.sysconf", pages.get)
     with pytest.raises(UserError, match=r"train\.npz: unpacks to 0\.0 GB, but this machine has"):
         read_columns(path)
 

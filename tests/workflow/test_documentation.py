@@ -178,7 +178,7 @@ def test_a_long_command_of_a_page_works(command: str, checkout: Path) -> None:
 
 def remove_own(checkout: Path) -> None:
     """Remove the data that pages describe, as no page has done so yet."""
-    for name in ("patients", "mails", "sessions", "photos", "clinic"):
+    for name in ("patients", "mails", "sessions", "photos", "visits", "clinic"):
         shutil.rmtree(checkout / "data" / "raw" / name, ignore_errors=True)
 
 

@@ -16,9 +16,12 @@ import yaml
 from clipnoise.cli import options
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.cache import MANIFEST, read_arrays
-from clipnoise.data.own import FORMS, SOURCES, Form, block, cut_off, describe, own_file
+from clipnoise.data.columns import ColumnRule
+from clipnoise.data.describe import SHARE, Task, Wanted, block, describe
+from clipnoise.data.own import Form
 from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
+from clipnoise.data.tables import FORMS, USUAL, Layout, cut_off, own_file
 from clipnoise.errors import UserError
 from clipnoise.fields import adapter, parse, to_plain
 from clipnoise.files import inside, write_atomically
@@ -144,11 +147,15 @@ def prepare_dataset(
 @options.command(data, name="describe")
 def describe_dataset(
     file: Annotated[Path, options.ARGUMENT],
-    target: Annotated[str, "The column or array to predict."],
+    target: Annotated[Sequence[str], "The column or array to predict; of tags, several."],
     inputs: Annotated[Sequence[str], "Columns or arrays of an example; all others if none."] = (),
+    user: Annotated[str | None, "The column that says whose a row is."] = None,
     kind: Annotated[Form | None, "What an example is, where a guess would be wrong."] = None,
+    task: Annotated[Task | None, "What the target is, where a guess would be wrong."] = None,
+    columns: Annotated[str, "What becomes of columns: {sex: {categories: [f, m]}}."] = "{}",
     channels: Annotated[Literal["first", "last"] | None, "Where images have colours."] = None,
     tokenizer: Annotated[str | None, "Of a text: a folder below the weights folder."] = None,
+    layout: Annotated[str, "Of a text file: {separator: ;, encoding: latin-1}."] = "{}",
     name: Annotated[str | None, "Of the dataset; by default of the file or its folder."] = None,
     split: Annotated[float | None, "Cut off this share as a test file, into the cache."] = None,
     weights: options.Weights = options.WEIGHTS,
@@ -156,35 +163,56 @@ def describe_dataset(
 ) -> None:
     """Print what a study says of a training FILE and the test file beside it.
 
-    The files are called train and test, with suffix .csv, .parquet or .npz. The one FILE there is
-    can be cut in two with --split.
+    The files are called train and test, with suffix .csv, .tsv, .parquet or .npz. The one FILE
+    there is can be cut with --split: in two, or in three where --user keeps the rows of each user
+    together.
     """
-    train = file
-    name = name or (file.parent.resolve().name if file.stem == SOURCES[0] else file.stem)
+    name = name or (file.parent.resolve().name if file.stem == "train" else file.stem)
     folder = cache / "raw" / name
     if not file.is_file() or file.suffix not in FORMS:
         raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
-    if split is not None:
-        if not 0 < split < 1:
-            raise UserError(f"--split: {split} is no share between 0 and 1.")
-        train, test = cut_off(file, split, folder)
-    elif file.stem != SOURCES[0]:
-        raise UserError(f"{file}: where is the test file? Cut one off with --split 0.2, or call "
-                        f"the two files train{file.suffix} and test{file.suffix}.")  # fmt: skip
-    else:
-        test = own_file(file.parent, SOURCES[1])
-    described = describe(
-        train, test, name=name, target=target, inputs=tuple(inputs), kind=kind, channels=channels,
-        tokenizer=tokenizer, weights=weights,
+    written = parse(Layout, yaml.safe_load(layout), file="--layout")
+    rules = parse(dict[str, ColumnRule], yaml.safe_load(columns), file="--columns")
+    files = _parts(file, folder, split, written, user)
+    wanted = Wanted(
+        name=name, target=tuple(target), inputs=tuple(inputs), kind=kind, task=task, user=user,
+        channels=channels, tokenizer=tokenizer, columns=rules, weights=weights,
+        layout=USUAL if split is not None else written,
     )  # fmt: skip
+    try:
+        described, remarks = describe(files, wanted)
+    except UserError:
+        for path in files.values() if split is not None else ():
+            path.unlink()  # the next try cuts them again
+        raise
     lines = yaml.safe_dump(
         {"datasets": [block(described)]}, sort_keys=False, default_flow_style=None, width=10_000
     )
     shares = " and the shares of the classes" if described.validation_per_class else ""
-    print(f"# For a panel of a study. It is public: the sizes{shares}, too.")
-    if train.parent.resolve() != folder.resolve():
-        print(f"# Put {train.name} and {test.name} into {folder}.")
+    users = " and the number of users" if described.user else ""
+    print(f"# For a panel of a study. It is public: the sizes{shares}{users}, too.")
+    if file.parent.resolve() != folder.resolve() and split is None:
+        names = [path.name for path in files.values()]
+        print(f"# Put {' and '.join(names)} into {folder}.")
+    for remark in remarks:
+        print(f"# {remark}")
     print(lines, end="")
+
+
+def _parts(
+    file: Path, folder: Path, split: float | None, layout: Layout, user: str | None
+) -> dict[str, Path]:
+    """Return the files to be described, by part, cut from the one there is if `split` says so."""
+    if split is None and file.stem != "train":
+        raise UserError(f"{file}: where is the test file? Cut one off with --split 0.2, or call "
+                        f"the two files train{file.suffix} and test{file.suffix}.")  # fmt: skip
+    if split is None:
+        third = {"validation"} if any(file.parent.glob("validation.*")) else set()
+        return {"train": file, **{part: own_file(file.parent, part) for part in ("test", *third)}}
+    if not 0 < split < 1:
+        raise UserError(f"--split: {split} is no share between 0 and 1.")
+    shares = {"test": split} | ({"validation": (1 - split) / SHARE} if user else {})
+    return cut_off(file, shares, folder, layout=layout, user=user)
 
 
 def _dataset(name: str, options: str = "{}") -> Dataset:
@@ -237,7 +265,7 @@ def _section(kind: type[Dataset]) -> str:
         _documented(kind)[0] + "\n",
         f"- Source: {kind.source}.",
         f"- Split: {kind.split}.",
-        f"- Preprocessing: {kind.preprocessing}.",
+        f"- Preprocessing: {dataset.preprocessing}.",
         f"- Models: {_models(kind)}.",
         f"- Options: {options}.",
     ]
