@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from clipnoise.core.clipping import ClippedSum, Clipping, ClipRule
+from clipnoise.core.clip_rules import HardClip
+from clipnoise.core.clip_rules.smooth import AutomaticClip
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.gradients.dropout import Masks
@@ -18,7 +20,13 @@ from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.gradients.factored.uses import Groups
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
+from clipnoise.privacy.noise.dense import DenseNoise
+from clipnoise.privacy.noise.tree import TreeNoise
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,23 +38,23 @@ if TYPE_CHECKING:
 CLIP_NORM, GROUP = 0.1, 4
 QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
 MECHANISMS = {
-    "automatic clipping": Clipping(CLIP_NORM, rule=ClipRule(kind="automatic")),
-    "clipped per layer": Clipping(CLIP_NORM, rule=ClipRule(per="layer")),
+    "automatic clipping": Clipping(CLIP_NORM, rule=AutomaticClip()),
+    "clipped per layer": Clipping(CLIP_NORM, rule=HardClip(per="layer")),
     "with a count": Clipping(CLIP_NORM, counts=True),
     "losses": Clipping(CLIP_NORM, of="losses"),
 }
 WHOLE_STEP = "whole step"
 STEPS = 256  # of correlated noise; a measurement takes no more
-INDEPENDENT = NoiseCorrelation()
+INDEPENDENT = IndependentNoise()
 NOISE = {
-    f"{WHOLE_STEP}, {noise.kind} noise": noise
+    f"{WHOLE_STEP}, {noise.id} noise": noise
     for noise in (
-        NoiseCorrelation(kind="banded", bands=8),
-        NoiseCorrelation(kind="banded-inverse", bands=8),
-        NoiseCorrelation(kind="lambda-cgd", cancelled=0.5),
-        NoiseCorrelation(kind="blt", buffers=4),
-        NoiseCorrelation(kind="tree"),
-        NoiseCorrelation(kind="dense"),
+        BandedNoise(bands=8),
+        BandedInverseNoise(bands=8),
+        CancellingNoise(cancelled=0.5),
+        BufferedNoise(buffers=4),
+        TreeNoise(),
+        DenseNoise(),
     )
 }
 DROPOUT = 0.1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clipnoise.core.clipping import ClipRule
+from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.method import Method
 from clipnoise.core.state import Public
 from clipnoise.methods.base import example, example_settings, methods
@@ -23,9 +23,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in METHODS),
     ("sgd", {"momentum": 0.9}),
     ("dp-sgdm", {"schedule": "adam-equivalent"}),
-    ("dp-adam", {"clip_rule": ClipRule(kind="automatic")}),
-    ("stp-adam", {"clip_rule": ClipRule(kind="psac", gamma=0.1)}),
-    ("dp-sgd-quantile", {"clip_rule": ClipRule(kind="automatic"), "count_share": 0.5}),
+    ("dp-adam", {"clip_rule": AutomaticClip()}),
+    ("stp-adam", {"clip_rule": PSAC(gamma=0.1)}),
+    ("dp-sgd-quantile", {"clip_rule": AutomaticClip(), "count_share": 0.5}),
     ("dp-adambc", {"gamma_schedule": "bound"}),
     ("ime-adam", {"for_free": True}),
     ("ime-adagrad", {"for_free": True}),

@@ -21,9 +21,9 @@ import threading
 import traceback
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import fields
-from functools import cache, partial
+from functools import cache
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -35,12 +35,9 @@ from importlib.metadata import entry_points
 from itertools import product
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from pydantic_core import core_schema
-
-from clipnoise.errors import UserError, explained, nearest, reason, unknown
-from clipnoise.fields import adapter
+from clipnoise.errors import UserError, reason, unknown
 from clipnoise.files import read_yaml
 
 P = TypeVar("P")
@@ -140,6 +137,11 @@ def _plugins(package: str | None, base: Any, places: str) -> Mapping[str, Any]:
     return MappingProxyType(dict(sorted(classes.items())))
 
 
+def package_plugins(package: str, base: type[P]) -> Mapping[str, type[P]]:
+    """Find the plug-in classes of a package alone, as `plugins` does."""
+    return cast("Mapping[str, type[P]]", _package_plugins(package, cast("Any", base))[0])
+
+
 @cache
 def _package_plugins(package: str, base: Any) -> tuple[Mapping[str, Any], tuple[Describe, ...]]:
     """Find the classes of a plug-in folder alone, and its functions that read descriptions."""
@@ -176,10 +178,10 @@ def _add_described(
 def _add(classes: dict[str, Any], value: Any, base: Any) -> None:
     problems = list(_problems(value)) if hasattr(base, "needs") else []
     if problems:
-        raise UserError(f"{_place(value)}: {'; '.join(problems)}.")
+        raise UserError(f"{place_of(value)}: {'; '.join(problems)}.")
     other = classes.setdefault(vars(value)["id"], value)
     if other is not value:
-        raise UserError(f"{_place(value)}: its id {other.id!r} is that of {_place(other)}.")
+        raise UserError(f"{place_of(value)}: its id {other.id!r} is that of {place_of(other)}.")
 
 
 class _FromText(SourceFileLoader):
@@ -301,7 +303,8 @@ def _said_if_slow(path: Path) -> Iterator[None]:
         timer.cancel()
 
 
-def _place(kind: type) -> str:
+def place_of(kind: type) -> str:
+    """Return the file and the name of a class, for error messages."""
     described = vars(kind).get("described_in")
     if described is not None:
         return f"{described}: datasets.{vars(kind)['id']}"
@@ -402,104 +405,3 @@ def require_sealed(kind: type) -> None:
 def _found(kind: type, name: str) -> Any:
     """Return an attribute as it is found in a class and its bases, without calling anything."""
     return inspect.getattr_static(kind, name, None)
-
-
-def as_sealed(one: WithOwnKinds, name: str) -> Callable[..., Any]:
-    """Return a method of an option as the package defines it, whatever a user's object says."""
-    kind: type = type(one).own if issubclass(type(one), OwnKind) else type(one)
-    return partial(getattr(kind, name), one)
-
-
-SEALED = ("builtin", "kind", "own", "own_kinds", "sealed")  # of every own kind
-
-
-class OwnKind:
-    """Base of a kind that a user adds to those that an option of the package has.
-
-    It is a frozen dataclass with an `id`, which is the option's `kind`.
-    """
-
-    id: ClassVar[str]
-    what: ClassVar[str]  # what error messages call such a class
-
-    def __init_subclass__(cls) -> None:
-        """Refuse a class that redefines what privacy rests on."""
-        super().__init_subclass__()
-        require_sealed(cls)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", self.id)
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn whatever the user's code raises into an error that names its file and class."""
-        return explained(_place(type(self)))
-
-
-class WithOwnKinds:
-    """Base of an option with a `kind`, to which users can add kinds of their own.
-
-    As plain data, a user's kind is its options and its `kind`, like one of the package.
-    """
-
-    own: ClassVar[type[OwnKind]]
-    builtin: ClassVar[tuple[str, ...]]
-
-    @classmethod
-    def own_kinds(cls) -> Mapping[str, type[OwnKind]]:
-        """Return the user's classes by kind.
-
-        Raises:
-            UserError: one has the name of a kind of the package.
-        """
-        found = plugins(None, cls.own)
-        for name in set(found) & set(cls.builtin):
-            raise UserError(f"{_place(found[name])}: {name!r} is a {cls.own.what} of the package.")
-        return found
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic build, check and write the user's kinds as well."""
-        if issubclass(cls, OwnKind):
-            return handler(source)
-
-        def read(values: Any, as_builtin: Any) -> Any:
-            kind = values.get("kind") if isinstance(values, Mapping) else None
-            if kind is None or kind in cls.builtin:
-                return as_builtin(values)
-            known = cls.own_kinds()
-            if kind not in known:
-                names = [*cls.builtin, *known]
-                raise ValueError(str(unknown(cls.own.what, kind, names, key="kind")))
-            options = {field.name: field.type for field in fields(cast("Any", known[kind]))}
-            # An option of type None is one that only kinds of the package have.
-            allowed = [name for name, kind in options.items() if kind != "None"]
-            for name in set(values) - set(options):
-                raise ValueError(
-                    f"{name}: unknown key.{nearest(str(name), allowed)} "
-                    f"Allowed: {', '.join(allowed)}"
-                )
-            return adapter(known[kind]).validate_python(values)
-
-        def written(value: Any, as_builtin: Any) -> Any:
-            if isinstance(value, OwnKind):
-                return adapter(type(value)).dump_python(value, mode="json")
-            return as_builtin(value)
-
-        return core_schema.no_info_wrap_validator_function(
-            read,
-            handler(source),
-            ref=f"Any{cls.__name__}",
-            serialization=core_schema.wrap_serializer_function_ser_schema(written),
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
-        """Add the user's kinds to what editors allow."""
-        plain = handler(schema)
-        handler.resolve_ref_schema(plain)["properties"]["kind"]["enum"] = list(cls.builtin)
-        own = [] if issubclass(cls, OwnKind) else cls.own_kinds().items()
-        forms = [adapter(kind).json_schema() for _, kind in own]
-        for form, (name, _) in zip(forms, own, strict=True):
-            form["properties"]["kind"] = {"const": name}
-            form["required"] = sorted({*form.get("required", ()), "kind"})
-        return {"anyOf": [plain, *forms]} if forms else plain

@@ -400,14 +400,14 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "a clip rule that does not clip": (
         method(
             before="""
-                from clipnoise.core.clipping import ClipRule
+                from clipnoise.core.clip_rules import HardClip
 
                 class Longer:
                     def factors(self, norms, clip_norm):
                         return 382 * torch.ones_like(norms)
 
                 @dataclass(frozen=True, kw_only=True)
-                class Rule(Longer, ClipRule):
+                class Rule(Longer, HardClip):
                     pass
             """,
             members="""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clipnoise.privacy.mechanism import Mechanism
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.units import Example, Node
 
@@ -16,7 +16,7 @@ def mechanism(
     """Return a mechanism on n examples, or on nodes of bounded degree."""
     unit = Example(count=examples) if degree is None else Node(count=examples, degree=degree)
     if bands > 1:
-        values["noise"] = NoiseCorrelation(kind="banded", bands=bands)
+        values["noise"] = BandedNoise(bands=bands)
     return Mechanism(unit=unit, sampler=sampler, **values)
 
 

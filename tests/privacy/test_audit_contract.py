@@ -29,6 +29,11 @@ from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.dense import DenseNoise
+from clipnoise.privacy.noise.tree import TreeNoise
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +161,11 @@ def test_a_method_without_a_clip_claims_nothing() -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        NoiseCorrelation(kind="banded", bands=3),
-        NoiseCorrelation(kind="dense"),
-        NoiseCorrelation(kind="banded-inverse", bands=4),
-        NoiseCorrelation(kind="blt", buffers=2),
-        NoiseCorrelation(kind="tree"),
+        BandedNoise(bands=3),
+        DenseNoise(),
+        BandedInverseNoise(bands=4),
+        BufferedNoise(buffers=2),
+        TreeNoise(),
     ],
 )
 def test_correlated_noise_is_as_declared_once_whitened(

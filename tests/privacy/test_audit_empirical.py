@@ -17,6 +17,8 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.data.digits import Digits
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
 
 QUICK = Settings(runs=10)
 
@@ -41,9 +43,9 @@ def test_honest_methods_are_not_refuted_but_the_canaries_are_seen(name: str, cac
 @pytest.mark.parametrize(
     ("noise", "sampler"),
     [
-        (NoiseCorrelation(kind="banded", bands=2), "cyclic-poisson"),
-        (NoiseCorrelation(kind="banded", bands=2), "cyclic"),
-        (NoiseCorrelation(kind="lambda-cgd", cancelled=0.9), "cyclic"),
+        (BandedNoise(bands=2), "cyclic-poisson"),
+        (BandedNoise(bands=2), "cyclic"),
+        (CancellingNoise(cancelled=0.9), "cyclic"),
     ],
 )
 def test_correlated_noise_is_whitened_before_scoring(

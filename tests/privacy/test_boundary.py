@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import clipnoise
 from clipnoise.audit.sensitivity import change_between
-from clipnoise.core.clipping import ClippedSum, Clipping, ClipRule, OwnClipRule
+from clipnoise.core.clip_rules import ClipRule
+from clipnoise.core.clipping import ClippedSum, Clipping, OwnClipRule
 from clipnoise.core.method import OracleMethod
 from clipnoise.core.query import Component, Query, Released
 from clipnoise.core.state import Public

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from clipnoise import replay
-from clipnoise.core.clipping import ClippedSum, Clipping, ClipRule
+from clipnoise.core.clip_rules import ClipRule, HardClip
+from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import StepConstants
 from clipnoise.core.step import privatize
 from clipnoise.errors import UserError
@@ -24,15 +26,10 @@ from clipnoise.privacy.queries import ClippedMean, ClippedMeanAndCount
 C = 0.7
 SIZES = [2, 7, 11]  # of layers
 KINDS = (
-    {"kind": "hard"},
-    {"kind": "automatic"},
-    {"kind": "automatic", "gamma": 1e-12},
-    {"kind": "automatic", "gamma": 3.0},
-    {"kind": "psac"},
-    {"kind": "psac", "gamma": 1e-12},
-    {"kind": "psac", "gamma": 3.0},
+    *({"kind": kind} for kind in ClipRule.package_kinds()),
+    *({"kind": kind, "gamma": gamma} for kind in ("automatic", "psac") for gamma in (1e-12, 3.0)),
 )
-RULES = [ClipRule(**kind, per=per) for kind in KINDS for per in ("example", "layer")]
+RULES = [parse(ClipRule, {**kind, "per": per}) for kind in KINDS for per in ("example", "layer")]
 ENGINES: tuple[type[GradientEngine], ...] = (OneByOne, VmapEngine, FactoredEngine)
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
@@ -86,7 +83,7 @@ def test_an_example_far_out_of_range_adds_at_most_the_clip_norm(
 def test_layers_share_the_clip_norm() -> None:
     """Far beyond C every layer has C/√L, whichever is the longest."""
     rows = torch.cat([torch.full((1, size), 10.0**place) for place, size in enumerate(SIZES, 1)], 1)
-    total = clipped_sum([rows], Clipping(C, rule=ClipRule(per="layer")), SIZES)
+    total = clipped_sum([rows], Clipping(C, rule=HardClip(per="layer")), SIZES)
     norms = [float(part.norm()) for part in total.split(SIZES)]
     assert norms == pytest.approx([C / math.sqrt(3)] * 3, rel=1e-6)
 
@@ -100,24 +97,24 @@ def test_weight_and_bias_of_a_module_are_one_layer() -> None:
 
 def test_factors_are_those_of_the_papers() -> None:
     norms = torch.tensor([0.0, 0.1, 1.0, 10.0], dtype=torch.float64)
-    automatic = ClipRule(kind="automatic", gamma=0.1).factors(norms, 2.0)
+    automatic = AutomaticClip(gamma=0.1).factors(norms, 2.0)
     assert automatic.tolist() == pytest.approx([20.0, 10.0, 2 / 1.1, 2 / 10.1])
-    psac = ClipRule(kind="psac", gamma=0.1).factors(norms, 2.0)
+    psac = PSAC(gamma=0.1).factors(norms, 2.0)
     each = [2.0, 2 / (0.1 + 0.1 / 0.2), 2 / (1 + 0.1 / 1.1), 2 / (10 + 0.1 / 10.1)]
     assert psac.tolist() == pytest.approx(each)
 
 
 def test_weights_of_short_vectors_end_where_the_page_says() -> None:
     norms = torch.linspace(0, 1, 100_001, dtype=torch.float64)
-    psac = ClipRule(kind="psac").factors(norms, 2.0)
+    psac = PSAC().factors(norms, 2.0)
     assert float(psac.max()) == pytest.approx(5.263 * 2.0, rel=1e-4)
     assert float(norms[psac.argmax()]) == pytest.approx(0.1 - 0.01, abs=1e-5)
-    assert float(ClipRule(kind="automatic").factors(norms, 2.0).max()) == pytest.approx(100 * 2.0)
+    assert float(AutomaticClip().factors(norms, 2.0).max()) == pytest.approx(100 * 2.0)
 
 
 def test_a_rule_is_one_line_in_a_study() -> None:
     options = {"learning_rate": 1, "clip_norm": 1, "clip_rule": {"kind": "automatic"}}
-    assert parse(DPSGD, options).clip_rule == ClipRule(kind="automatic")
+    assert parse(DPSGD, options).clip_rule == AutomaticClip()
 
 
 @pytest.mark.parametrize(

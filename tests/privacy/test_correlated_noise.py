@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from clipnoise.core.state import next_bias_factor
-from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
+from clipnoise.privacy.noise import IndependentNoise, NoiseSource
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
+from clipnoise.privacy.noise.dense import DenseNoise
+from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.noise_strategies import (
     Strategy,
     Toeplitz,
@@ -186,26 +192,26 @@ def test_the_bias_factor_is_the_bias_that_noise_leaves_in_a_second_moment() -> N
 def test_one_band_and_one_step_give_independent_noise() -> None:
     like = torch.zeros(3)
     for noise, steps in [
-        (NoiseCorrelation(), 10),
-        (NoiseCorrelation(kind="banded", bands=1), 10),
-        (NoiseCorrelation(kind="banded", bands=8), 1),
-        (NoiseCorrelation(kind="dense"), 1),
-        (NoiseCorrelation(kind="banded-inverse", bands=1), 10),
-        (NoiseCorrelation(kind="lambda-cgd", cancelled=0), 10),
-        (NoiseCorrelation(kind="blt", buffers=2), 1),
-        (NoiseCorrelation(kind="tree"), 1),
+        (IndependentNoise(), 10),
+        (BandedNoise(bands=1), 10),
+        (BandedNoise(bands=8), 1),
+        (DenseNoise(), 1),
+        (BandedInverseNoise(bands=1), 10),
+        (CancellingNoise(cancelled=0), 10),
+        (BufferedNoise(buffers=2), 1),
+        (TreeNoise(), 1),
     ]:
         assert noise.source(steps, 5, seeded(), like).strategy is None
 
 
 def test_the_spec_chooses_the_optimised_strategy() -> None:
     for noise, expected in [
-        (NoiseCorrelation(kind="banded", bands=4), optimal_toeplitz(10, 4)),
-        (NoiseCorrelation(kind="dense"), optimal_dense(10)),
-        (NoiseCorrelation(kind="banded-inverse", bands=3), inverse_square_root(10, 3)),
-        (NoiseCorrelation(kind="lambda-cgd", cancelled=0.4), cancelling(10, 0.4)),
-        (NoiseCorrelation(kind="blt", buffers=2), optimal_buffers(10, 2, 5)),
-        (NoiseCorrelation(kind="tree"), Tree(10)),
+        (BandedNoise(bands=4), optimal_toeplitz(10, 4)),
+        (DenseNoise(), optimal_dense(10)),
+        (BandedInverseNoise(bands=3), inverse_square_root(10, 3)),
+        (CancellingNoise(cancelled=0.4), cancelling(10, 0.4)),
+        (BufferedNoise(buffers=2), optimal_buffers(10, 2, 5)),
+        (TreeNoise(), Tree(10)),
     ]:
         found = noise.strategy(10, 5)
         assert found is not None

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules import HardClip
+from clipnoise.core.clip_rules.smooth import AutomaticClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.signature import Signature
 from clipnoise.gradients.factored.embedding import Lookup
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -26,8 +28,8 @@ PLANS: dict[str, Callable[[Tensor], Clipping]] = {
     "two iterates": lambda u: Clipping(C, weights=(0.9, 0.1)),
     "two iterates that pull apart": lambda u: Clipping(C, weights=(1.0, -1.0)),
     "scaled, two iterates": lambda u: Clipping(C, weights=(0.9, 0.1), scale=0.1 + u),
-    "per layer": lambda u: Clipping(C, rule=ClipRule(per="layer")),
-    "automatic": lambda u: Clipping(C, rule=ClipRule(kind="automatic", gamma=1e-9)),
+    "per layer": lambda u: Clipping(C, rule=HardClip(per="layer")),
+    "automatic": lambda u: Clipping(C, rule=AutomaticClip(gamma=1e-9)),
     "micro-batch": lambda u: Clipping(C, group_size=3, groups=torch.zeros(3, dtype=torch.int64)),
 }
 

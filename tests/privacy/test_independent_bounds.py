@@ -34,7 +34,12 @@ from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_no
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import TOLERANCE, calibrate
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
+from clipnoise.privacy.noise.dense import DenseNoise
+from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.samplers import SamplerName
 from clipnoise.seeds import generator
@@ -270,12 +275,12 @@ def test_examples_that_take_turns_cost_what_they_move_through_correlated_noise()
         rounds = number % 4 > 0  # whole ones
         steps = epoch * whole(draw, 1, max(1, 40 // epoch)) if rounds else whole(draw, 1, 40)
         noise = (
-            NoiseCorrelation(kind="banded", bands=whole(draw, 1, epoch)),
-            NoiseCorrelation(kind="dense"),
-            NoiseCorrelation(kind="banded-inverse", bands=whole(draw, 1, 40)),
-            NoiseCorrelation(kind="lambda-cgd", cancelled=float(draw.uniform(0, 0.99))),
-            NoiseCorrelation(kind="blt", buffers=whole(draw, 1, 3)),
-            NoiseCorrelation(kind="tree"),
+            BandedNoise(bands=whole(draw, 1, epoch)),
+            DenseNoise(),
+            BandedInverseNoise(bands=whole(draw, 1, 40)),
+            CancellingNoise(cancelled=float(draw.uniform(0, 0.99))),
+            BufferedNoise(buffers=whole(draw, 1, 3)),
+            TreeNoise(),
         )[number % 6]
         parts = participation_under(
             "cyclic",
@@ -322,7 +327,7 @@ def test_groups_that_are_sampled_in_their_turn_cost_their_sampled_columns(settin
 
 def whole_columns(steps: int, bands: int) -> np.ndarray:
     """Return the squared column norms of the noise's strategy."""
-    strategy = NoiseCorrelation(kind="banded", bands=bands).strategy(steps, bands)
+    strategy = BandedNoise(bands=bands).strategy(steps, bands)
     return np.ones(steps) if strategy is None else (strategy.matrix() ** 2).sum(axis=0)
 
 

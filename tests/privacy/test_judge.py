@@ -13,7 +13,10 @@ from judging import copy_of
 
 from clipnoise.audit.judge.source import read_source
 from clipnoise.cli import main
+from clipnoise.core.clip_rules import ClipRule
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import Method
+from clipnoise.fields import parse
 
 ROOT = Path(__file__).parents[2]
 LION = ROOT / "examples" / "plugin" / "dp_lion_plugin" / "dp_lion.py"
@@ -144,6 +147,15 @@ def test_reading_the_source_names_the_line(text: str) -> None:
 
 def test_a_module_that_is_not_followed_is_named() -> None:
     assert read_source("import scipy.signal\n").followed == ("scipy.signal",)
+
+
+@pytest.mark.parametrize("kind", list(ClipRule.package_kinds()))
+def test_a_message_holds_a_clip_rule_of_any_kind(kind: str) -> None:
+    from clipnoise.audit.judge.wire import pack, unpack
+
+    rule = parse(ClipRule, {"kind": kind, "per": "layer"})
+    clipping = unpack(pack({"clipping": Clipping(0.5, rule=rule)}))["clipping"]
+    assert clipping == Clipping(0.5, rule=rule)
 
 
 def test_messages_hold_data_and_no_code() -> None:

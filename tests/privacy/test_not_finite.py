@@ -10,7 +10,8 @@ import torch
 from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
@@ -82,8 +83,8 @@ CLIPPINGS: dict[str, dict[str, Any]] = {
     "two iterates": {"weights": (0.9, 0.1)},
     "micro-batches": {"group_size": 2, "groups": GROUPS},
     "counted": {"counts": True},
-    "automatic": {"rule": ClipRule(kind="automatic")},
-    "psac": {"rule": ClipRule(kind="psac")},
+    "automatic": {"rule": AutomaticClip()},
+    "psac": {"rule": PSAC()},
 }
 
 

@@ -165,7 +165,7 @@ def test_an_inverse_is_given_as_a_column(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_unscaled", "strategy", "source", "bands_over", "sealed", "own_kinds"]
+    "name", ["unscaled", "strategy", "source", "bands_over", "sealed", "own_kinds"]
 )
 def test_what_the_guarantee_rests_on_cannot_be_overridden(name: str, folder: Path) -> None:
     with pytest.raises(UserError, match=f"Planted.{name}: only the suite decides this"):
@@ -176,7 +176,10 @@ def test_what_the_guarantee_rests_on_cannot_be_overridden(name: str, folder: Pat
     ("options", "message"),
     [
         ({"shares": 1}, "noise.shares: unknown key. Did you mean 'share'"),
-        ({"bands": 3}, "noise.bands: input should be none"),
+        (
+            {"bands": 3},
+            "noise: bands belongs to the kinds banded and banded-inverse, not",
+        ),
         ({"share": "a"}, "noise.share: input should be a number"),
     ],
 )

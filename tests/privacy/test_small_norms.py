@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import clipnoise
-from clipnoise.core.clipping import SHORTEST, Clipping, ClipRule
+from clipnoise.core.clip_rules import SHORTEST, ClipRule, HardClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import Public, State
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import SGD, ClippedMean, PrivateMethod, method_class
@@ -130,7 +132,7 @@ def test_no_vector_is_longer_than_the_smallest_clip_norm(
     kind: type[Any], per: Any, size: float
 ) -> None:
     engine = kind(network(), lambda outputs, targets: LOSS(outputs, targets) * size)
-    clipping = Clipping(SHORTEST, rule=ClipRule(per=per)).at(engine.flat.theta.clone())
+    clipping = Clipping(SHORTEST, rule=HardClip(per=per)).at(engine.flat.theta.clone())
     assert longest(engine, clipping) <= 1 + 1e-5
 
 
@@ -143,7 +145,9 @@ def test_a_scale_lifts_no_vector_beyond_the_clip_norm(
     """Squares of such a gradient are 0, and its scaled entries are not."""
     engine = kind(network(), lambda outputs, targets: LOSS(outputs, targets) * size)
     theta = engine.flat.theta.clone()
-    clipping = Clipping(1e-9, scale=torch.full_like(theta, 1e17), rule=ClipRule(kind=rule))
+    clipping = Clipping(
+        1e-9, scale=torch.full_like(theta, 1e17), rule=parse(ClipRule, {"kind": rule})
+    )
     assert longest(engine, clipping.at(theta)) <= 1 + 1e-5
 
 

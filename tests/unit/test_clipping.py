@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules import HardClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.clipping import clipped_sum, row_norms
 
 LONG = 5_000_001
@@ -35,7 +36,7 @@ def test_row_norms_are_those_of_float64_at_every_length(length: int) -> None:
 
 
 def test_short_vectors_are_left_alone_and_zero_stays_zero() -> None:
-    assert ClipRule().factors(torch.tensor([0.0, 0.5, 1.0, 4.0]), 1.0).tolist() == [1, 1, 1, 0.25]
+    assert HardClip().factors(torch.tensor([0.0, 0.5, 1.0, 4.0]), 1.0).tolist() == [1, 1, 1, 0.25]
     rows = torch.tensor([[0.0, 0.0], [0.3, 0.4], [3.0, 4.0]])
     total = clipped_sum([rows], Clipping(1.0))
     torch.testing.assert_close(total, torch.tensor([0.9, 1.2]))

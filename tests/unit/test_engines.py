@@ -10,7 +10,9 @@ import torch
 from gradient_networks import NETWORKS, build, examples, losses
 from torch import Tensor, nn
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules import HardClip
+from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
@@ -39,20 +41,20 @@ CLIPPINGS: dict[str, Callable[[int], Clipping]] = {
     "scaled and moved": lambda d: Clipping(0.5, scale=ramp(d, 0.1, 3), offset=ramp(d, -0.2, 0.2)),
     "three iterates": lambda d: Clipping(0.5, weights=(0.6, 0.3, -0.1)),
     "micro-batches": lambda d: Clipping(0.2, weights=(0.9, 0.1), group_size=4),
-    "automatic": lambda d: Clipping(0.5, rule=ClipRule(kind="automatic", gamma=0.3)),
-    "psac": lambda d: Clipping(0.5, scale=ramp(d, 0.1, 3), rule=ClipRule(kind="psac", gamma=0.1)),
-    "per layer": lambda d: Clipping(0.5, rule=ClipRule(per="layer")),
+    "automatic": lambda d: Clipping(0.5, rule=AutomaticClip(gamma=0.3)),
+    "psac": lambda d: Clipping(0.5, scale=ramp(d, 0.1, 3), rule=PSAC(gamma=0.1)),
+    "per layer": lambda d: Clipping(0.5, rule=HardClip(per="layer")),
     "per layer with all": lambda d: Clipping(
         0.2,
         (0.6, 0.4),
         ramp(d, 0.1, 3),
         ramp(d, -0.2, 0.2),
         group_size=4,
-        rule=ClipRule(kind="psac", gamma=0.1, per="layer"),
+        rule=PSAC(gamma=0.1, per="layer"),
     ),
     "counted": lambda d: Clipping(1.5, counts=True),
     "counted per layer, in micro-batches": lambda d: Clipping(
-        0.5, group_size=4, rule=ClipRule(kind="automatic", per="layer"), counts=True
+        0.5, group_size=4, rule=AutomaticClip(per="layer"), counts=True
     ),
     "unclipped": lambda d: Clipping(None),
     "unclipped with all": lambda d: Clipping(

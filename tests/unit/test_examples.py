@@ -59,7 +59,7 @@ for model, noise in (
     spec = next(
         run.spec for run in study.runs
         if (run.spec.model.id, run.label) == (model, "dp-sgd-projected")
-        and (run.spec.privacy.epsilon, run.spec.privacy.noise.kind) == (8, noise)
+        and (run.spec.privacy.epsilon, run.spec.privacy.noise.id) == (8, noise)
     )
     spec.dataset.prepare(Path({cache!r}))
     calibration = calibrate(spec.budget)

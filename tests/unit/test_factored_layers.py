@@ -12,7 +12,8 @@ from gradient_networks import CLASSES, losses
 from torch import Tensor, nn
 from torch.nn.functional import linear, unfold
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules import HardClip
+from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.clipping import BLOCK
 from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored import convolution, uses
@@ -213,7 +214,7 @@ CLIPPINGS: dict[str, Callable[[Tensor], Clipping]] = {
     "scaled and moved": lambda u: Clipping(0.3, scale=0.2 + u, offset=0.3 * (u - 0.5)),
     "two iterates": lambda u: Clipping(0.3, weights=(0.9, -0.2)),
     "micro-batches": lambda u: Clipping(0.1, group_size=3),
-    "per layer": lambda u: Clipping(0.1, (0.9, -0.2), 0.2 + u, rule=ClipRule(per="layer")),
+    "per layer": lambda u: Clipping(0.1, (0.9, -0.2), 0.2 + u, rule=HardClip(per="layer")),
     "everything": lambda u: Clipping(0.1, (0.7, 0.3), 0.2 + u, 0.3 * (u - 0.5), group_size=3),
 }
 EXAMPLES = 9

@@ -10,7 +10,13 @@ import pytest
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
+from clipnoise.privacy.noise.dense import DenseNoise
+from clipnoise.privacy.noise.tree import TreeNoise
 
 
 @pytest.mark.parametrize(
@@ -31,7 +37,7 @@ def test_a_spec_survives_a_round_trip(values: dict[str, Any]) -> None:
 
 
 def test_noise_is_independent_by_default() -> None:
-    assert parse(NoiseCorrelation, {}) == NoiseCorrelation(kind="independent", bands=None)
+    assert parse(NoiseCorrelation, {}) == IndependentNoise()
 
 
 @pytest.mark.parametrize(
@@ -61,17 +67,17 @@ def test_what_makes_no_sense_is_refused(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("noise", "steps", "bands"),
     [
-        (NoiseCorrelation(), 10, 1),
-        (NoiseCorrelation(kind="banded", bands=4), 10, 4),
-        (NoiseCorrelation(kind="banded", bands=40), 10, 10),
-        (NoiseCorrelation(kind="dense"), 10, 10),
-        (NoiseCorrelation(kind="dense"), 0, 1),
-        (NoiseCorrelation(kind="banded-inverse", bands=4), 10, 10),
-        (NoiseCorrelation(kind="banded-inverse", bands=1), 10, 1),
-        (NoiseCorrelation(kind="lambda-cgd", cancelled=0.5), 10, 10),
-        (NoiseCorrelation(kind="lambda-cgd", cancelled=0), 10, 1),
-        (NoiseCorrelation(kind="blt", buffers=2), 10, 10),
-        (NoiseCorrelation(kind="tree"), 10, 10),
+        (IndependentNoise(), 10, 1),
+        (BandedNoise(bands=4), 10, 4),
+        (BandedNoise(bands=40), 10, 10),
+        (DenseNoise(), 10, 10),
+        (DenseNoise(), 0, 1),
+        (BandedInverseNoise(bands=4), 10, 10),
+        (BandedInverseNoise(bands=1), 10, 1),
+        (CancellingNoise(cancelled=0.5), 10, 10),
+        (CancellingNoise(cancelled=0), 10, 1),
+        (BufferedNoise(buffers=2), 10, 10),
+        (TreeNoise(), 10, 10),
     ],
 )
 def test_bands_never_exceed_the_steps(noise: NoiseCorrelation, steps: int, bands: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clipnoise.kinds import Kinds
 from clipnoise.run.spec import RunSpec
 from clipnoise.studies.study import Study, load_study, names_below
 
@@ -34,6 +35,8 @@ def contents(value: Any) -> Any:
     if not is_dataclass(value):
         return [contents(one) for one in value] if isinstance(value, list | tuple) else value
     found: dict[str, Any] = {"id": value.id} if hasattr(value, "id") else {}
+    if isinstance(value, Kinds):
+        found = {} if value.id == value.default else {"kind": value.id}
     for one in fields(value):
         default = one.default_factory() if one.default_factory is not MISSING else one.default
         if getattr(value, one.name) != default:

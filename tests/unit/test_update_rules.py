@@ -12,7 +12,8 @@ from pseudocode import record
 from test_replay_privatize_then_adapt import FREE, FREE_ADAMW, schedule_free
 from torch import Tensor
 
-from clipnoise.core.clipping import HARD, ClippedSum, Clipping, ClipRule
+from clipnoise.core.clip_rules import HARD, ClipRule
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import Public, State, split
 from clipnoise.core.step import step
 from clipnoise.errors import UserError

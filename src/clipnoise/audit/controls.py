@@ -162,12 +162,8 @@ CONTROLS: Mapping[str, Control] = {
     "noise-reused": _broken(cross=mistakes.crossing(normals=mistakes.reused)),
     "noise-one-sided": _broken(cross=mistakes.crossing(normals=mistakes.one_sided)),
     "noise-cut-off": _broken(noise=mistakes.CutOff()),
-    "correlated-noise-unscaled": _correlated(
-        mistakes.Unscaled(kind="lambda-cgd", cancelled=0.99), empirical=True
-    ),
-    "one-participation-for-all": _correlated(
-        mistakes.ScaledForOne(kind="lambda-cgd", cancelled=0.9)
-    ),
+    "correlated-noise-unscaled": _correlated(mistakes.Unscaled(cancelled=0.99), empirical=True),
+    "one-participation-for-all": _correlated(mistakes.ScaledForOne(cancelled=0.9)),
     "denominator-from-n": _broken(cross=mistakes.crossing(constants=mistakes.share_of_n)),
     "denominator-from-n-rounded-down": _broken(
         cross=mistakes.crossing(constants=mistakes.floored_share_of_n)

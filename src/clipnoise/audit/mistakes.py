@@ -18,14 +18,17 @@ from torch import Tensor
 
 from clipnoise.audit.bench import take
 from clipnoise.audit.contract import EXPECTED_BATCH_SIZE
-from clipnoise.core.clipping import ClippedSum, ClipRule
+from clipnoise.core.clip_rules import ClipRule, HardClip
+from clipnoise.core.clip_rules.smooth import PSAC
+from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.query import Component
 from clipnoise.core.state import State
 from clipnoise.core.step import Crossing, privatize
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
-from clipnoise.privacy.noise import NoiseCorrelation, NoiseSource
+from clipnoise.privacy.noise import IndependentNoise, NoiseSource
+from clipnoise.privacy.noise.cancelling import CancellingNoise
 from clipnoise.privacy.queries import ClippedMean
 from clipnoise.privacy.samplers import ShuffledSampler
 from clipnoise.seeds import generator
@@ -181,14 +184,14 @@ class TrainsNothing(LeakySGD):
 # How a batch becomes a sum, in place of `physical_batches`, and how it is drawn.
 
 
-class WithoutCrossTerm(ClipRule):
+class WithoutCrossTerm(PSAC):
     """PSAC written as one fraction, C(‖v‖ + γ)/(‖v‖² + γ‖v‖ + γ), with γ‖v‖ forgotten below."""
 
     def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
         return clip_norm * (norms + 1) / (norms.square() + 1)
 
 
-class EachLayerToC(ClipRule):
+class EachLayerToC(HardClip):
     """Clip every layer to C and not to C/√L."""
 
     def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
@@ -344,16 +347,16 @@ def reused(noise: Sequence[Tensor]) -> Sequence[Tensor]:
     return FIRST.setdefault(noise[0].shape, noise) if noise and noise[0].any() else noise
 
 
-class Unscaled(NoiseCorrelation):
+class Unscaled(CancellingNoise):
     """Subtract a share of the last step's noise, and account for it as for independent noise."""
 
     def strategy(self, steps: int, groups: int) -> Strategy:
         from clipnoise.privacy.noise_strategies import cancelling
 
-        return cancelling(steps, self.cancelled or 0.0)
+        return cancelling(steps, self.cancelled)
 
 
-class CutOff(NoiseCorrelation):
+class CutOff(IndependentNoise):
     """Draw noise as torch does in float32 on a CPU, where it ends at 5.77 standard deviations."""
 
     def source(
@@ -366,7 +369,7 @@ class CutOff(NoiseCorrelation):
         return AsDrawn(generator, like)
 
 
-class ScaledForOne(NoiseCorrelation):
+class ScaledForOne(CancellingNoise):
     """Scale the strategy for examples that take part once."""
 
     def strategy(self, steps: int, groups: int) -> Strategy | None:

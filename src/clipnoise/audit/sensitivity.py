@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from clipnoise.core.clipping import HARD
+from clipnoise.core.clip_rules import HARD
 from clipnoise.gradients.clipping import clipped_sum
 
 if TYPE_CHECKING:

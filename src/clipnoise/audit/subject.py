@@ -16,7 +16,7 @@ from clipnoise.methods.base import WithSideInformation, example_settings, method
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.run import setup
 from clipnoise.run.spec import RunSpec, Training, units_of
 from clipnoise.run.train import Run
@@ -79,7 +79,7 @@ class Subject:
     method: Method
     form: Form = physical_batches
     cross: Crossing = privatize
-    noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
+    noise: NoiseCorrelation = field(default_factory=IndependentNoise)
     sampler: str = "poisson"
     batches: Callable[[RunSpec], Sampler] = setup.sampler
     microbatches: MicroBatches = field(default_factory=MicroBatches)

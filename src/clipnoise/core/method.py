@@ -6,7 +6,8 @@ from dataclasses import FrozenInstanceError, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from clipnoise.core.clipping import HARD, ClipNorm, Clipping, ClipRule
+from clipnoise.core.clip_rules import HARD, ClipNorm, ClipRule
+from clipnoise.core.clipping import Clipping
 from clipnoise.fields import STRICT, Positive
 from clipnoise.plugins import require_sealed
 

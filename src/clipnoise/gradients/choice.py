@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.core.clipping import SHORTEST, Clipping
+from clipnoise.core.clip_rules import SHORTEST
+from clipnoise.core.clipping import Clipping
 from clipnoise.errors import UserError, out_of_memory, reason
 from clipnoise.gradients.checks import ending_of, made_up, normal
 from clipnoise.gradients.clipping import clipped_sum, row_norms

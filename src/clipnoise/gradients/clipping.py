@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.plugins import as_sealed
+from clipnoise.kinds import as_sealed
 
 if TYPE_CHECKING:
     from torch import Tensor

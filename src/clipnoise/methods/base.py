@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
-from clipnoise.core.clipping import EACH_LAYER, SHORTEST, ClipNorm, Clipping, ClipRule
+from clipnoise.core.clip_rules import EACH_LAYER, SHORTEST, ClipNorm, ClipRule
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import (
     Clean,
     ClippingMethod,

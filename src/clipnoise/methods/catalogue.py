@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.method import Method, OracleMethod
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import example, methods
@@ -82,7 +83,7 @@ def _choices(kind: type[Method]) -> Iterator[tuple[str, Any]]:
 
 def _entry(method: Method, option: str) -> Entry:
     kind, query = type(method), method.query
-    lines = (kind.__doc__ or "").partition("Source:")[0].strip().split("\n\n")
+    summary, *text = _paragraphs(kind)
     return Entry(
         id=method.id,
         option=option,
@@ -93,13 +94,19 @@ def _entry(method: Method, option: str) -> Entry:
         passes=method.passes(),
         needs=_needs(kind),
         source=method.source(),
-        summary=" ".join(lines[0].split()),
-        text="\n\n".join(" ".join(line.split()) for line in lines[1:]),
+        summary=summary,
+        text="\n\n".join(text),
         hyperparameters={
             field.name: None if field.default is MISSING else _plain(field.default)
             for field in fields(kind)
         },
     )
+
+
+def _paragraphs(kind: type) -> list[str]:
+    """Return what the docstring of a class says before its source, each paragraph in a line."""
+    text = (kind.__doc__ or "").partition("Source:")[0].strip()
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
 
 
 def _plain(default: Any) -> Any:
@@ -131,17 +138,17 @@ noise, ⊙ an elementwise product. g̃ = (Σ clip(g_i) + σCz)/B is the released
 in a released value before noise. Passes count the gradients of a drawn example per step, at the
 default settings; public gradients are one more pass, over public examples.
 
-`clip_rule` says how g_i is clipped; the sensitivity is the same under every rule. Its `kind` is
-`hard`, g_i·min(1, C/‖g_i‖); `automatic`, g_i·C/(‖g_i‖ + γ); or `psac`,
-g_i·C/(‖g_i‖ + γ/(‖g_i‖ + γ)), where γ is its `gamma`. With `per: layer` each of the L layers is
-clipped by itself, to C/√L.
+`clip_rule` says how g_i is clipped; the sensitivity is the same under every rule. With `per: layer`
+each of the L layers is clipped by itself, to C/√L. Its `kind` is one of these, `hard` unless told
+otherwise; γ is its `gamma`:
 """
 COLUMNS = ("privacy", "adjacency", "sensitivity", "passes", "needs")
 
 
 def method_page() -> str:
     """Return the documentation page as Markdown: a table per family, then each method."""
-    parts = [HEAD]
+    rules = ClipRule.package_kinds().items()
+    parts = [HEAD, "\n".join(f"- `{name}`: {_paragraphs(rule)[0]}" for name, rule in rules) + "\n"]
     for family, members in groupby(catalogue(), key=lambda entry: entry.family):
         entries = list(members)
         lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]

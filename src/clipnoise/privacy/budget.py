@@ -12,7 +12,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants import AccountantName
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.samplers import SamplerName, check_accountant, sampler_class
 
@@ -47,7 +47,7 @@ class Privacy:
     accountant: AccountantName = "rdp"
     sampler: SamplerName = "poisson"
     largest_batch: Count | None = None
-    noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
+    noise: NoiseCorrelation = field(default_factory=IndependentNoise)
     microbatch_size: Count = 1
     microbatch_accounting: Accounting = "corrected"
     secure_noise: bool = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clipnoise.core.query import Adjacency, Query
 from clipnoise.errors import UserError
-from clipnoise.plugins import as_sealed
+from clipnoise.kinds import as_sealed
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.microbatches import MicroBatches
 from clipnoise.privacy.noise import NoiseSource

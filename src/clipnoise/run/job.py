@@ -8,7 +8,6 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,8 +71,10 @@ def is_finished(
     if files is None:
         return False
     summary, plain = files.summary, json.loads(json.dumps(to_mapping(spec)))
-    stated, due = summary["privacy"], asdict(privacy_statement(spec, calibration))
-    same_claim = all(stated.get(name) == due[name] for name in ("epsilon", "noise_multiplier"))
+    stated, due = summary["privacy"], privacy_statement(spec, calibration)
+    same_claim = all(
+        stated.get(name) == getattr(due, name) for name in ("epsilon", "noise_multiplier")
+    )
     same_data = all(summary["data"].get(name, text) == text for name, text in data.items())
     made_by = (summary["spec"], summary.get("fingerprint"))
     return bool(same_claim and same_data and made_by == (plain, fingerprint(spec)))

@@ -177,7 +177,7 @@ class OwnStatement(PrivacyStatement):
     assumes: tuple[str, ...]
 
     def __str__(self) -> str:
-        plain = {**asdict(self), "noise": self.noise and self.noise.kind}
+        plain = {**asdict(self), "noise": self.noise and self.noise.id}
         lines = [f"{name}: {value}" for name, value in plain.items() if name != "assumes"]
         given = [line for line in lines if not line.endswith(": None")]
         return "\n".join([*given, *(f"assumes: {sentence}" for sentence in self.assumes)])

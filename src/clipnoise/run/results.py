@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clipnoise.errors import UserError
+from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
 from clipnoise.privacy.claim import PrivacyStatement, state
 from clipnoise.run.fingerprint import fingerprint
@@ -93,7 +94,7 @@ def write_run(
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,
         "final": {name: last.get(name, math.nan) for name in FINAL},
-        "privacy": asdict(privacy_statement(spec, calibration)),
+        "privacy": to_plain(privacy_statement(spec, calibration)),
         "data": {} if spec.strict else outcome.provenance,
         "engine": outcome.engine,
         "physical_batch_size": None if spec.strict else outcome.physical_batch_size,

@@ -16,15 +16,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from pydantic import Field
 
-from clipnoise.core.clipping import ClipRule
+from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.method import Method, WithClipRule
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
 from clipnoise.files import read_yaml
+from clipnoise.kinds import OwnKind
 from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
-from clipnoise.plugins import OwnKind, require_sealed
+from clipnoise.plugins import require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
@@ -228,8 +229,8 @@ class RunSpec:
                 require_sealed(type(part))
             except TypeError as error:
                 raise UserError(f"{error}.") from None
-            kind = type(part)
-            if issubclass(kind, ClipRule) and not (kind is ClipRule or issubclass(kind, OwnKind)):
+            kind, known = type(part), ClipRule.package_kinds().values()
+            if issubclass(kind, ClipRule) and not (kind in known or issubclass(kind, OwnKind)):
                 raise UserError(f"method.clip_rule: {kind.__name__} must be an OwnClipRule.")
 
     def _check_strict(self) -> None:

@@ -24,8 +24,8 @@ from clipnoise.gradients.clipping import is_finite
 from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
 from clipnoise.gradients.kept import Kept
 from clipnoise.gradients.users import UserEngine
+from clipnoise.kinds import as_sealed
 from clipnoise.models.pretrained import tensors_digest
-from clipnoise.plugins import as_sealed
 from clipnoise.privacy.noise import NoiseSource
 from clipnoise.privacy.samplers import Sampler
 from clipnoise.resumable import gather, restore

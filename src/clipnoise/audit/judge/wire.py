@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clipnoise.core.clipping import Clipping, ClipRule
+from clipnoise.core.clip_rules import ClipRule
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.core.query import Component
 from clipnoise.core.state import Public, State
@@ -71,6 +72,8 @@ def pack(message: Any) -> bytes:
         for kind in KINDS:
             if isinstance(value, kind):
                 values = {each.name: getattr(value, each.name) for each in fields(value)}
+                if isinstance(value, ClipRule):
+                    values["kind"] = value.id
                 values |= {name: sorted(x) for name, x in values.items() if isinstance(x, set)}
                 return {KIND: kind.__name__, **values}
         if not isinstance(value, Tensor):

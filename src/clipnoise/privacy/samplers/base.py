@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from clipnoise.kinds import as_sealed
 from clipnoise.lazy import Tensor, torch
-from clipnoise.plugins import as_sealed
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.draws import Draws
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.units import Unit
 
@@ -37,7 +37,7 @@ class Sampling:
     expected_batch_size: float
     steps: int
     largest_batch: int | None = None
-    noise: NoiseCorrelation = field(default_factory=NoiseCorrelation)
+    noise: NoiseCorrelation = field(default_factory=IndependentNoise)
     accountant: AccountantName = "rdp"
 
     @property
