@@ -370,7 +370,7 @@ def test_a_module_with_two_names_trains_as_one_that_is_called_twice() -> None:
         assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
         list(training)
         ends.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
-        assert len(ends[-1]) == len(training._run.theta)
+        assert len(ends[-1]) == len(training._trainer.theta)
     torch.testing.assert_close(*ends)
 
 
@@ -496,7 +496,7 @@ def test_networks_that_people_have_are_trained_rightly(name: str) -> None:
     model = PEOPLE_HAVE[name]()
     reference = OneByOne(copy.deepcopy(model).train(), LOSS)
     training = private(model, (inputs, TARGETS))
-    engine = training._run.engine
+    engine = training._trainer.engine
     theta = engine.flat.theta.clone()
     indices = torch.arange(20)
     clipping = Clipping(0.05, examples=indices, key=7).at(theta)

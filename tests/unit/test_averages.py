@@ -14,7 +14,8 @@ from torch import Tensor
 from clipnoise import private
 from clipnoise.errors import UserError
 from clipnoise.run.outcome import Clock
-from clipnoise.run.spec import ExponentialAverage, RunSpec, TailAverage, from_mapping
+from clipnoise.run.procedure import ExponentialAverage, TailAverage
+from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
 from clipnoise.studies.study import load_study
 

@@ -23,7 +23,11 @@ import clipnoise
 from clipnoise.errors import UserError
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.mechanism import Mechanism
+from clipnoise.privacy.noise.tree import TreeNoise
+from clipnoise.privacy.units import Example
 from clipnoise.run import private
 from clipnoise.run.private import PrivateTraining
 from clipnoise.run.setup import build_network
@@ -112,6 +116,21 @@ def test_parameters_are_bit_for_bit_those_of_a_run_of_the_quickstart(
     assert torch.equal(reached, prepared[0].theta)
     if calibration is not None:
         assert training.spent == training.statement.epsilon == calibration.epsilon
+
+
+def test_what_epsilon_depends_on_is_stated_by_nothing_but_the_settings() -> None:
+    made = Mechanism(
+        unit=Example(count=200),
+        expected_batch_size=40,
+        steps=6,
+        query=ClippedMean(),
+        sampler="cyclic",
+        noise=TreeNoise(),
+    )
+    training = start(sampler="cyclic", noise={"kind": "tree"})
+    assert training._trainer.procedure.mechanism == made
+    asked = Privacy(epsilon=3, delta=1e-5, sampler="cyclic", noise=TreeNoise())
+    assert training.statement.epsilon == calibrate(made.budget(asked, None)).epsilon
 
 
 def test_the_example_of_the_docstring_works() -> None:
@@ -317,7 +336,7 @@ def test_the_model_has_the_last_parameters_and_trains_on_in_training_mode() -> N
     training = start(model, seed=1)
     for _ in training:
         flat = torch.cat([p.detach().flatten() for p in model.parameters()])
-        assert torch.equal(flat, training._run.theta)
+        assert torch.equal(flat, training._trainer.theta)
         model.eval()
         model(INPUTS).sum().backward()  # measuring it changes nothing
         with torch.no_grad():
@@ -470,6 +489,11 @@ def balanced(outputs: Tensor, targets: Tensor) -> Tensor:
         (None, {"method": "dp-adamb"}, "unknown method 'dp-adamb'. Did you mean 'dp-adambc'"),
         (None, {"method": "dp-sgd-warm"}, "public: dp-sgd-warm needs public examples"),
         (None, {"public": DATA}, "public: dp-adam uses no public examples"),
+        (
+            None,
+            {"method": "adadps-side"},
+            "^side_information.source: tokens are counted in public text, and for these examples",
+        ),
         (None, {"learning_rat": 3, "learning_rate": None}, "Did you mean 'learning_rate'"),
         (None, {"epsilom": 3}, "unknown setting 'epsilom'. Did you mean 'epsilon'"),
         (None, {"learning_rate": -1}, "^learning_rate: input should be greater than 0, got -1"),

@@ -17,7 +17,7 @@ from clipnoise.core.method import Method
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.models.dense import Logistic
-from clipnoise.run import train as training
+from clipnoise.run import trainer
 from clipnoise.run.outcome import Clock
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import read_run, run_folder, write_run
@@ -142,7 +142,7 @@ def test_a_step_on_an_empty_batch_is_a_step(cache: Path, monkeypatch: pytest.Mon
         def sample(self) -> torch.Tensor:
             return torch.zeros(0, dtype=torch.int64)
 
-    monkeypatch.setattr(training, "sampler", lambda run: Nobody())
+    monkeypatch.setattr(trainer, "sampler", lambda procedure: Nobody())
     outcome = go(spec(), cache)
     assert (outcome.status, outcome.steps_done) == ("completed", 6)
     assert outcome.cost["processed"] == 0

@@ -14,8 +14,9 @@ from clipnoise.files import write_atomically, write_json
 from clipnoise.methods.base import method_class
 from clipnoise.models.base import Model
 from clipnoise.privacy.budget import Privacy
+from clipnoise.run.procedure import Training
 from clipnoise.run.results import digest_of
-from clipnoise.run.spec import RunSpec, Training, to_mapping, write_spec
+from clipnoise.run.spec import RunSpec, to_mapping, write_spec
 
 STEPS = (0, 50, 100, 150, 200)
 STARTED = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -177,7 +177,7 @@ def _steps(
     if world:
         _exchange(run.splits.train, world)
     run.sampler = subject.batches(there)
-    run.noise = noise_source(there, run.theta, "cpu")
+    run.noise = noise_source(there, run.theta)
 
     def constants(values: Values) -> Values:
         if len(recorder.releases) - 1 == turn:

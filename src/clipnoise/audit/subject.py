@@ -18,7 +18,8 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.run import setup
-from clipnoise.run.spec import RunSpec, Training, units_of
+from clipnoise.run.procedure import Training
+from clipnoise.run.spec import RunSpec, units_of
 from clipnoise.run.train import Run
 from clipnoise.seeds import generator
 

@@ -24,13 +24,14 @@ class PublicView:
     """What a source may look at: nothing of it is private.
 
     Attributes:
-        dataset: the private dataset, for what it has counted in public text.
+        dataset: the private dataset, for what it has counted in public text; None in a loop of
+            one's own.
         cache: the folder of prepared datasets.
         gradient_sizes: returns the root mean square of the public examples' gradients at the
             initial parameters, shape (d,); only where the run has public examples.
     """
 
-    dataset: Dataset
+    dataset: Dataset | None
     cache: Path
     gradient_sizes: Callable[[], np.ndarray]
 
@@ -46,8 +47,12 @@ class SideInformationSource:
     __pydantic_config__: ClassVar = STRICT
     needs_public_examples: ClassVar[bool] = False
 
-    def check(self, dataset: Dataset) -> None:
-        """Raise UserError where a private dataset cannot give it, before any data are read."""
+    def check(self, dataset: Dataset | None) -> None:
+        """Raise UserError where a private dataset cannot give it, before any data are read.
+
+        Args:
+            dataset: the private one; None in a loop of one's own.
+        """
 
     def sizes(self, view: PublicView) -> np.ndarray:
         """Return A per feature or token, shape (features,), or per coordinate, shape (d,).
@@ -57,7 +62,7 @@ class SideInformationSource:
         """
         raise NotImplementedError
 
-    def origin(self, dataset: Dataset) -> str:
+    def origin(self, dataset: Dataset | None) -> str:
         """Return what was counted or measured, and where, in words."""
         raise NotImplementedError
 
@@ -68,7 +73,12 @@ class Counted(SideInformationSource):
 
     what: ClassVar[str]
 
-    def check(self, dataset: Dataset) -> None:
+    def check(self, dataset: Dataset | None) -> None:
+        if dataset is None:
+            raise UserError(
+                "method.side_information.source: tokens are counted in public text, and for these "
+                "examples there is none. Choose the source file or public-gradients."
+            )
         if dataset.counted_in() is None:
             reason = dataset.caveat() or "it knows no public text in which its features occur"
             raise UserError(
@@ -78,6 +88,7 @@ class Counted(SideInformationSource):
             )
 
     def sizes(self, view: PublicView) -> np.ndarray:
+        assert view.dataset is not None  # checked before
         sizes = self.of(view.dataset.token_counts(view.cache))
         relative: np.ndarray = sizes / sizes.max()
         return relative
@@ -86,7 +97,8 @@ class Counted(SideInformationSource):
         """Return A up to a factor, positive, shape (features,)."""
         raise NotImplementedError
 
-    def origin(self, dataset: Dataset) -> str:
+    def origin(self, dataset: Dataset | None) -> str:
+        assert dataset is not None  # checked before
         return f"{self.what}, counted in {dataset.counted_in()}"
 
 
@@ -158,7 +170,7 @@ class VectorFile(SideInformationSource):
         numbers: np.ndarray = values.astype("float64")
         return numbers
 
-    def origin(self, dataset: Dataset) -> str:
+    def origin(self, dataset: Dataset | None) -> str:
         return f"the file {self.path}"
 
 
@@ -175,7 +187,7 @@ class PublicGradients(SideInformationSource):
     def sizes(self, view: PublicView) -> np.ndarray:
         return view.gradient_sizes()
 
-    def origin(self, dataset: Dataset) -> str:
+    def origin(self, dataset: Dataset | None) -> str:
         return "root mean square of the public examples' gradients at the initial parameters"
 
 

@@ -1,8 +1,4 @@
-"""A run on a network, a loss and examples that are handed over as Python objects.
-
-The network and the examples take the places of the model and the dataset in a run spec, so that
-everything else of a run, its checks and its privacy among them, is what it is in a study.
-"""
+"""What is handed over as Python objects: a network, a loss and examples, and their checks."""
 
 from __future__ import annotations
 
@@ -10,18 +6,20 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from clipnoise.data.base import PARTS, Dataset, DenseExamples, Examples, Splits
-from clipnoise.data.signature import Kind, Signature, Task
+from clipnoise.data.base import DenseExamples, Examples
+from clipnoise.data.signature import Kind, Signature
 from clipnoise.errors import UserError, explained
 from clipnoise.gradients.checks import check_kinds, ending_of, made_up, unchanged
-from clipnoise.models.base import Model
+from clipnoise.methods.base import WithSideInformation
+from clipnoise.privacy.units import Example, Unit
+from clipnoise.run.procedure import Procedure
 from clipnoise.seeds import words
 
 if TYPE_CHECKING:
@@ -154,76 +152,32 @@ def _check_item(item: object, name: str) -> None:
         )
 
 
-class OwnTask(Task):
-    """A loss of one's own, which is trained and nothing else."""
-
-    def __init__(self, losses: Losses) -> None:
-        """Take the loss as it is: some are known to keep the examples of a batch apart."""
-        self.losses = losses  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class OwnSignature(Signature):
-    """What an example looks like, with a loss of one's own."""
-
-    own: Losses | None = None
-
-    @property
-    def task(self) -> Task:
-        assert self.own is not None
-        return OwnTask(self.own)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnExamples(Dataset):
-    """Examples in memory, in the place of a dataset that is fetched and prepared.
+@dataclass(frozen=True, kw_only=True)
+class OwnProcedure(Procedure):
+    """A procedure on examples that are handed over.
 
     Attributes:
-        private: the private examples.
-        unprotected: public examples, or None.
-        looks: what they look like, and the loss.
+        examples: n.
     """
 
-    id: ClassVar[str] = "own-examples"
+    examples: int
 
-    private: Examples
-    unprotected: Examples | None
-    looks: OwnSignature
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.method, WithSideInformation):
+            self.method.side_information.check(None)
 
-    @property
-    def signature(self) -> Signature:
-        return self.looks
-
-    def sizes(self) -> dict[str, int]:
-        public = 0 if self.unprotected is None else len(self.unprotected)
-        return dict(zip(PARTS, (len(self.private), 0, 0, public), strict=True))
-
-    def load(self, cache: Path) -> Splits:
-        nothing = DenseExamples(torch.empty(0), torch.empty(0))
-        return Splits(self.private, nothing, nothing, self.unprotected, {})
-
-    def without_users(self, method: str) -> UserError:
-        return UserError(f"method: {method} protects users, but these examples have no user ids.")
+    @cached_property
+    def unit(self) -> Unit:
+        if self.method.query.adjacency == "add-remove-user":
+            raise UserError(
+                f"method: {self.method.id} protects users, but these examples have no user ids."
+            )
+        return Example(count=self.examples)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OwnNetwork(Model):
-    """A network that exists, in the place of a model that is built."""
-
-    id: ClassVar[str] = "own-network"
-
-    network: nn.Module
-
-    @classmethod
-    def takes(cls, signature: Signature) -> bool:
-        return True
-
-    def build(self, signature: Signature, weights: Path) -> nn.Module:
-        return self.network
-
-
-def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> OwnSignature:
-    """Run a network and a loss on made-up examples, and return what they show.
+def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> Signature:
+    """Run a network and a loss on made-up examples, and return what an example looks like.
 
     Args:
         network: on the CPU or another device.
@@ -253,11 +207,10 @@ def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> OwnSign
         )
     _check_losses(losses, outputs.requires_grad_(), targets)
     numbers: Kind = "features" if inputs.ndim == 2 else "image"
-    return OwnSignature(
+    return Signature(
         kind=numbers if inputs.is_floating_point() else "tokens",
         shape=tuple(inputs.shape[1:]),
         outputs=outputs[0].numel(),
-        own=losses,
     )
 
 

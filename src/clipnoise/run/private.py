@@ -27,18 +27,17 @@ from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import PAIRS, OwnExamples, OwnNetwork, examples_of, tried_out
+from clipnoise.run.own import PAIRS, OwnProcedure, examples_of, tried_out
+from clipnoise.run.procedure import Procedure, Training
 from clipnoise.run.results import privacy_statement
-from clipnoise.run.setup import exact_arithmetic, named_device
-from clipnoise.run.spec import RunSpec, Training
-from clipnoise.run.train import Run
+from clipnoise.run.setup import Material, exact_arithmetic, named_device
+from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
 LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics"}
-NOWHERE = Path()  # nothing is read from a cache or from a folder of weights
 
 logger = logging.getLogger(__name__)
 
@@ -105,29 +104,23 @@ def private(
     with explained(f"device: {device!r} cannot be used"):
         torch.empty(0, device=device)
     with _as_arguments():
-        spec = _spec(model, loss, data, method, public, seed, settings)
-        calibration = None if spec.budget is None else calibrate(spec.budget)
+        chosen = _method(method, settings)
+        material = _material(model, loss, data, public, chosen)
+        procedure = _procedure(chosen, settings, len(material.examples), seed)
+        calibration = None if procedure.budget is None else calibrate(procedure.budget)
         sigma = 0.0 if calibration is None else calibration.noise_multiplier
-        run = Run.prepare(spec, NOWHERE, device, NOWHERE, noise_multiplier=sigma)
-    if not run.engine_name.startswith("factored"):
-        logger.warning("a slower gradient engine is used: %s", run.engine_name)
-    return PrivateTraining(run, calibration)
+        trainer = Trainer.begin(procedure, material.to(device), noise_multiplier=sigma)
+    if not trainer.engine_name.startswith("factored"):
+        logger.warning("a slower gradient engine is used: %s", trainer.engine_name)
+    return PrivateTraining(trainer, calibration)
 
 
-def _spec(
-    model: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    data: Any,
-    method: str | Method,
-    public: Any,
-    seed: int | None,
-    settings: Mapping[str, Any],
-) -> RunSpec:
-    """Return the run spec of what was handed over."""
+def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name in names}
 
-    def only(names: Collection[str]) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name in names}
 
+def _method(method: str | Method, settings: Mapping[str, Any]) -> Method:
+    """Return the method, with those of the settings that are its hyper-parameters."""
     options: set[str] = set()
     if isinstance(method, str):
         options = {field.name for field in fields(method_class(method))}
@@ -135,24 +128,43 @@ def _spec(
         if name not in BUDGET | LENGTH | options:
             raise unknown("setting", name, BUDGET | LENGTH | options)
     if isinstance(method, str):
-        method = parse(method_class(method), only(options))
+        return parse(method_class(method), _only(settings, options))
+    return method
+
+
+def _material(
+    model: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    data: Any,
+    public: Any,
+    method: Method,
+) -> Material:
+    """Return what was handed over, tried out."""
     examples = examples_of(data, "data")
     if public is None and method.uses_public_data():
         raise UserError(f"public: {method.id} needs public examples, {PAIRS}.")
     if public is not None and not method.uses_public_data():
         raise UserError(f"public: {method.id} uses no public examples; leave public out.")
-    asked = only(BUDGET)
-    return RunSpec(
-        dataset=OwnExamples(
-            private=examples,
-            unprotected=None if public is None else examples_of(public, "public"),
-            looks=tried_out(model, loss, examples),
-        ),
-        model=OwnNetwork(network=model),
+    return Material(
+        network=model,
+        losses=loss,
+        examples=examples,
+        public=None if public is None else examples_of(public, "public"),
+        signature=tried_out(model, loss, examples),
+    )
+
+
+def _procedure(
+    method: Method, settings: Mapping[str, Any], examples: int, seed: int | None
+) -> OwnProcedure:
+    """Return what is done with n examples."""
+    asked = _only(settings, BUDGET)
+    return OwnProcedure(
         method=method,
         privacy=parse(Privacy, {**asked, "secure_noise": seed is None}) if asked else None,
-        training=parse(Training, {**only(LENGTH), "evaluations": 1}),
+        training=parse(Training, {**_only(settings, LENGTH), "evaluations": 1}),
         seed=secrets.randbits(63) if seed is None else parse(int, seed, key="seed"),
+        examples=examples,
     )
 
 
@@ -191,11 +203,12 @@ class PrivateTraining:
     overwritten. After T steps the budget is spent and iteration ends.
     """
 
-    def __init__(self, run: Run, calibration: Calibration | None) -> None:
+    def __init__(self, trainer: Trainer, calibration: Calibration | None) -> None:
         """Begin before the first step; without noise there is no calibration."""
-        self._run, self._calibration = run, calibration
+        self._trainer, self._procedure = trainer, trainer.procedure
+        self._calibration = calibration
         self._show()
-        self._places = [parameter.data_ptr() for parameter in run.engine.flat.parameters]
+        self._places = [parameter.data_ptr() for parameter in self._trainer.engine.flat.parameters]
 
     def __iter__(self) -> Iterator[int]:
         """Take the steps that are left; yield t after step t.
@@ -204,10 +217,10 @@ class PrivateTraining:
             DivergenceError: a parameter is not finite.
             UserError: the model was moved, or its parameters were replaced.
         """
-        steps = self._run.steps(Clock())
+        steps = self._trainer.steps(Clock())
         while True:
             self._require_in_place()
-            self._run.engine.network.train()
+            self._trainer.engine.network.train()
             done = next(steps, None)
             if done is None:
                 return
@@ -215,10 +228,10 @@ class PrivateTraining:
             yield done
 
     def _show(self) -> None:
-        self._run.engine.flat.load(self._run.evaluated())
+        self._trainer.engine.flat.load(self._trainer.evaluated())
 
     def _require_in_place(self) -> None:
-        if self._places != [p.data_ptr() for p in self._run.engine.flat.parameters]:
+        if self._places != [p.data_ptr() for p in self._trainer.engine.flat.parameters]:
             raise UserError(
                 "model: it was moved, or its parameters were replaced, while it was trained. "
                 "Work with a copy of it: copy.deepcopy(model)."
@@ -227,22 +240,22 @@ class PrivateTraining:
     @property
     def step(self) -> int:
         """t, the number of steps taken."""
-        return self._run.state.step
+        return self._trainer.state.step
 
     @property
     def steps(self) -> int:
         """T, the number of steps that the budget is for."""
-        return self._run.spec.steps
+        return self._procedure.steps
 
     @property
     def engine(self) -> str:
         """How per-example gradients are clipped, and why so."""
-        return self._run.engine_name
+        return self._trainer.engine_name
 
     @property
     def physical_batch_size(self) -> int:
         """Most examples in memory at once: halved when that many do not fit."""
-        return self._run.physical.size
+        return self._trainer.physical.size
 
     @property
     def spent(self) -> float:
@@ -258,8 +271,8 @@ class PrivateTraining:
     @property
     def statement(self) -> OwnStatement:
         """What may be said about privacy: ε is that of all T steps."""
-        statement = privacy_statement(self._run.spec, self._calibration)
-        assumes = () if statement.claim == "non-private" else _assumptions(self._run.spec)
+        statement = privacy_statement(self._procedure, self._calibration)
+        assumes = () if statement.claim == "non-private" else _assumptions(self._procedure)
         return OwnStatement(**vars(statement), assumes=assumes)
 
     def save(self, path: str | Path) -> None:
@@ -269,8 +282,8 @@ class PrivateTraining:
             UserError: noise or batches would have to be kept that must stay secret.
             OSError: the file cannot be written.
         """
-        run = self._run
-        if run.spec.secure_noise and gather({"noise": run.noise, "sampler": run.sampler}):
+        run = self._trainer
+        if self._procedure.secure_noise and gather({"noise": run.noise, "sampler": run.sampler}):
             raise UserError(
                 "save: to go on, correlated noise and batches in a fixed order have to be kept, "
                 "and who reads them can undo the noise. Save a training with independent noise and "
@@ -291,33 +304,38 @@ class PrivateTraining:
         if self.step:
             raise UserError(f"resume: {self.step} steps were already taken; call it before them.")
         saved = checkpoint.read(Path(path), self._identity())
-        self._run.set_state(saved.tensors)
+        self._trainer.set_state(saved.tensors)
         self._show()
 
     def _identity(self) -> dict[str, str]:
         """Return what must be as it was for a saved training to go on."""
-        spec, flat = self._run.spec, self._run.engine.flat
+        procedure, flat = self._procedure, self._trainer.engine.flat
+        public = 0 if self._trainer.public is None else len(self._trainer.public.examples)
         shapes = [f"{n} {tuple(shape)}" for n, shape in zip(flat.names, flat.shapes, strict=True)]
-        modules = [type(part).__module__ for part in spec.choices]
-        code = [Run.__module__, __name__, *(one for one in modules if one.startswith("clipnoise."))]
+        modules = [type(part).__module__ for part in procedure.choices]
+        code = [
+            Trainer.__module__,
+            __name__,
+            *(one for one in modules if one.startswith("clipnoise.")),
+        ]
         return {
-            "method": f"{spec.method.id} {to_plain(spec.method)}",
-            "budget": str(to_plain(spec.privacy)),
-            "training": str(to_plain(spec.training)),
-            "examples": str(spec.dataset.sizes()),
-            "seed": "none" if spec.secure_noise else str(spec.seed),
+            "method": f"{procedure.method.id} {to_plain(procedure.method)}",
+            "budget": str(to_plain(procedure.privacy)),
+            "training": str(to_plain(procedure.training)),
+            "examples": f"{procedure.unit.count} private, {public} public",
+            "seed": "none" if procedure.secure_noise else str(procedure.seed),
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
             "code": fingerprint_of(code),
             "torch": str(torch.__version__),
-            "device": self._run.theta.device.type,
+            "device": self._trainer.theta.device.type,
         }
 
 
-def _assumptions(spec: RunSpec) -> tuple[str, ...]:
+def _assumptions(procedure: Procedure) -> tuple[str, ...]:
     """Return what a claim about privacy rests on, in sentences."""
     randomness = (
         "Noise and batches came from a cryptographic source of the operating system."
-        if spec.secure_noise
+        if procedure.secure_noise
         else "Whoever sees the model does not know the seed, which determines noise and batches; a "
         "seed is for experiments."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +25,8 @@ from clipnoise.seeds import derive, generator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.run.spec import RunSpec
+    from clipnoise.run.procedure import Procedure
+    from clipnoise.run.setup import Material
 
 PIECE = 64
 FEATURE_AXIS = {"features": 1, "tokens": 0}  # of the weights of a linear layer, of an embedding
@@ -38,12 +38,12 @@ class PublicData(Draws):
     None of them is private, so nothing here is protected.
     """
 
-    def __init__(self, spec: RunSpec, examples: Examples, engine: GradientEngine) -> None:
-        """Start the stream; the seed of the run also decides dropout masks."""
-        super().__init__(generator("public", spec.seed))
+    def __init__(self, procedure: Procedure, examples: Examples, engine: GradientEngine) -> None:
+        """Start the stream; the seed also decides dropout masks."""
+        super().__init__(generator("public", procedure.seed))
         self.examples, self.engine = examples, engine
-        self.method, self.seed = spec.method, spec.seed
-        self.batch_size = min(spec.training.expected_batch_size, len(examples))
+        self.method, self.seed = procedure.method, procedure.seed
+        self.batch_size = min(procedure.training.expected_batch_size, len(examples))
 
     def gradient(self, theta: Tensor, step: int) -> Tensor:
         """Return ĝ of step t, shape (d,): the mean gradient of a mini-batch drawn with replacement.
@@ -90,30 +90,29 @@ class PublicData(Draws):
 
 
 def side_information(
-    spec: RunSpec, cache: Path, flat: FlatModel, public: PublicData | None
+    method: Method, material: Material, flat: FlatModel, public: PublicData | None
 ) -> tuple[Tensor | None, dict[str, str]]:
-    """Return A of a run, shape (d,), or None, and where it comes from as data of the result.
+    """Return A, shape (d,), or None, and where it comes from as data of the result.
 
     Args:
-        spec, public: the run, and its public data.
-        cache: the folder of prepared datasets.
+        method, material, public: what trains, on what, and the public data.
         flat: the network at its initial parameters.
 
     Raises:
         UserError: a source lacks what it reads, or the model has no weights per feature.
     """
-    if not isinstance(spec.method, WithSideInformation):
+    if not isinstance(method, WithSideInformation):
         return None, {}
-    source, dataset, theta = spec.method.side_information, spec.dataset, flat.theta.clone()
+    source, dataset, theta = method.side_information, material.dataset, flat.theta.clone()
 
     def gradient_sizes() -> np.ndarray:
         assert public is not None  # such a method says that it uses public data
         return np.asarray(public.gradient_sizes(theta).cpu())
 
-    sizes = source.sizes(PublicView(dataset, cache, gradient_sizes))
+    sizes = source.sizes(PublicView(dataset, material.cache, gradient_sizes))
     values = torch.from_numpy(sizes).to(flat.theta)
     if len(values) != len(flat.theta):
-        values = over_parameters(values, flat, dataset.signature)
+        values = over_parameters(values, flat, material.signature)
     written = hashlib.sha256(sizes.astype("<f8").tobytes()).hexdigest()
     origin = {"side information": source.origin(dataset), "sha256 of side information": written}
     return values, origin
@@ -166,10 +165,10 @@ def warm_step(
 
 
 def public_data(
-    spec: RunSpec, examples: Examples | None, engine: GradientEngine
+    procedure: Procedure, examples: Examples | None, engine: GradientEngine
 ) -> PublicData | None:
-    """Return the public data of a run, or None where the method uses none."""
-    if not spec.method.uses_public_data():
+    """Return the public data, or None where the method uses none."""
+    if not procedure.method.uses_public_data():
         return None
-    assert examples is not None  # RunSpec takes no such method without
-    return PublicData(spec, examples, engine)
+    assert examples is not None  # no procedure takes such a method without
+    return PublicData(procedure, examples, engine)

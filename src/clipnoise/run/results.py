@@ -18,6 +18,7 @@ from clipnoise.files import csv_text, finite, read_json, read_text, write_atomic
 from clipnoise.privacy.claim import PrivacyStatement, state
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics, Outcome
+from clipnoise.run.procedure import Procedure
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping, write_spec
 
 if TYPE_CHECKING:
@@ -46,22 +47,22 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
     return results / "runs" / spec.folder
 
 
-def privacy_statement(spec: RunSpec, calibration: Calibration | None) -> PrivacyStatement:
-    """Return what a run claims about privacy; without a calibration it is non-private."""
-    privacy, method = spec.privacy, spec.method
+def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> PrivacyStatement:
+    """Return what is claimed about privacy; without a calibration nothing is private."""
+    privacy, method = procedure.privacy, procedure.method
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
     # A method may clip to another norm in another phase: the statement is about the largest. Where
     # releases decide the norm it is known for no step but the first, and nothing is stated.
-    clip_norms = [method.clip_norm_at(step) for step in range(1, spec.steps + 1)]
+    clip_norms = [method.clip_norm_at(step) for step in range(1, procedure.steps + 1)]
     known = [norm for norm in clip_norms if norm is not None]
     return state(
-        spec.mechanism,
+        procedure.mechanism,
         privacy,
         calibration,
-        private=method.private and not spec.training.diagnostics,
+        private=method.private and not procedure.training.diagnostics,
         clip_norm=max(known) if known and len(known) == len(clip_norms) else None,
-        caveat=spec.dataset.caveat(),
+        caveat=procedure.caveat(),
     )
 
 

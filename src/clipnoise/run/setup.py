@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +23,45 @@ from clipnoise.seeds import derive, generator
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.data.base import Dataset
+    from clipnoise.data.signature import Signature
+    from clipnoise.run.procedure import Procedure
     from clipnoise.run.spec import RunSpec
 
 WEIGHTS = Path("weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What is trained, and what it is trained on.
+
+    Attributes:
+        network: on its device, with its initial parameters.
+        losses: (outputs, targets) → the loss of each example, shape (b,).
+        examples: the private ones.
+        signature: what an example looks like.
+        users: the user of each private example, shape (n,), where users are protected.
+        public: public examples, or None.
+        dataset, cache: where side information may be counted, and the folder that it is in.
+    """
+
+    network: nn.Module
+    losses: Callable[[Tensor, Tensor], Tensor]
+    examples: Examples
+    signature: Signature
+    users: Tensor | None = None
+    public: Examples | None = None
+    dataset: Dataset | None = None
+    cache: Path = Path()
+
+    def to(self, device: str) -> Material:
+        """Return the same on a device; the network itself is moved."""
+        return replace(
+            self,
+            network=self.network.to(device),
+            examples=self.examples.to(device),
+            public=None if self.public is None else self.public.to(device),
+        )
 
 
 def load_data(spec: RunSpec, cache: Path) -> Splits:
@@ -42,20 +79,22 @@ def load_data(spec: RunSpec, cache: Path) -> Splits:
     return replace(splits, public=other.train, provenance=provenance)
 
 
-def noise_source(spec: RunSpec, theta: Tensor, device: str) -> NoiseSource:
-    """Start the run's stream of noise, independent or correlated across steps."""
-    stream = None if spec.secure_noise else generator("noise", spec.seed, device)
-    return spec.mechanism.noise_source(stream, zeros(spec.method.query.of, theta))
+def noise_source(procedure: Procedure, theta: Tensor) -> NoiseSource:
+    """Start the stream of noise, independent or correlated across steps."""
+    stream = (
+        None if procedure.secure_noise else generator("noise", procedure.seed, str(theta.device))
+    )
+    return procedure.mechanism.noise_source(stream, zeros(procedure.method.query.of, theta))
 
 
-def sampler(spec: RunSpec) -> Sampler:
-    """Start the run's stream of batches; the same for every method at the same seed.
+def sampler(procedure: Procedure) -> Sampler:
+    """Start the stream of batches; the same for every method at the same seed.
 
     With secure noise it has no seed: amplification by sampling requires that batch membership stays
     secret.
     """
-    stream = None if spec.secure_noise else generator("sampling", spec.seed)
-    return spec.mechanism.batches(stream)
+    stream = None if procedure.secure_noise else generator("sampling", procedure.seed)
+    return procedure.mechanism.batches(stream)
 
 
 def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
@@ -65,13 +104,15 @@ def build_network(spec: RunSpec, weights: Path = WEIGHTS) -> nn.Module:
         return spec.model.build(spec.dataset.signature, weights)
 
 
-def step_key(spec: RunSpec, step: int) -> int:
+def step_key(procedure: Procedure, step: int) -> int:
     """Return the key of a step on private examples, which decides dropout masks and views.
 
     It follows from the seed and the step, so that a resumed run draws the same ones; with secure
     noise it is fresh and secret.
     """
-    return secrets.randbits(64) if spec.secure_noise else derive("dropout", spec.seed, step)
+    return (
+        secrets.randbits(64) if procedure.secure_noise else derive("dropout", procedure.seed, step)
+    )
 
 
 def named_device(name: str) -> str:
@@ -135,28 +176,30 @@ class Units:
 
 
 def private_units(
-    spec: RunSpec, splits: Splits, engine: GradientEngine, side_information: Tensor | None
+    procedure: Procedure,
+    material: Material,
+    engine: GradientEngine,
+    side_information: Tensor | None,
 ) -> Units:
-    """Return the private units of a run.
+    """Return the private units that are trained on.
 
     Args:
-        spec: the run.
-        splits: its data.
+        procedure, material: what is done, and on what.
         engine: computes per-example gradients.
         side_information: A, shape (d,), or None.
     """
-    mechanism, assignment = spec.mechanism, None
+    mechanism, assignment = procedure.mechanism, None
     groups, count = mechanism.microbatches, mechanism.unit.count
     if groups.size > 1:
-        draws = None if spec.secure_noise else generator("micro-batches", spec.seed)
+        draws = None if procedure.secure_noise else generator("micro-batches", procedure.seed)
         assignment = MicroBatchAssignment(count, round(mechanism.denominator), draws)
-    local = spec.method.local_training()
+    local = procedure.method.local_training()
     if local is None:
-        return Units(splits.train, engine, groups.size, assignment)
-    assert splits.users is not None  # RunSpec takes no dataset without
+        return Units(material.examples, engine, groups.size, assignment)
+    assert material.users is not None  # no procedure takes examples without
     scale = None
     if local.gamma is not None:
         assert side_information is not None
         scale = 1 / (side_information + local.gamma)
-    users = UserEngine(engine, splits.train, splits.users, count, local, scale)
+    users = UserEngine(engine, material.examples, material.users, count, local, scale)
     return Units(users.units, users, groups.size, assignment)

@@ -11,117 +11,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import yaml
-from pydantic import Field
 
-from clipnoise.core.clip_rules import ClipRule
-from clipnoise.core.method import Method, WithClipRule
+from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
+from clipnoise.fields import STRICT, Count, parse, to_plain
 from clipnoise.files import read_yaml
-from clipnoise.kinds import OwnKind
 from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
-from clipnoise.plugins import require_sealed
-from clipnoise.privacy.budget import Budget, Privacy
-from clipnoise.privacy.mechanism import Mechanism
-from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.units import Unit
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExponentialAverage:
-    """θ̄_t = β_t θ̄_{t−1} + (1−β_t) θ_t with β_t = min(β, t/(t + 9)), θ̄_0 = θ_0.
-
-    The smaller decay at the start lets the average forget θ_0.
-
-    Source: De et al. 2022 (Unlocking High-Accuracy Differentially Private Image Classification
-    through Scale), parameter averaging; jax_privacy, averaging.py, which counts t from 0.
-
-    Attributes:
-        decay: β.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    kind: Literal["ema"]
-    decay: Decay
-
-    def share(self, step: int, steps: int) -> float:
-        """Return what share of the average the iterate of step t, from 1, has: 1 − β_t."""
-        return 1 - min(self.decay, step / (step + 9))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TailAverage:
-    """The mean of the iterates after a share of the steps; before that, the last iterate.
-
-    Source: Polyak and Juditsky 1992, from a later start; De et al. 2022, its released jax_privacy,
-    averaging.py (polyak).
-
-    Attributes:
-        after: the share of the T steps whose iterates are left out: 0.5 averages the second half.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    kind: Literal["tail"]
-    after: Decay
-
-    def share(self, step: int, steps: int) -> float:
-        """Return what share of the average the iterate of step t, from 1, has."""
-        return 1 / max(1, step - int(self.after * steps))
-
-
-Average = Annotated[ExponentialAverage | TailAverage, Field(discriminator="kind")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How long and in what pieces a run trains.
-
-    Attributes:
-        expected_batch_size: B = q·n; in federated training the expected number of users a round.
-        epochs: expected passes over the data (or users); T = round(epochs·n/B), at least 1.
-        steps: T itself, instead of epochs; in federated training the number of rounds.
-        views: K: the gradients of K views of an example are averaged, and the mean is clipped once
-            (De et al. 2022, augmentation multiplicity); views differ by augmentation and dropout.
-        physical_batch_size: examples held in memory at once, each view counted; bounds memory, not
-            privacy.
-        evaluations: how many times the metrics are taken, the last step included.
-        diagnostics: whether moments are also recorded without their noise, which makes the run
-            non-private.
-        average: of the iterates, to be measured and published in place of the last one; it is taken
-            from what is released and costs no privacy.
-        precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
-            noise, updates and metrics are always float32.
-    """
-
-    __pydantic_config__: ClassVar = STRICT
-
-    expected_batch_size: Count
-    epochs: Positive | None = None
-    steps: Natural | None = None
-    views: Count = 1
-    physical_batch_size: Count = 256
-    evaluations: Count = 10
-    diagnostics: bool = False
-    average: Average | None = None
-    precision: Precision = "float32"
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give exactly one of epochs and steps")
-
-    def total_steps(self, examples: int) -> int:
-        """Return T for n private examples: fixed up front from public numbers."""
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return max(1, round(self.epochs * examples / self.expected_batch_size))
+from clipnoise.run.procedure import Procedure, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,16 +56,12 @@ class Tuning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
+class RunSpec(Procedure):
     """One training run. Its hash is its identity: studies that need the same run share it.
 
     Attributes:
         dataset: the private examples, and the examples to validate and test on.
         model: the network.
-        method: the optimizer.
-        privacy: what is asked of privacy; None for a method without noise.
-        training: for how long, and in what pieces.
-        seed: of every random stream.
         public: the dataset whose training examples serve as public data; None if `dataset` sets its
             public examples aside itself, or if none are needed.
         tuning: which settings earlier runs choose; None if none is tuned.
@@ -170,37 +69,12 @@ class RunSpec:
 
     dataset: Dataset
     model: Model
-    method: Method
-    privacy: Privacy | None
-    training: Training
-    seed: int
     public: Dataset | None = None
     tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
-        self._check_sealed()
-        if self.method.query.draws and self.privacy is None:
-            raise UserError(
-                f"privacy: {self.method.id} adds noise; give an epsilon or a noise_multiplier."
-            )
-        if not self.method.query.draws and self.privacy is not None:
-            raise UserError(
-                f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
-                "so that no table can show an epsilon for it."
-            )
-        unit = self.unit
-        if self.training.expected_batch_size > unit.count:
-            raise UserError(
-                f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
-                f"the {unit.count} private {unit.name}s of {self.dataset.id}."
-            )
-        if self.training.diagnostics and self.method.query.of == "losses":
-            raise UserError(
-                f"training.diagnostics: must be false for {self.method.id}: it releases a number, "
-                "which has no moments by coordinate."
-            )
+        super().__post_init__()
         self.model.require(self.dataset.signature)
-        _ = self.mechanism.denominator  # checks that B is a multiple of m
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -212,26 +86,8 @@ class RunSpec:
             )
         if isinstance(self.method, WithSideInformation):
             self.method.side_information.check(self.dataset)
-        if unit.name == "user" and self.training.views > 1:
-            raise UserError(
-                f"training.views: must be 1 for {self.method.id}, which clips one vector per user, "
-                f"not a gradient; got {self.training.views}."
-            )
-        unit.check(self.method.query, self.mechanism.microbatches)
         if self.privacy is not None:
-            self._check_shared(unit)
-            _ = self.budget  # checks that sampler, accountant and noise fit each other
-
-    def _check_sealed(self) -> None:
-        """Check the user's classes again: a mix-in can keep them from being checked at first."""
-        for part in (*self.choices, self.method.query):
-            try:
-                require_sealed(type(part))
-            except TypeError as error:
-                raise UserError(f"{error}.") from None
-            kind, known = type(part), ClipRule.package_kinds().values()
-            if issubclass(kind, ClipRule) and not (kind in known or issubclass(kind, OwnKind)):
-                raise UserError(f"method.clip_rule: {kind.__name__} must be an OwnClipRule.")
+            self._check_shared(self.unit)
 
     def _check_strict(self) -> None:
         if self.tuning is not None:
@@ -278,41 +134,16 @@ class RunSpec:
         """Every dataset that the run reads, the private one first."""
         return (self.dataset,) if self.public is None else (self.dataset, self.public)
 
-    @property
-    def choices(self) -> tuple[Method | ClipRule | NoiseCorrelation, ...]:
-        """The method, its clip rule and the kind of noise: each may be a plug-in of the user's."""
-        rule = (self.method.clip_rule,) if isinstance(self.method, WithClipRule) else ()
-        return (self.method, *rule, *(() if self.privacy is None else (self.privacy.noise,)))
-
     @cached_property
     def unit(self) -> Unit:
-        """What is drawn, clipped and protected as a whole, and how many are private.
-
-        Raises:
-            UserError: the method protects users, and the dataset has none.
-        """
         return units_of(self.dataset, self.method)
 
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """What ε depends on."""
-        return Mechanism.asked_for(
-            self.privacy,
-            unit=self.unit,
-            size=self.training.expected_batch_size,
-            steps=self.steps,
-            query=self.method.query,
-        )
-
     @property
-    def secure_noise(self) -> bool:
-        """Whether noise and batches come from a cryptographic source, not from the seed."""
-        return self.privacy is not None and self.privacy.secure_noise
+    def population(self) -> str:
+        return f"{super().population} of {self.dataset.id}"
 
-    @property
-    def strict(self) -> bool:
-        """Whether nothing is written that depends on private data and that ε does not cover."""
-        return self.privacy is not None and self.privacy.release == "strict"
+    def caveat(self) -> str | None:
+        return self.dataset.caveat()
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -320,28 +151,6 @@ class RunSpec:
         if not self.strict:
             return frozenset()
         return frozenset({"train", "validation", *({"test"} & set(self.unit.shared))})
-
-    @property
-    def passes(self) -> int:
-        """How many gradients of a drawn example a step takes, each view counted."""
-        return self.method.passes() * self.training.views
-
-    @cached_property
-    def steps(self) -> int:
-        """T."""
-        return self.training.total_steps(self.unit.count)
-
-    @cached_property
-    def budget(self) -> Budget | None:
-        """What σ is calibrated for; None for a non-private run."""
-        privacy = self.privacy
-        if privacy is None:
-            return None
-        sigma = privacy.noise_multiplier
-        if sigma is not None:
-            batch = self.training.expected_batch_size
-            sigma = self.method.effective_noise_multiplier(sigma, batch)
-        return self.mechanism.budget(privacy, sigma, self.evaluation_steps())
 
     @property
     def budget_label(self) -> str:
@@ -388,11 +197,6 @@ class RunSpec:
         """The run's folder below results/runs."""
         place = (self.dataset.id, self.model.id, self.method.id, self.budget_label)
         return "/".join((*place, f"seed={self.seed}", self.hash))
-
-    def evaluation_steps(self) -> list[int]:
-        """Return the steps after which metrics are taken: 0, then evenly spaced, T last."""
-        count, steps = self.training.evaluations, self.steps
-        return sorted({round(steps * i / count) for i in range(count + 1)})
 
 
 def units_of(dataset: Dataset, method: Method) -> Unit:

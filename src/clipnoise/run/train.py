@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.core.method import WithClipRule
-from clipnoise.core.query import declared
-from clipnoise.core.state import Public, State
-from clipnoise.core.step import Crossing, privatize, step
 from clipnoise.data.base import PARTS, Examples, Splits
-from clipnoise.errors import UserError, explained
-from clipnoise.gradients.checks import check_model
-from clipnoise.gradients.choice import choose_engine
-from clipnoise.gradients.clipping import is_finite
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
-from clipnoise.gradients.kept import Kept
-from clipnoise.gradients.users import UserEngine
-from clipnoise.kinds import as_sealed
+from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
-from clipnoise.privacy.noise import NoiseSource
-from clipnoise.privacy.samplers import Sampler
-from clipnoise.resumable import gather, restore
-from clipnoise.run.diagnostics import Diagnostics
-from clipnoise.run.memory import PeakMemory, PhysicalBatch
+from clipnoise.run.memory import PeakMemory
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
-from clipnoise.run.public import PublicData, public_data, side_information
 from clipnoise.run.setup import (
     WEIGHTS,
-    Units,
+    Material,
     build_network,
     load_data,
-    noise_source,
     on_device,
-    private_units,
-    sampler,
-    step_key,
 )
-from clipnoise.seeds import derive
+from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-    from clipnoise.core.clipping import ClippedSum, Clipping
     from clipnoise.data.signature import Task
     from clipnoise.privacy.calibration import Calibration
-    from clipnoise.resumable import Resumable
     from clipnoise.run.checkpoint import Checkpoint
     from clipnoise.run.spec import RunSpec
 
@@ -155,48 +132,19 @@ def _resume(
     return True
 
 
-@dataclass
-class Run:
-    """What one run holds while it trains.
+@dataclass(kw_only=True)
+class Run(Trainer):
+    """A run of a study while it trains.
 
     Attributes:
-        theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
-            (`engine.flat.theta`) is overwritten at each pass and each evaluation.
-        kept: what the network holds besides its trained parameters, which must not change.
-        known: what the update knows at every step: σ, B, T and side information.
-        origin: where side information and weights come from, as data of the result.
-        past: the last iterates, newest first.
-        sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
-            replaces it.
-        cross: how a sum crosses the privacy boundary; only an audit replaces it.
-        physical: how many examples are in memory at once.
-        scale: s of the last step, shape (d,); None where nothing is scaled.
-        average: θ̄ after the last step, shape (d,); None where the last iterate is published.
-        diagnostics: observes the steps; the run is then marked non-private. None otherwise.
+        spec: everything that can change the result.
+        splits: what it trains and is measured on.
+        memory: the largest memory so far.
     """
 
     spec: RunSpec
     splits: Splits
-    units: Units
-    engine: GradientEngine
-    kept: Kept
-    engine_name: str
-    task: Task
-    theta: Tensor
-    state: State
-    known: Public
-    origin: dict[str, str]
-    noise: NoiseSource
-    sampler: Sampler
-    public: PublicData | None
-    past: deque[Tensor]
     memory: PeakMemory
-    physical: PhysicalBatch
-    scale: Tensor | None = None
-    average: Tensor | None = None
-    diagnostics: Diagnostics | None = None
-    sums: Callable[[LogicalBatch], ClippedSum] = physical_batches
-    cross: Crossing = privatize
 
     @classmethod
     def prepare(
@@ -221,199 +169,26 @@ class Run:
             UserError: the dataset is not prepared, or the model mixes examples.
         """
         splits = on_device(load_data(spec, cache), device)
-        task = spec.dataset.signature.task
-        network = build_network(spec, weights).to(device)
-        counters = check_model(network, splits.train.take(slice(1))[0])
-        if isinstance(spec.method, WithClipRule):
-            as_sealed(spec.method.clip_rule, "check")(spec.method.clip_norm_at(1) or 1.0)
-        if (clip_norm := spec.method.clip_norm_at(1)) is not None:
-            with explained("method.query"):
-                declared(spec.method.query, clip_norm, spec.training.expected_batch_size)
-        training = spec.training
-        batch = math.ceil(training.views * training.expected_batch_size)
-        choice = choose_engine(
-            network.train(),
-            task.losses,
-            splits.train,
-            training.precision,
-            batch=min(batch, training.physical_batch_size),
+        material = Material(
+            network=build_network(spec, weights).to(device),
+            losses=spec.dataset.signature.task.losses,
+            examples=splits.train,
+            signature=spec.dataset.signature,
+            users=splits.users,
+            public=splits.public,
+            dataset=spec.dataset,
+            cache=cache,
         )
-        theta = choice.engine.flat.theta.clone()
-        public = public_data(spec, splits.public, choice.engine)
-        side, origin = side_information(spec, cache, choice.engine.flat, public)
-        origin |= tensors_digest(spec.model, weights)
-        if public is not None:
-            theta = public.warm(theta)
-        known = Public(
+        run = cls.begin(
+            spec,
+            material,
             noise_multiplier=noise_multiplier,
-            expected_batch_size=spec.mechanism.denominator,
-            sensitivity_factor=spec.mechanism.sensitivity_factor,
-            total_steps=spec.steps,
-            seed=derive("directions", spec.seed),
-            side_information=side,
-        )
-        return cls(
             spec=spec,
             splits=splits,
-            units=private_units(spec, splits, choice.engine, side),
-            engine=choice.engine,
-            kept=Kept(network, task.losses, counters),
-            engine_name=f"{choice.name}: {choice.reason}",
-            task=task,
-            theta=theta,
-            state=State(like=theta, shapes=choice.engine.flat.shapes),
-            known=known,
-            origin=origin,
-            noise=noise_source(spec, theta, device),
-            sampler=sampler(spec),
-            public=public,
-            past=deque(maxlen=spec.method.iterates()),
             memory=PeakMemory(device),
-            physical=PhysicalBatch(spec.training.physical_batch_size),
-            average=None if spec.training.average is None else theta,
-            diagnostics=Diagnostics(spec.method, theta) if spec.training.diagnostics else None,
         )
-
-    def scale_spread(self) -> float | None:
-        """Return q99/q1 over coordinates of what gradients were last multiplied by, or None."""
-        engine = self.units.engine
-        scale = engine.scale if isinstance(engine, UserEngine) else self.scale
-        if scale is None:
-            return None
-        rank = max(1, round(0.01 * len(scale)))
-        low, high = (scale.kthvalue(k).values for k in (rank, len(scale) + 1 - rank))
-        return float(high / low)
-
-    def batches(self, after: int = 0) -> Iterator[Tensor]:
-        """Yield the examples (or users) drawn for each of the T steps, as indices.
-
-        Args:
-            after: how many steps have been taken already.
-        """
-        for _ in range(after, self.spec.steps):
-            yield self.sampler.sample()
-
-    def steps(self, clock: Clock) -> Iterator[int]:
-        """Take the steps that are left, each when it is asked for.
-
-        However many iterators there are, together they take no more than T steps.
-
-        Args:
-            clock: counts what each step takes.
-
-        Yields:
-            t, after step t.
-
-        Raises:
-            DivergenceError: a parameter is not finite.
-            UserError: the network keeps something besides its trained parameters.
-        """
-        while self.state.step < self.spec.steps:
-            batch = self.sampler.sample()
-            with clock.training(self.units.examples_in(batch)):
-                self.step(batch)
-            # Layers that are known keep nothing; at the end, every value is compared.
-            last = self.state.step == self.spec.steps
-            if last or not self.engine.together:
-                self.kept.require_unchanged(exactly=last)
-            if not is_finite(self.theta):
-                raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
-            yield self.state.step
-
-    def step(self, batch: Tensor) -> None:
-        """Take one step on a logical batch: the run's side of `clipnoise.core.step`.
-
-        Args:
-            batch: the drawn examples (or users), indices of shape (b,); b may be 0.
-        """
-        t, method = self.state.step + 1, self.spec.method
-        key = step_key(self.spec, t)
-        batch, groups = self.units.arrange(batch)
-        self.past.appendleft(self.theta)
-
-        def clipped_sum(clipping: Clipping) -> ClippedSum:
-            self.scale = clipping.scale
-            clipping = replace(clipping, key=key, examples=batch)
-            if groups is not None:
-                clipping = replace(clipping, group_size=self.units.size, groups=groups)
-            engine, population = self.units.engine, self.units.population
-            views = self.spec.training.views
-            return self.physical.fit(
-                lambda size: self.sums(
-                    LogicalBatch(engine, population, batch, clipping, size, views)
-                )
-            )
-
-        variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
-        public = self.known
-        if gradient is not None or variance != public.noise_row_norm_squared:
-            public = replace(public, noise_row_norm_squared=variance, gradient=gradient)
-        self.theta = step(
-            self.theta,
-            method,
-            self.state,
-            public,
-            clipped_sum=clipped_sum,
-            noise=self.noise.next(method.query.draws) if method.query.draws else (),
-            past=list(self.past)[1:],
-            cross=self.cross,
-            observe=None if self.diagnostics is None else self.diagnostics.observe,
-        )
-        if self.average is not None:
-            assert self.spec.training.average is not None
-            share = self.spec.training.average.share(t, self.spec.steps)
-            self.average = torch.lerp(self.average, self._last(), share)
-
-    def _public_gradient(self, t: int) -> Tensor | None:
-        if self.public is None or not self.spec.method.uses_public_gradient:
-            return None
-        return self.public.gradient(self.theta, t)
-
-    def _parts(self) -> dict[str, Resumable]:
-        parts: dict[str, Resumable | None] = {
-            "state": self.state,
-            "noise": self.noise,
-            "sampler": self.sampler,
-            "public": self.public,
-            "micro-batches": self.units.assignment,
-            "diagnostics": self.diagnostics,
-        }
-        return {name: part for name, part in parts.items() if part is not None}
-
-    def get_state(self) -> dict[str, Tensor]:
-        """Return all that changes from step to step, for a checkpoint."""
-        past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
-        size = torch.tensor(self.physical.size)
-        average = {} if self.average is None else {"average": self.average}
-        return {"theta": self.theta, "physical": size, **average, **past, **gather(self._parts())}
-
-    def set_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go to a saved position; the steps that follow are the same bit for bit.
-
-        Raises:
-            KeyError, ValueError: something is missing, or parameters of another kind are there.
-        """
-        device = self.theta.device
-        for name, value in tensors.items():
-            parameters = name in ("theta", "average") or name.startswith("past ")
-            alike = (value.shape, value.dtype) == (self.theta.shape, self.theta.dtype)
-            if parameters and not (alike and bool(value.isfinite().all())):
-                raise ValueError(f"{name} is not {self.theta.numel()} finite parameters")
-        if int(tensors["physical"]) < 1:
-            raise ValueError("physical is less than 1")
-        self.theta = tensors["theta"].to(device)
-        self.average = tensors["average"].to(device) if "average" in tensors else None
-        self.physical.size = int(tensors["physical"])
-        ages = sum(name.startswith("past ") for name in tensors)
-        self.past.extend(tensors[f"past {age}"].to(device) for age in range(ages))
-        restore(self._parts(), tensors)
-
-    def evaluated(self) -> Tensor:
-        """Return the parameters that are measured and published as the model, shape (d,)."""
-        return self._last() if self.average is None else self.average
-
-    def _last(self) -> Tensor:
-        return self.spec.method.evaluated(self.theta, self.state)
+        run.origin |= tensors_digest(spec.model, weights)
+        return run
 
     def provenance(self) -> dict[str, str]:
         """Return where the data of the run came from, public knowledge included."""
@@ -431,7 +206,7 @@ class Run:
             if part in self.spec.withheld
             else evaluate(
                 self.engine.network,
-                self.task,
+                self.spec.dataset.signature.task,
                 getattr(self.splits, part),
                 max(1, min(EVALUATION_BATCH, size)),
             )

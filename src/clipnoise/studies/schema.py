@@ -20,7 +20,8 @@ from clipnoise.methods.base import methods
 from clipnoise.models.base import Model
 from clipnoise.plugins import plugins
 from clipnoise.privacy.budget import Privacy
-from clipnoise.run.spec import REQUIRED, Training, Tuning
+from clipnoise.run.procedure import Training
+from clipnoise.run.spec import REQUIRED, Tuning
 from clipnoise.studies.config import Config
 from clipnoise.studies.file import SharedFile, StudyFile
 from clipnoise.studies.items import item_kinds

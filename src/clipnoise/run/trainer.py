@@ -1,0 +1,303 @@
+"""Carry a procedure out: what its steps share, and what they add to those of the method."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from clipnoise.core.method import WithClipRule
+from clipnoise.core.query import declared
+from clipnoise.core.state import Public, State
+from clipnoise.core.step import Crossing, privatize, step
+from clipnoise.errors import explained
+from clipnoise.gradients.checks import check_model
+from clipnoise.gradients.choice import choose_engine
+from clipnoise.gradients.clipping import is_finite
+from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
+from clipnoise.gradients.kept import Kept
+from clipnoise.gradients.users import UserEngine
+from clipnoise.kinds import as_sealed
+from clipnoise.privacy.noise import NoiseSource
+from clipnoise.privacy.samplers import Sampler
+from clipnoise.resumable import gather, restore
+from clipnoise.run.diagnostics import Diagnostics
+from clipnoise.run.memory import PhysicalBatch
+from clipnoise.run.outcome import Clock, DivergenceError
+from clipnoise.run.procedure import Procedure
+from clipnoise.run.public import PublicData, public_data, side_information
+from clipnoise.run.setup import (
+    Material,
+    Units,
+    noise_source,
+    private_units,
+    sampler,
+    step_key,
+)
+from clipnoise.seeds import derive
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.resumable import Resumable
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    """What a procedure holds while it is carried out.
+
+    Attributes:
+        procedure: what is done.
+        units: the private units, and what turns them into clipped sums.
+        engine: computes per-example gradients.
+        kept: what the network holds besides its trained parameters, which must not change.
+        engine_name: the engine, and why it was chosen.
+        theta: θ, shape (d,). It is owned here, and here only: the vector inside the network
+            (`engine.flat.theta`) is overwritten at each pass and each evaluation.
+        state: the memory of the method.
+        known: what the update knows at every step: σ, B, T and side information.
+        origin: where public knowledge comes from, as data of the result.
+        noise, sampler: the streams of noise and of batches.
+        public: public examples; None where the method uses none.
+        past: the last iterates, newest first.
+        physical: how many examples are in memory at once.
+        scale: s of the last step, shape (d,); None where nothing is scaled.
+        average: θ̄ after the last step, shape (d,); None where the last iterate is published.
+        diagnostics: observes the steps; the run is then marked non-private. None otherwise.
+        sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
+            replaces it.
+        cross: how a sum crosses the privacy boundary; only an audit replaces it.
+    """
+
+    procedure: Procedure
+    units: Units
+    engine: GradientEngine
+    kept: Kept
+    engine_name: str
+    theta: Tensor
+    state: State
+    known: Public
+    origin: dict[str, str] = field(default_factory=dict)
+    noise: NoiseSource
+    sampler: Sampler
+    public: PublicData | None
+    past: deque[Tensor]
+    physical: PhysicalBatch
+    scale: Tensor | None = None
+    average: Tensor | None = None
+    diagnostics: Diagnostics | None = None
+    sums: Callable[[LogicalBatch], ClippedSum] = physical_batches
+    cross: Crossing = privatize
+
+    @classmethod
+    def begin(
+        cls,
+        procedure: Procedure,
+        material: Material,
+        *,
+        noise_multiplier: float,
+        **more: Any,
+    ) -> Self:
+        """Try the network out, and start every random stream.
+
+        Args:
+            procedure: what is done.
+            material: the network, and what it is trained on.
+            noise_multiplier: σ of the noise on the sum.
+            more: attributes of a subclass.
+
+        Raises:
+            UserError: the model mixes examples, or a rule or query is wrong.
+        """
+        method, training, network = procedure.method, procedure.training, material.network
+        counters = check_model(network, material.examples.take(slice(1))[0])
+        if isinstance(method, WithClipRule):
+            as_sealed(method.clip_rule, "check")(method.clip_norm_at(1) or 1.0)
+        if (clip_norm := method.clip_norm_at(1)) is not None:
+            with explained("method.query"):
+                declared(method.query, clip_norm, training.expected_batch_size)
+        batch = math.ceil(training.views * training.expected_batch_size)
+        choice = choose_engine(
+            network.train(),
+            material.losses,
+            material.examples,
+            training.precision,
+            batch=min(batch, training.physical_batch_size),
+        )
+        theta = choice.engine.flat.theta.clone()
+        public = public_data(procedure, material.public, choice.engine)
+        side, origin = side_information(procedure.method, material, choice.engine.flat, public)
+        if public is not None:
+            theta = public.warm(theta)
+        return cls(
+            procedure=procedure,
+            units=private_units(procedure, material, choice.engine, side),
+            engine=choice.engine,
+            kept=Kept(network, material.losses, counters),
+            engine_name=f"{choice.name}: {choice.reason}",
+            theta=theta,
+            state=State(like=theta, shapes=choice.engine.flat.shapes),
+            known=Public(
+                noise_multiplier=noise_multiplier,
+                expected_batch_size=procedure.mechanism.denominator,
+                sensitivity_factor=procedure.mechanism.sensitivity_factor,
+                total_steps=procedure.steps,
+                seed=derive("directions", procedure.seed),
+                side_information=side,
+            ),
+            origin=origin,
+            noise=noise_source(procedure, theta),
+            sampler=sampler(procedure),
+            public=public,
+            past=deque(maxlen=method.iterates()),
+            physical=PhysicalBatch(training.physical_batch_size),
+            average=None if training.average is None else theta,
+            diagnostics=Diagnostics(method, theta) if training.diagnostics else None,
+            **more,
+        )
+
+    def scale_spread(self) -> float | None:
+        """Return q99/q1 over coordinates of what gradients were last multiplied by, or None."""
+        engine = self.units.engine
+        scale = engine.scale if isinstance(engine, UserEngine) else self.scale
+        if scale is None:
+            return None
+        rank = max(1, round(0.01 * len(scale)))
+        low, high = (scale.kthvalue(k).values for k in (rank, len(scale) + 1 - rank))
+        return float(high / low)
+
+    def batches(self, after: int = 0) -> Iterator[Tensor]:
+        """Yield the examples (or users) drawn for each of the T steps, as indices.
+
+        Args:
+            after: how many steps have been taken already.
+        """
+        for _ in range(after, self.procedure.steps):
+            yield self.sampler.sample()
+
+    def steps(self, clock: Clock) -> Iterator[int]:
+        """Take the steps that are left, each when it is asked for.
+
+        However many iterators there are, together they take no more than T steps.
+
+        Args:
+            clock: counts what each step takes.
+
+        Yields:
+            t, after step t.
+
+        Raises:
+            DivergenceError: a parameter is not finite.
+            UserError: the network keeps something besides its trained parameters.
+        """
+        while self.state.step < self.procedure.steps:
+            batch = self.sampler.sample()
+            with clock.training(self.units.examples_in(batch)):
+                self.step(batch)
+            # Layers that are known keep nothing; at the end, every value is compared.
+            last = self.state.step == self.procedure.steps
+            if last or not self.engine.together:
+                self.kept.require_unchanged(exactly=last)
+            if not is_finite(self.theta):
+                raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
+            yield self.state.step
+
+    def step(self, batch: Tensor) -> None:
+        """Take one step on a logical batch: the run's side of `clipnoise.core.step`.
+
+        Args:
+            batch: the drawn examples (or users), indices of shape (b,); b may be 0.
+        """
+        t, method = self.state.step + 1, self.procedure.method
+        key = step_key(self.procedure, t)
+        batch, groups = self.units.arrange(batch)
+        self.past.appendleft(self.theta)
+
+        def clipped_sum(clipping: Clipping) -> ClippedSum:
+            self.scale = clipping.scale
+            clipping = replace(clipping, key=key, examples=batch)
+            if groups is not None:
+                clipping = replace(clipping, group_size=self.units.size, groups=groups)
+            engine, population = self.units.engine, self.units.population
+            views = self.procedure.training.views
+            return self.physical.fit(
+                lambda size: self.sums(
+                    LogicalBatch(engine, population, batch, clipping, size, views)
+                )
+            )
+
+        variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
+        public = self.known
+        if gradient is not None or variance != public.noise_row_norm_squared:
+            public = replace(public, noise_row_norm_squared=variance, gradient=gradient)
+        self.theta = step(
+            self.theta,
+            method,
+            self.state,
+            public,
+            clipped_sum=clipped_sum,
+            noise=self.noise.next(method.query.draws) if method.query.draws else (),
+            past=list(self.past)[1:],
+            cross=self.cross,
+            observe=None if self.diagnostics is None else self.diagnostics.observe,
+        )
+        if self.average is not None:
+            assert self.procedure.training.average is not None
+            share = self.procedure.training.average.share(t, self.procedure.steps)
+            self.average = torch.lerp(self.average, self._last(), share)
+
+    def _public_gradient(self, t: int) -> Tensor | None:
+        if self.public is None or not self.procedure.method.uses_public_gradient:
+            return None
+        return self.public.gradient(self.theta, t)
+
+    def _parts(self) -> dict[str, Resumable]:
+        parts: dict[str, Resumable | None] = {
+            "state": self.state,
+            "noise": self.noise,
+            "sampler": self.sampler,
+            "public": self.public,
+            "micro-batches": self.units.assignment,
+            "diagnostics": self.diagnostics,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Return all that changes from step to step, for a checkpoint."""
+        past = {f"past {age}": iterate for age, iterate in enumerate(self.past)}
+        size = torch.tensor(self.physical.size)
+        average = {} if self.average is None else {"average": self.average}
+        return {"theta": self.theta, "physical": size, **average, **past, **gather(self._parts())}
+
+    def set_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go to a saved position; the steps that follow are the same bit for bit.
+
+        Raises:
+            KeyError, ValueError: something is missing, or parameters of another kind are there.
+        """
+        device = self.theta.device
+        for name, value in tensors.items():
+            parameters = name in ("theta", "average") or name.startswith("past ")
+            alike = (value.shape, value.dtype) == (self.theta.shape, self.theta.dtype)
+            if parameters and not (alike and bool(value.isfinite().all())):
+                raise ValueError(f"{name} is not {self.theta.numel()} finite parameters")
+        if int(tensors["physical"]) < 1:
+            raise ValueError("physical is less than 1")
+        self.theta = tensors["theta"].to(device)
+        self.average = tensors["average"].to(device) if "average" in tensors else None
+        self.physical.size = int(tensors["physical"])
+        ages = sum(name.startswith("past ") for name in tensors)
+        self.past.extend(tensors[f"past {age}"].to(device) for age in range(ages))
+        restore(self._parts(), tensors)
+
+    def evaluated(self) -> Tensor:
+        """Return the parameters that are measured and published as the model, shape (d,)."""
+        return self._last() if self.average is None else self.average
+
+    def _last(self) -> Tensor:
+        return self.procedure.method.evaluated(self.theta, self.state)
