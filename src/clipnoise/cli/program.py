@@ -27,6 +27,7 @@ USERS = _files(
     judge="judge",
     mlflow="mlflow-sync mlflow-ui",
     new="new",
+    predict="predict",
     privacy="account calibrate samplers",
     reports="papers partial-report",
     studies="check schema status verify",

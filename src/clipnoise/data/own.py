@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import re
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -398,6 +399,23 @@ class Own(Partitioned):
             return SparseRows(starts, columns, values, self.shape[0], rows)
         stored = arrays[f"{part}_inputs"]
         return StoredRows(stored, rows, Scaled() if stored.dtype == "uint8" else _wide)
+
+    def inputs_in(self, path: Path, weights: Path) -> Rows:
+        """Return the inputs of another file as a model sees them; it needs no target.
+
+        Raises:
+            UserError: the file is damaged, or its inputs are not as they were described.
+        """
+        may_lack = [name for name, rule in self.columns.items() if rule.missing is not None]
+        columns = read_columns(path, self.inputs, layout=self.layout, may_lack=may_lack)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = self._prepared(path, columns, Path(folder), weights)
+            except ValueError as error:
+                raise UserError(f"{path}: {error}.") from None
+            arrays = {f"new_{name}": np.array(values) for name, values in found.items()}
+        count = len(next(iter(columns.values())))
+        return self.inputs_of(arrays, "new", torch.arange(count))
 
 
 def labels_in(values: Any) -> list[str]:

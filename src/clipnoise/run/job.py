@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -141,7 +142,7 @@ def run_job(
                 calibration=calibration,
                 weights=weights,
                 device=device,
-                on_metrics=partial(_note, folder, spec.steps),
+                on_metrics=partial(_note, folder, spec),
                 checkpoint=checkpoint,
             )
             summary = write_run(folder, spec, outcome, calibration, provenance)
@@ -173,21 +174,25 @@ def _locked_run(folder: Path) -> Iterator[bool]:
         yield waited
 
 
-def _note(folder: Path, steps: int, metrics: Metrics) -> None:
-    logger.info(describe(metrics, steps))
+def _note(folder: Path, spec: RunSpec, metrics: Metrics) -> None:
+    logger.info(describe(metrics, spec.steps, strict=spec.strict))
     note_progress(folder, metrics)
 
 
-def describe(metrics: Metrics, total: int) -> str:
-    """Return one line of progress: step, losses, accuracy, ε, and the time left."""
+def describe(metrics: Metrics, total: int, *, strict: bool = False) -> str:
+    """Return one line of progress: step, losses, accuracy, ε, and the time left.
+
+    A strict release withholds some of them.
+    """
     done = metrics.step
     left = metrics.seconds / done * (total - done) if done else float("nan")
     spent = "" if metrics.epsilon is None else f"  ε {metrics.epsilon:.3f}"
     remaining = f"  {left:.0f} s left" if done and done < total else ""
-    return (
-        f"step {done}/{total}  train loss {metrics.train_loss:.4f}"
-        f"  test accuracy {metrics.test_accuracy:.4f}{spent}{remaining}"
+    loss, accuracy = (
+        "withheld" if strict and math.isnan(value) else f"{value:.4f}"
+        for value in (metrics.train_loss, metrics.test_accuracy)
     )
+    return f"step {done}/{total}  train loss {loss}  test accuracy {accuracy}{spent}{remaining}"
 
 
 def repeatable(results: Path, spec: RunSpec) -> bool:
@@ -227,6 +232,7 @@ def repeat(
     }
     first, second = before.summary["final"], after.summary["final"]
     pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in FINAL}
+    pairs["model"] = (str(before.summary.get("model")), str(after.summary.get("model")))
     stated, due = before.summary["privacy"], after.summary["privacy"]
     pairs |= {
         f"privacy {name}": (str(stated[name]), str(due.get(name)))

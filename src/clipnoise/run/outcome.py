@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from clipnoise.lazy import Tensor
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -127,6 +129,7 @@ class Outcome:
             over coordinates in the last step: their 99% quantile over their 1% quantile; None where
             there are none. At 1 nothing is scaled.
         diagnostics: what was seen of the moments, as plain data; None where nothing watched.
+        tensors: the model's parameters and buffers by name, where the run saves them.
     """
 
     provenance: dict[str, str]
@@ -142,6 +145,7 @@ class Outcome:
     seconds_before: float = 0.0
     scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None
+    tensors: dict[str, Tensor] | None = None
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

@@ -29,6 +29,7 @@ from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
 from clipnoise.run.own import PAIRS, OwnProcedure, examples_of, tried_out
 from clipnoise.run.procedure import Procedure, Training
+from clipnoise.run.published import PublishedModel, publish, tensors_of
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import Material, exact_arithmetic, named_device
 from clipnoise.run.trainer import Trainer
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
-LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics"}
+LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics", "save"}
 
 logger = logging.getLogger(__name__)
 
@@ -290,6 +291,33 @@ class PrivateTraining:
                 "the sampler 'poisson', or an experiment with a seed."
             )
         checkpoint.write(Path(path), self._identity(), run.get_state(), {"step": self.step})
+
+    def publish(self, folder: str | Path) -> tuple[str, ...]:
+        """Write the model for others: parameters, privacy statement and a model card.
+
+        Args:
+            folder: new, or that of an earlier model, which is replaced.
+
+        Returns:
+            Why it must not be published as a private model, in sentences; empty if it may. The
+            model card says so, too.
+
+        Raises:
+            UserError: the folder holds something else.
+            OSError: it cannot be written.
+        """
+        self._require_in_place()
+        self._show()
+        statement = self.statement
+        model = PublishedModel(
+            tensors=tensors_of(self._trainer.engine.network),
+            statement=statement,
+            assumes=statement.assumes,
+        )
+        publish(Path(folder), model)
+        for doubt in model.doubts:
+            logger.warning("%s: not to be published as a private model: %s", folder, doubt)
+        return model.doubts
 
     def resume(self, path: str | Path) -> None:
         """Go to where a saved training was, before the first step of this one.

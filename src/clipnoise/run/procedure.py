@@ -86,6 +86,7 @@ class Training:
             from what is released and costs no privacy.
         precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
             noise, updates and metrics are always float32.
+        save: whether the model is written, with its privacy statement and a model card.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -99,6 +100,7 @@ class Training:
     diagnostics: bool = False
     average: Average | None = None
     precision: Precision = "float32"
+    save: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

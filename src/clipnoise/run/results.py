@@ -19,13 +19,14 @@ from clipnoise.privacy.claim import PrivacyStatement, state
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.procedure import Procedure
+from clipnoise.run.published import MANIFEST, PublishedModel, publish
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping, write_spec
 
 if TYPE_CHECKING:
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.provenance import Provenance
 
-SUMMARY, SPEC = "summary.json", "spec.yaml"
+SUMMARY, SPEC, MODEL = "summary.json", "spec.yaml", "model"
 FINAL = (
     "test_accuracy",
     "test_loss",
@@ -86,6 +87,7 @@ def write_run(
         OSError: the folder cannot be written; no summary appears then.
     """
     last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
+    statement = privacy_statement(spec, calibration)
     summary = {
         "hash": spec.hash,
         "folder": spec.folder,
@@ -95,7 +97,7 @@ def write_run(
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,
         "final": {name: last.get(name, math.nan) for name in FINAL},
-        "privacy": to_plain(privacy_statement(spec, calibration)),
+        "privacy": to_plain(statement),
         "data": {} if spec.strict else outcome.provenance,
         "engine": outcome.engine,
         "physical_batch_size": None if spec.strict else outcome.physical_batch_size,
@@ -108,11 +110,17 @@ def write_run(
         "diagnostics": outcome.diagnostics,
         **provenance.as_mapping(),
     }
+    (folder / SUMMARY).unlink(missing_ok=True)
+    if outcome.tensors is not None:
+        measured = {name: last.get(name, math.nan) for name in FINAL if name.startswith("test_")}
+        model = PublishedModel(
+            tensors=outcome.tensors, statement=statement, spec=spec, metrics=measured
+        )
+        summary["model"] = publish(folder / MODEL, model)
     columns = [field.name for field in fields(Metrics)]
     table, text = csv_text(columns, map(asdict, outcome.metrics)), write_spec(spec)
     summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
-    (folder / SUMMARY).unlink(missing_ok=True)
     write_atomically(folder / SPEC, text)
     write_atomically(folder / "metrics.csv", table)
     write_json(folder / SUMMARY, summary)
@@ -162,6 +170,8 @@ def read_run(folder: Path) -> RunFiles | None:
         raise UserError(damaged(path, "it or metrics.csv has changed since the run"))
     if changed:
         raise UserError(damaged(path, f"{SPEC} has changed since the run"))
+    if "model" in summary and not (folder / MODEL / MANIFEST).is_file():
+        raise UserError(damaged(path, "its model is missing"))
     return RunFiles(summary, list(csv.DictReader(io.StringIO(text))))
 
 

@@ -225,11 +225,17 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
         "privacy": to_plain(spec.privacy),
-        "training": to_plain(spec.training),
+        "training": _training(spec.training),
         "seed": spec.seed,
         "public": None if spec.public is None else _with_id(spec.public),
         "tuning": to_plain(spec.tuning),
     }
+
+
+def _training(training: Training) -> dict[str, Any]:
+    """Return the section as plain data; runs that save no model keep the hash that they had."""
+    plain: dict[str, Any] = to_plain(training)
+    return plain if training.save else {k: v for k, v in plain.items() if k != "save"}
 
 
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:

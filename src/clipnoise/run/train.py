@@ -16,6 +16,7 @@ from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.memory import PeakMemory
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
+from clipnoise.run.published import tensors_of
 from clipnoise.run.setup import (
     WEIGHTS,
     Material,
@@ -94,6 +95,9 @@ def train(
         outcome.steps_done = run.state.step
     if run.diagnostics is not None and outcome.status == "completed" and outcome.steps_done:
         outcome.diagnostics = run.diagnostics.result()
+    if spec.training.save and outcome.status == "completed":
+        run.engine.flat.load(run.evaluated())
+        outcome.tensors = tensors_of(run.engine.network)
     outcome.cost = clock.cost()
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()
