@@ -45,6 +45,16 @@ def test_every_planned_run_has_a_row_with_its_value_or_none(published: Path) -> 
     assert table["value"].dropna().tolist() == expected
 
 
+def test_of_several_models_of_a_panel_the_page_says_which(published: Path) -> None:
+    study = load_study(published.parent / "quickstart.yaml")
+    runs = read_runs(published.parent / "runs.csv")
+    rows = settings(study, runs)
+    title = study.titles.get("comparison", "comparison")
+    assert {f"{title}, logistic", f"{title}, cnn-small"} <= set(rows["Task"])
+    assert study.titles.get("ablation", "ablation") in set(rows["Task"])  # it has one model
+    assert not rows.duplicated(["Task", "Method", "ε"]).any()
+
+
 def test_csv_and_parquet_hold_the_same(published: Path) -> None:
     table = pd.read_csv(published / "quickstart.csv", keep_default_na=False, dtype=str)
     same = pd.read_parquet(published / "quickstart.parquet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     for (panel,), here in split(runs, "panel"):
         table = build_table(here, panel)
         metric = table.metric
+        several = [here[name].nunique() > 1 for name in ("dataset", "model")]
         for row, place, cell in table.cells():
             column = table.column(place)
             base = baseline_of(column)
@@ -86,7 +88,9 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
             given = json.loads(same["hyperparameters"].iloc[0] or "{}")
             rows.append(
                 {
-                    "Task": study.titles.get(panel, panel),
+                    "Task": ", ".join(
+                        [study.titles.get(panel, panel), *compress(place[:2], several)]
+                    ),
                     "Method": row.label,
                     "ε": budget(place[2]).removeprefix("ε = ") if row.private else "none",
                     metric.heading: _rounded(metric.factor * found.mean, 2),
