@@ -212,6 +212,28 @@ def test_a_mistake_in_the_configuration_is_said_in_one_line(
     assert said(capsys).startswith(f"config.yaml: {message}")
 
 
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("resnet18x", "model.name: timm has no 'resnet18x'. Did you mean 'resnet18"),
+        ("test_resnet", "model: conv1.1 is a BatchNorm2d: its statistics mix the examples"),
+    ],
+)
+def test_a_network_of_a_library_that_no_run_could_train_is_named_before_any_run(
+    network: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, {"models": [{"id": "timm", "name": network}]})
+    assert said(capsys).startswith(f"workflow/studies/mine.yaml: {message}")
+
+
+def test_without_privacy_a_network_may_mix_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = {"methods": [{"id": "sgd", "learning_rate": 1}], "epsilons": None}
+    write(tmp_path, {**only, "models": [{"id": "timm", "name": "test_resnet"}]})
+    assert main(["check"]) == 0
+
+
 def test_a_key_given_twice_in_a_study_is_located(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

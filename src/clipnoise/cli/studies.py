@@ -90,7 +90,32 @@ def check(
     plan, root = _planned(config, study)
     plan.require_writable(root)
     for name in plan.configured:
+        _require_networks(plan.study(name), root / plan.config.weights)
         print("\n".join(_overview(plan, plan.study(name), root)))
+
+
+def _require_networks(study: Study, weights: Path) -> None:
+    """Build the networks that libraries and plug-ins define, as each of their runs would.
+
+    Raises:
+        UserError: one cannot be built, or cannot be trained privately; names the study.
+    """
+    from clipnoise.gradients.checks import check_kinds
+    from clipnoise.models.hub import NamedModel
+
+    tried: set[Any] = set()
+    for spec in study.specs.values():
+        model, signature = spec.model, spec.dataset.signature
+        ours = type(model).__module__.startswith("clipnoise.") and not isinstance(model, NamedModel)
+        if ours or (model, signature, spec.privacy is None) in tried:
+            continue
+        tried.add((model, signature, spec.privacy is None))
+        try:
+            network = model.build(signature, weights)
+            if spec.privacy is not None:
+                check_kinds(network)
+        except UserError as error:
+            raise UserError(f"{study.path}: {error}") from None
 
 
 def _planned(config: Path, studies: Sequence[str]) -> tuple[Plan, Path]:
