@@ -249,6 +249,10 @@ def test_a_key_given_twice_in_a_study_is_located(
         ({"privacy": {}}, "δ = 0.00077 = 1/n (n = 1,300 examples of digits): publishing one "),
         ({"epsilons": [1, 1e6]}, "ε = 1e+06: above 10 the guarantee is weak; "),
         ({"seeds": [4]}, "panel main: one seed, so its results have no spread and no interval."),
+        (
+            {"title": "方法 ε"},
+            "'方法 ε': the fonts of reports have no 方法, and show boxes instead.",
+        ),
     ],
 )
 def test_what_is_allowed_but_weak_is_a_remark(

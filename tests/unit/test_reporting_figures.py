@@ -105,6 +105,23 @@ def test_variants_of_a_method_differ_in_colour_and_in_marker():
     assert len({one.marker for one in variants}) == 7
 
 
+def test_a_long_label_makes_no_axis_title_longer_than_its_axis(tmp_path):
+    label = "a baseline with a label that is rather long"
+    rows = [
+        run_row(method=method, label=name, budget=budget, seed=seed, test_accuracy=0.8 + seed / 99)
+        for method, name in (("dp-sgd", label), ("dp-adam", "dp-adam"))
+        for budget in ("eps=1", "eps=8")
+        for seed in (1, 2, 3)
+    ]
+    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    data = item_data("accuracy-vs-epsilon", runs, curves, panels=("comparison",))
+    figure = data.item.draw(data)
+    figure.canvas.draw()
+    for ax in figure.axes:
+        assert ax.yaxis.label.get_window_extent().height <= ax.get_window_extent().height
+
+
 def test_noise_gain_of_one_pole_is_b_squared_over_1_minus_a_squared():
     assert noise_gain([-0.9], [0.1]) == pytest.approx(0.01 / 0.19, rel=1e-12)
     assert noise_gain([-0.99], [0.01]) == pytest.approx(1e-4 / (1 - 0.9801), rel=1e-10)
@@ -178,7 +195,7 @@ def test_paired_differences_to_dp_sgd_stand_beside_the_lines_with_their_interval
     ]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     _, beside = drawn("accuracy-vs-epsilon", runs).axes
-    assert beside.get_ylabel() == "Better than dp-sgd by (points)"
+    assert beside.get_ylabel().split() == "Better than dp-sgd by (points)".split()
     assert "95% intervals" in beside.get_title()
     marks = [line.get_ydata() for line in beside.lines]
     low, high = stats.ttest_1samp([3, 2, 4], 0).confidence_interval(0.95)

@@ -177,6 +177,23 @@ def _remarks(study: Study) -> Iterator[str]:
     for name in study.panels:
         if len({run.spec.seed for run in study.runs if run.panel == name}) == 1:
             yield f"panel {name}: one seed, so its results have no spread and no interval."
+    named = {study.title, *study.titles.values(), *(item.title for item in study.report)}
+    named |= {word for run in study.runs for word in (run.label, run.dataset, run.model)}
+    for text in sorted(named):
+        if lacking := _without_glyph(text):
+            yield f"{text!r}: the fonts of reports have no {lacking}, and show boxes instead."
+
+
+def _without_glyph(text: str) -> str:
+    """Return the characters of a text that the fonts of figures cannot show."""
+    if text.isascii():
+        return ""
+    from matplotlib.font_manager import findfont, get_font
+
+    from clipnoise.report.figures.canvas import FONTS
+
+    shown = set().union(*(get_font(findfont(name)).get_charmap() for name in FONTS))
+    return "".join(dict.fromkeys(letter for letter in text if ord(letter) not in shown))
 
 
 def _of_delta(study: Study) -> Iterator[str]:

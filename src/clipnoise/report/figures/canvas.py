@@ -30,8 +30,9 @@ INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 THIN: Mapping[str, Any] = {"color": "#BBBBBB", "linewidth": 0.6}  # lines that stay unnamed
 MARK = '<text id="watermark"'
 
+FONTS = ("STIXGeneral", "DejaVu Serif")  # the second has powers of ten
 LOOK: dict[str, Any] = {
-    "font.family": ["STIXGeneral", "DejaVu Serif"],  # the second has powers of ten
+    "font.family": list(FONTS),
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "font.size": 9,
     **dict.fromkeys(("axes.titlesize", "axes.labelsize"), 9),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from clipnoise.report.figures.canvas import Series
 
 DODGE = 0.03  # decades between the error bars of neighbouring methods at the same ε
+TITLE = 26  # characters beside the vertical axis
 PAIRED = "seed by seed, 95% intervals"
 
 
@@ -102,7 +104,8 @@ def _differences(
             ax.plot([x, x], span, color=series.style.colour, linewidth=1)
     ax.axhline(0, color=base.style.colour, linestyle=base.style.line)
     unit = "points" if metric.unit else metric.name.lower()
-    ax.set_ylabel(f"Better than {base.label} by ({unit})")
+    # A label may be long; a title that is longer than its axis would be cut off.
+    ax.set_ylabel(textwrap.fill(f"Better than {base.label} by ({unit})", TITLE))
 
 
 def _at_the_end(ax: Axes, runs: pd.DataFrame, every: Sequence[Series], metric: Metric) -> None:
