@@ -195,7 +195,7 @@ def test_paired_differences_to_dp_sgd_stand_beside_the_lines_with_their_interval
     ]
     runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
     _, beside = drawn("accuracy-vs-epsilon", runs).axes
-    assert beside.get_ylabel().split() == "Better than dp-sgd by (points)".split()
+    assert beside.get_ylabel().split() == ["Better", "than", "dp-sgd", "by", "(points)"]
     assert "95% intervals" in beside.get_title()
     marks = [line.get_ydata() for line in beside.lines]
     low, high = stats.ttest_1samp([3, 2, 4], 0).confidence_interval(0.95)

@@ -30,7 +30,7 @@ USERS = _files(
     predict="predict",
     privacy="account calibrate samplers",
     reports="papers partial-report",
-    studies="check schema status verify",
+    studies="archive check schema status verify",
     train="replay train",
 )
 WORKFLOW = _files(

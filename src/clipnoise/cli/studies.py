@@ -6,6 +6,7 @@ import csv
 import io
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -283,6 +284,26 @@ def _study_mapping(study: StudyStatus) -> dict[str, Any]:
 
 
 @options.command()
+def archive(
+    study: Annotated[str, options.ARGUMENT],
+    out: Annotated[Path | None, "The archive; by default the study's name, in this folder."] = None,
+    config: Annotated[Path, "Sets scale and folders."] = Path("config.yaml"),
+) -> None:
+    """Write what STUDY consists of into one zip file, to be handed over.
+
+    It holds specs, results, reports and plug-ins, and says how they are verified and cited. Whoever
+    has it repeats runs with `clipnoise verify FILE.zip`.
+    """
+    from clipnoise.studies.archive import archive as archived
+
+    plan, _ = _planned(config, [study])
+    planned = plan.study(plan.configured[0])
+    out = out or Path(f"{planned.name.replace('/', '-')}.zip")
+    write_atomically(out, archived(plan, planned, config, out))
+    print(out)
+
+
+@options.command()
 def verify(
     study: Annotated[str, options.ARGUMENT],
     runs: Annotated[Count, "How many of its finished runs to repeat."] = 10,
@@ -291,23 +312,44 @@ def verify(
 ) -> int:
     """Repeat finished runs of STUDY, drawn at random, and compare every number.
 
-    Losses, accuracies and ε must be equal to the last bit; times and memory may differ. The exit
-    code is 1 if a run gives another number. Nothing in the results folder is changed. A run repeats
-    with as many threads as it was trained with, which CONFIG says.
+    STUDY may be an archive that `clipnoise archive` has written: it is unpacked elsewhere, with the
+    data and weights that CONFIG names, and the plug-ins in it are imported. Losses, accuracies and
+    ε must be equal to the last bit; times and memory may differ. The exit code is 1 if a run gives
+    another number. Nothing in the results folder is changed. A run repeats with as many threads as
+    it was trained with, which the configuration says.
     """
-    plan, root = _planned(config, [study])
+    if not study.endswith(".zip"):
+        plan, root = _planned(config, [study])
+        folders = {"cache": root / plan.config.cache, "weights": root / plan.config.weights}
+        return _verify(study, plan, root, folders, runs, draw)
+    from clipnoise.studies.archive import unpack
+
+    with tempfile.TemporaryDirectory() as name:
+        unpacked = unpack(Path(study), Path(name))
+        here = read_yaml(config) if config.is_file() else {}
+        folders = {
+            key: config.parent / str(here.get(key, usual))
+            for key, usual in (("cache", "data"), ("weights", "weights"))
+        }
+        return _verify(study, *_planned(unpacked, []), folders, runs, draw)
+
+
+def _verify(
+    called: str, plan: Plan, root: Path, folders: dict[str, Path], runs: int, draw: int | None
+) -> int:
+    """Repeat some finished runs of the one study of a plan; return the exit code."""
     options.limit_threads(plan.config.resources.threads)
     import torch
 
     from clipnoise.run.job import repeat, repeatable
 
     torch.set_num_threads(plan.config.resources.threads)  # where it was imported already
-    results, planned = root / plan.config.results, plan.study(study)
+    (name,) = plan.configured
+    results, planned = root / plan.config.results, plan.study(name)
     finished = [spec for spec in planned.specs.values() if repeatable(results, spec)]
     if not finished:
-        raise UserError(f"{results}: {study} has no completed run that could be repeated.")
+        raise UserError(f"{results}: {called} has no completed run that could be repeated.")
     drawn = random.Random(draw).sample(finished, min(runs, len(finished)))
-    folders = {"cache": root / plan.config.cache, "weights": root / plan.config.weights}
     unequal = 0
     for spec in drawn:
         different = repeat(spec, results=results, **folders, device=plan.config.device)
