@@ -497,7 +497,7 @@ class Soak:
         """Return all processes of the namespace but this one and its parents."""
         ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
         found = (process for process in psutil.process_iter() if process.pid not in ours)
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in found if _lives(process)]
 
     def targets(self) -> dict[str, list[psutil.Process]]:
         """Return the processes that a signal can hit, by what they are."""
@@ -524,7 +524,8 @@ class Soak:
 
     def signalled(self, target: str, number: int) -> None:
         """Send a signal to one of the processes of a kind."""
-        for process in self.draw.sample(self.targets()[target], k=1):
+        there = self.targets()[target]  # it may have ended since the fault was chosen
+        for process in self.draw.sample(there, k=min(1, len(there))):
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
@@ -630,6 +631,14 @@ class Soak:
         with closing(connection), suppress(sqlite3.OperationalError):
             connection.execute("BEGIN EXCLUSIVE")
             self.watch(self.draw.uniform(0.5, 20))
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Return whether a process has not ended, also where it ends while it is asked."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def copy_checkout(folder: Path) -> None:
