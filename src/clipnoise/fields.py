@@ -33,6 +33,7 @@ FORMS = {
     "bool_type bool_parsing": "true or false",
 }
 
+RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 NOT_GIVEN = ": required, but not given."
 
 STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__` of a dataclass
@@ -88,6 +89,8 @@ def _lines(error: ValidationError, kind: type[Any], key: str, values: Any) -> li
     for problems in groups.values():
         deepest = max(len(problem["loc"]) for problem in problems)
         nearest = [problem for problem in problems if len(problem["loc"]) == deepest]
+        nearest = [one for one in nearest if one["type"] in RANGES] or nearest
+        nearest.sort(key=lambda one: not one["type"].startswith(("union_tag", "unexpected")))
         lines.append(_explain(nearest, kind, _place(nearest[0]["loc"], key, values)))
     meant = set(re.findall("Did you mean '(.*?)'", " ".join(lines)))
     return [line for line in lines if not (line.endswith(NOT_GIVEN) and _name(line) in meant)]
@@ -173,7 +176,8 @@ def _sibling_names(kind: type[Any], location: tuple[Any, ...]) -> list[str]:
         if _is_alternative(part):
             continue
         options = [node, *node.get("anyOf", [])]
-        chosen = node.get("discriminator", {}).get("mapping", {}).get(part)
+        kinds = (one.get("discriminator", {}).get("mapping", {}) for one in options)
+        chosen = next((mapping[part] for mapping in kinds if part in mapping), None)
         inside = [one.get("properties", {}).get(part) for one in options]
         inside += [one.get("additionalProperties") for one in options]
         inside = [{"$ref": chosen}] if chosen else inside

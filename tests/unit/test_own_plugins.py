@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent, indent
+from typing import Any
 
 import numpy as np
 import pytest
 
 import clipnoise
 from clipnoise.cli import main
+from clipnoise.core.state import Public, State
 from clipnoise.data.base import Dataset
 from clipnoise.errors import UserError
 from clipnoise.methods.base import methods
@@ -465,3 +470,22 @@ def test_the_fingerprint_is_that_of_the_code_that_was_imported(folder: Path) -> 
     _fingerprint.cache_clear()
     assert fingerprint_of(["clipnoise.own.mine"]) == before.strip()
     assert fingerprint(folder) != before
+
+
+INTERNAL = {  # of the suite's own code: copies, checkpoints, checks
+    *("copy", "get_state", "set_state", "require_written", "unwritten", "like"),
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("state", State), ("public", Public)])
+def test_the_page_says_all_that_an_update_may_read(name: str, kind: type[Any]) -> None:
+    page = (ROOT / "docs" / "own.md").read_text()
+    found = re.findall(rf"^\| `{name}\.(\w+)(?:\((.*?)\))?` \|", page, re.M)
+    own = {one.name for one in dataclasses.fields(kind)}
+    own |= {attribute for attribute in dir(kind) if not attribute.startswith("_")}
+    assert {attribute for attribute, _ in found} == own - INTERNAL
+    for attribute, arguments in found:
+        member = inspect.getattr_static(kind, attribute, None)
+        taken = list(inspect.signature(member).parameters)[1:] if callable(member) else []
+        assert arguments.split(", ") == (taken or [""]), attribute
+    assert f"`{name}[name]`" in page or name == "public"

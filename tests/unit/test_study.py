@@ -265,7 +265,7 @@ def test_the_command_writes_valid_schemas_of_a_moderate_size(tmp_path: Path) -> 
     assert main(["schema", "--out", str(tmp_path)]) == 0
     texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert {name: json.loads(text) for name, text in texts.items()} == SCHEMAS
-    assert sum(len(text.splitlines()) for text in texts.values()) < 3600
+    assert sum(len(text.splitlines()) for text in texts.values()) < 3800
     for schema in SCHEMAS.values():
         jsonschema.validators.validator_for(schema).check_schema(schema)
 

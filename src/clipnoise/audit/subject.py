@@ -10,6 +10,7 @@ from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.step import Crossing, privatize
 from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.data.side_information import PublicGradients
+from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import LogicalBatch, physical_batches
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
@@ -103,8 +104,22 @@ def subject(name: str, options: Mapping[str, Any] | None = None, **settings: Any
     Raises:
         UserError: an unknown method or hyper-parameter, or a value out of range.
     """
-    kind = method_class(name)
-    return Subject(parse(kind, {**example_settings(kind), **(options or {})}, key=name), **settings)
+    return Subject(with_numbers(method_class(name), options or {}), **settings)
+
+
+def with_numbers(kind: type[Method], options: Mapping[str, Any]) -> Method:
+    """Return a method whose hyper-parameters are the same in every step.
+
+    Raises:
+        UserError: an unknown hyper-parameter, a value out of range, or a schedule.
+    """
+    method = parse(kind, {**example_settings(kind), **options}, key=kind.id)
+    for name in method.schedules:
+        raise UserError(
+            f"{kind.id}.{name}: give a number. What is attacked is the code of a step, and a step "
+            "of a schedule has a number, too."
+        )
+    return method
 
 
 def at_clip_norm(subject: Subject, factor: float) -> Subject:

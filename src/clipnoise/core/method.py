@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, final
 
 from clipnoise.core.clip_rules import HARD, ClipNorm, ClipRule
 from clipnoise.core.clipping import Clipping
+from clipnoise.core.schedule import at_step, own_names, scheduled, with_schedules
+from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Positive
 from clipnoise.plugins import require_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from pydantic import GetCoreSchemaHandler
     from torch import Tensor
 
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import Public, State
+
+
+# All but the clip norms act on what is released, so no privacy depends on them. The noise of a step
+# is in proportion to the clip norm of that step, so no ε does on these.
+MAY_CHANGE = (
+    *("learning_rate", "learning_rates", "clip_learning_rate", "weight_decay"),
+    *("clip_norm", "clip_norms"),
+)
 
 
 @dataclass(frozen=True)
@@ -84,15 +95,62 @@ class Method(Immutable):
         uses_public_gradient: whether `public.gradient` must be there in every step.
         uses_side_information: whether `public.side_information` must be there; such a method has
             an option `side_information` that names its source.
+        may_change: the hyper-parameters that a schedule may change from step to step. The hooks and
+            `update` read the number of the step; a method whose formulas take one of them to be the
+            same at every step leaves it out.
     """
 
     __pydantic_config__: ClassVar = STRICT
     needs: ClassVar[tuple[str, ...]] = ("query", "update")
-    sealed: ClassVar[tuple[str, ...]] = ("private",)
+    sealed: ClassVar[tuple[str, ...]] = ("private", "schedules", "extremes", "at")
     id: ClassVar[str]
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
     uses_side_information: ClassVar[bool] = False
+    may_change: ClassVar[tuple[str, ...]] = MAY_CHANGE
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Let schedules stand for the numbers that may change, in methods of the user, too."""
+        schema = handler(source)
+        with_schedules(handler.resolve_ref_schema(schema), own_names(cls, cls.may_change), handler)
+        return schema
+
+    @final
+    @cached_property
+    def schedules(self) -> tuple[str, ...]:
+        """The hyper-parameters that change from step to step.
+
+        Raises:
+            UserError: one of them may not.
+        """
+        names = tuple(one.name for one in fields(self) if any(scheduled(getattr(self, one.name))))
+        for name in names:
+            if name not in self.may_change:
+                raise UserError(
+                    f"method.{name}: {self.id} needs one number for all steps; schedules are for "
+                    f"{', '.join(own_names(type(self), self.may_change))}."
+                )
+        return names
+
+    @final
+    def extremes(self, steps: int) -> list[int]:
+        """Return steps of T that have the smallest and the largest number of every schedule."""
+        every = (one for name in self.schedules for one in scheduled(getattr(self, name)))
+        return sorted(set[int]().union(*(one.extremes(steps) for one in every)))
+
+    @final
+    def at(self, step: int, steps: int) -> Self:
+        """Return the method as it is in step t, from 1, of T: numbers stand for schedules.
+
+        What is released does not change with them: the query is that of the method itself.
+        """
+        if not self.schedules:
+            return self
+        numbers = {name: at_step(getattr(self, name), step, steps) for name in self.schedules}
+        method = replace(self, **numbers)
+        vars(method)["query"] = self.query
+        return method
 
     @property
     def query(self) -> Query:
@@ -117,6 +175,8 @@ class Method(Immutable):
         """
         super().__init_subclass__()
         require_sealed(cls)
+        if "__post_init__" in vars(cls):
+            cls.__post_init__ = _of_numbers(cls.__post_init__)  # type: ignore[attr-defined]
         query = vars(cls).get("query")
         if isinstance(query, property) and query.fget is not None:
             cls.query = cached_property(query.fget)  # type: ignore[assignment]
@@ -237,6 +297,17 @@ class Method(Immutable):
             state: the method's memory after the step; it is not changed.
         """
         return theta
+
+
+def _of_numbers(check: Callable[[Method], None]) -> Callable[[Method], None]:
+    """Return a method's own check of its options, made of the numbers of each step alone."""
+
+    @wraps(check)
+    def post_init(self: Method) -> None:
+        if not self.schedules:
+            check(self)
+
+    return post_init
 
 
 @dataclass(frozen=True, kw_only=True)

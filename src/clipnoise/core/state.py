@@ -187,21 +187,27 @@ class State:
     def noise_bias(self, constants: StepConstants, clip_norm: float, beta: float) -> float:
         """Return the bias that noise leaves in a bias-corrected running average of squares.
 
-        Call it once per step. Under independent noise it is Φ at every step.
+        Call it once per step. Under independent noise and one clip norm it is Φ at every step.
 
         Args:
             constants: of the step, with the relative variance ρ_t of its noise.
-            clip_norm: C.
+            clip_norm: C_t, of this step.
             beta: β of the running average.
 
         Returns:
-            Φ·Σ_{i≤t} w_i ρ_i with w_i = (1−β)β^{t−i}/(1−β^t).
+            Σ_{i≤t} w_i Φ_i ρ_i with w_i = (1−β)β^{t−i}/(1−β^t), and Φ_i in proportion to C_i².
 
         Source: On Design Principles for Private Adaptive Optimizers, appendix A.
         """
+        import torch
+
         before = float(self.buffers.get("noise_bias", 0.0))
+        last = float(self.buffers.get("noise_bias_clip_norm", clip_norm))
+        if last != clip_norm:  # in units of the Φ of this step
+            before *= (last / clip_norm) ** 2
         factor = next_bias_factor(before, constants.noise_row_norm_squared, beta, self.step)
         self.buffers["noise_bias"] = self.like.new_tensor(factor, dtype=None)
+        self.buffers["noise_bias_clip_norm"] = self.like.new_tensor(clip_norm, dtype=torch.float64)
         return constants.noise_variance(clip_norm) * factor
 
 

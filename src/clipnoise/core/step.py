@@ -141,18 +141,19 @@ def step(
         UserError: the method returns no change of shape (d,), or reads a state that it never wrote.
     """
     state.step, state.like = state.step + 1, theta
+    query, method = method.query, method.at(state.step, public.total_steps)
     clipping = method.clipping([theta, *past], state, public)
     gradient = None
     if isinstance(method, OracleMethod) and method.reads_gradient():  # never private
         gradient = _clean_mean(clipped_sum(Clipping(clip_norm=None).at(theta)), public)
         clipping = replace(clipping, scale=method.oracle_scale(state, public, gradient))
     total = clipped_sum(clipping)
-    released = cross(total, method.query, clipping, noise, public)
+    released = cross(total, query, clipping, noise, public)
     if observe is not None:
-        (clean, *_) = _clean_values(total, method.query, clipping, public)
+        (clean, *_) = _clean_values(total, query, clipping, public)
         observe(released[0], clean, clipping, public)
     if isinstance(method, OracleMethod):
-        values = _clean_values(total, method.query, clipping, public)
+        values = _clean_values(total, query, clipping, public)
         change = method.oracle_update(released, state, public, Clean(values, gradient))
     else:
         change = method.update(released, state, public)

@@ -34,6 +34,8 @@ class QuantileClipping(PrivateMethod):
     Algorithm 1, with the geometric update.
     """
 
+    may_change = ("learning_rate", "clip_learning_rate")  # `clip_norm` is that of step 1 alone
+
     target_quantile: Probability = 0.5
     clip_learning_rate: Positive = 0.2
     count_share: Probability = 0.01

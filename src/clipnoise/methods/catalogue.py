@@ -11,6 +11,7 @@ import yaml
 
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.method import Method, OracleMethod
+from clipnoise.core.schedule import own_names
 from clipnoise.fields import to_plain
 from clipnoise.methods.base import example, methods
 
@@ -32,6 +33,7 @@ class Entry:
         summary: the first line of its docstring.
         text: the rest of its docstring, without the source.
         hyperparameters: names with their defaults; None for those that must be given.
+        may_change: those that may follow a schedule.
     """
 
     id: str
@@ -46,6 +48,7 @@ class Entry:
     summary: str
     text: str
     hyperparameters: dict[str, Any]
+    may_change: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -100,6 +103,7 @@ def _entry(method: Method, option: str) -> Entry:
             field.name: None if field.default is MISSING else _plain(field.default)
             for field in fields(kind)
         },
+        may_change=own_names(kind, kind.may_change),
     )
 
 
@@ -138,6 +142,9 @@ noise, ⊙ an elementwise product. g̃ = (Σ clip(g_i) + σCz)/B is the released
 in a released value before noise. Passes count the gradients of a drawn example per step, at the
 default settings; public gradients are one more pass, over public examples.
 
+A hyper-parameter that may follow a schedule takes `{kind: cosine, peak: 0.1, warmup: 0.1}` in the
+place of a number: see [schedules](studies.md#schedules).
+
 `clip_rule` says how g_i is clipped; the sensitivity is the same under every rule. With `per: layer`
 each of the L layers is clipped by itself, to C/√L. Its `kind` is one of these, `hard` unless told
 otherwise; γ is its `gamma`:
@@ -163,10 +170,12 @@ def method_page() -> str:
 
 def _section(entry: Entry) -> str:
     settings = ", ".join(_setting(*item) for item in entry.hyperparameters.items())
+    changing = ", ".join(f"`{name}`" for name in entry.may_change)
     lines = [
         f"### {entry.id}",
         f"{entry.summary} {entry.text}".strip() + "\n",
         f"- Hyper-parameters: {settings}.",
+        *([f"- May follow a schedule: {changing}."] if changing else []),
         f"- Source: {entry.source}",
     ]
     return "\n".join(lines) + "\n"

@@ -77,6 +77,7 @@ class JMEAdam(Adam, PrivateMethod):
     """
 
     id = "jme-adam"
+    may_change = ("learning_rate",)  # c belongs to one C
 
     moment_weight: Positive | None = None
     accounting: Literal["corrected", "as-published"] = "corrected"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator
 
 from clipnoise.core.query import Adjacency
+from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants import AccountantName
@@ -17,6 +20,10 @@ from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.samplers import SamplerName, check_accountant, sampler_class
 
 Release = Literal["full", "strict"]
+ONE_SIGMA = (
+    "the accountants compose T steps with one σ. A schedule of the method's clip_norm changes the "
+    "noise of a step, too, and ε covers it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ class Privacy:
     __pydantic_config__: ClassVar = STRICT
 
     epsilon: Positive | None = None
-    noise_multiplier: Positive | None = None
+    noise_multiplier: Annotated[Positive | None, BeforeValidator(one_number(ONE_SIGMA))] = None
     delta: Positive | Literal["1/n"] = "1/n"
     accountant: AccountantName = "rdp"
     sampler: SamplerName = "poisson"

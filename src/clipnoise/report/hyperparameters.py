@@ -75,7 +75,8 @@ def _tried(search: Search, tune: Tune) -> str:
     tried = {}
     for name in search.parameters:
         if name in tune.ranges:
-            tried[name] = " to ".join(map(shown, tune.ranges[name]))
+            ends = tune.ranges[name]
+            tried[name] = shown(ends) if isinstance(ends, dict) else " to ".join(map(shown, ends))
         else:
             values = dict.fromkeys(shown(row[name]) for row in rows if row[name] is not None)
             tried[name] = ", ".join(values)

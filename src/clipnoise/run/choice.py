@@ -89,12 +89,17 @@ class Choice:
 
     @property
     def edges(self) -> list[str]:
-        """The hyper-parameters whose choice is the smallest or the largest number tried."""
+        """The hyper-parameters whose choice is the smallest or the largest number tried.
+
+        Of schedules that differ in their peak alone, the peak is the number.
+        """
         found = []
         for name, chosen in self.choice.items():
             values = {json.dumps(one.values[name]): one.values[name] for one in self.tried}.values()
-            numbers = all(type(value) in (int, float) for value in values)
-            if len(values) > 1 and numbers and chosen in (min(values), max(values)):
+            apart = {json.dumps(_split(value)[0]) for value in values}
+            tried = [_split(value)[1] for value in values]
+            numbers = len(apart) == 1 and all(type(number) in (int, float) for number in tried)
+            if len(tried) > 1 and numbers and _split(chosen)[1] in (min(tried), max(tried)):
                 found.append(name)
         return found
 
@@ -149,8 +154,21 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
     )
 
 
+def _split(value: Any) -> tuple[dict[str, Any], Any]:
+    """Return a schedule without its peak, and the peak; of anything else, nothing and itself."""
+    if not isinstance(value, dict) or "peak" not in value:
+        return {}, value
+    return {name: one for name, one in value.items() if name != "peak"}, value["peak"]
+
+
 def _times(value: Any, factor: float | None) -> Any:
-    """Return what was chosen times a factor; of a list, every number in it."""
+    """Return what was chosen times a factor; of a list, every number in it.
+
+    Of a schedule, the peak and the final value are multiplied.
+    """
     if factor is None:
         return value
+    if isinstance(value, Mapping):
+        scaled = {name: value[name] * factor for name in ("peak", "final") if name in value}
+        return {**value, **scaled}
     return [one * factor for one in value] if isinstance(value, list | tuple) else value * factor

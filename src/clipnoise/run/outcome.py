@@ -25,6 +25,8 @@ class Metrics:
         peak_memory_mb: the most memory the process or the GPU has held.
         seconds: since training began, with evaluations, without the time between a stop and the
             resumption.
+        learning_rate: η of the last step, or of the first one before it, where η follows a
+            schedule; None where it does not change.
     """
 
     step: int
@@ -38,6 +40,7 @@ class Metrics:
     examples_per_second: float
     peak_memory_mb: float
     seconds: float
+    learning_rate: float | None = None
 
 
 class Clock:

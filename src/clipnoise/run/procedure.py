@@ -11,7 +11,7 @@ from pydantic import Field
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.method import Method, WithClipRule
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision
+from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
 from clipnoise.kinds import OwnKind
 from clipnoise.plugins import require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
@@ -159,7 +159,13 @@ class Procedure:
                 f"not a gradient; got {self.training.views}."
             )
         unit.check(self.method.query, self.mechanism.microbatches)
+        self._check_schedules()
         _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_schedules(self) -> None:
+        """Check the method with the smallest and the largest number of every schedule."""
+        for step in self.method.extremes(self.steps) if self.steps else ():
+            parse(type(self.method), to_plain(self.method.at(step, self.steps)), key="method")
 
     def _check_sealed(self) -> None:
         """Check the user's classes again: a mix-in can keep them from being checked at first."""

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,8 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
         return PrivacyStatement(claim="non-private")
     # A method may clip to another norm in another phase: the statement is about the largest. Where
     # releases decide the norm it is known for no step but the first, and nothing is stated.
-    clip_norms = [method.clip_norm_at(step) for step in range(1, procedure.steps + 1)]
+    steps = range(1, procedure.steps + 1)
+    clip_norms = [method.at(step, procedure.steps).clip_norm_at(step) for step in steps]
     known = [norm for norm in clip_norms if norm is not None]
     return state(
         procedure.mechanism,
@@ -117,14 +118,21 @@ def write_run(
             tensors=outcome.tensors, statement=statement, spec=spec, metrics=measured
         )
         summary["model"] = publish(folder / MODEL, model)
-    columns = [field.name for field in fields(Metrics)]
-    table, text = csv_text(columns, map(asdict, outcome.metrics)), write_spec(spec)
+    table, text = _table(outcome.metrics), write_spec(spec)
     summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
     write_atomically(folder / SPEC, text)
     write_atomically(folder / "metrics.csv", table)
     write_json(folder / SUMMARY, summary)
     return summary
+
+
+def _table(metrics: Sequence[Metrics]) -> str:
+    """Return metrics.csv; only where the learning rate follows a schedule it has a column."""
+    columns = [field.name for field in fields(Metrics)]
+    if all(row.learning_rate is None for row in metrics):
+        columns.remove("learning_rate")
+    return csv_text(columns, [{name: getattr(row, name) for name in columns} for row in metrics])
 
 
 def digest_of(summary: Mapping[str, Any], table: str) -> str:

@@ -230,7 +230,16 @@ class Run(Trainer):
             examples_per_second=speed,
             peak_memory_mb=memory,
             seconds=seconds,
+            learning_rate=self._learning_rate(t),
         )
+
+    def _learning_rate(self, t: int) -> float | None:
+        """Return η of step t, or of the first one, if it follows a schedule."""
+        method = self.spec.method
+        if "learning_rate" not in method.schedules:
+            return None
+        rate: float = vars(method.at(max(1, t), self.spec.steps))["learning_rate"]
+        return rate
 
 
 @torch.no_grad()

@@ -116,9 +116,10 @@ class Trainer:
         """
         method, training, network = procedure.method, procedure.training, material.network
         counters = check_model(network, material.examples.take(slice(1))[0])
+        clip_norm = method.at(1, procedure.steps).clip_norm_at(1)
         if isinstance(method, WithClipRule):
-            as_sealed(method.clip_rule, "check")(method.clip_norm_at(1) or 1.0)
-        if (clip_norm := method.clip_norm_at(1)) is not None:
+            as_sealed(method.clip_rule, "check")(clip_norm or 1.0)
+        if clip_norm is not None:
             with explained("method.query"):
                 declared(method.query, clip_norm, training.expected_batch_size)
         batch = math.ceil(training.views * training.expected_batch_size)

@@ -52,7 +52,7 @@ RUN_COLUMNS = (
 QUALITY = [f"{split}_{name}" for split in SPLITS for name in ("loss", "accuracy")]
 CURVE_COLUMNS = (
     *(*IDENTITY, "step", "epsilon_spent", *QUALITY),
-    *("examples_per_second", "peak_memory_mb", "seconds"),
+    *("examples_per_second", "peak_memory_mb", "seconds", "learning_rate"),
 )
 TEXT = frozenset(  # the columns of text; all others are of numbers
     {
@@ -178,9 +178,9 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
     if not tuning["chosen"]:
         values = {name: value for name, value in values.items() if name not in tuned}
     taps = {name: json.dumps(values[name]) for name in ("filter_a", "filter_b") if name in values}
-    planned = run.spec.tuning
+    planned, rate = run.spec.tuning, values.get("learning_rate")
     return {
-        "learning_rate": values.get("learning_rate"),
+        "learning_rate": rate.get("peak") if isinstance(rate, dict) else rate,  # of a schedule
         **taps,
         "hyperparameters": json.dumps(values),
         "tuned": json.dumps(tuned) if tuned and tuning["chosen"] else None,

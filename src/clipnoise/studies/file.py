@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
+from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError, shorten, unknown
 from clipnoise.fields import STRICT, Natural, Positive
 from clipnoise.studies.items import ReportEntry
@@ -429,6 +430,9 @@ def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dic
     if isinstance(method, str) or "sweep" not in method:
         return [method]
     sweep = method["sweep"]
+    if isinstance(sweep, dict):
+        schedules = {name: one for name, one in sweep.items() if isinstance(one, dict)}
+        sweep = sweep | {name: each_candidate(one) for name, one in schedules.items()}
     if not isinstance(sweep, dict) or not all(isinstance(one, list) for one in sweep.values()):
         raise UserError(f"{path}: {key}.sweep: expected values by hyper-parameter, got {sweep!r}.")
     found: list[str | dict[str, Any]] = []
@@ -443,7 +447,13 @@ def _swept(method: str | dict[str, Any], path: Path, key: str) -> list[str | dic
 
 
 def _text(value: Any) -> str:
-    """Return how a label shows a value: 0.5, 1e-4 and 1e-9; a list without its brackets."""
+    """Return how a label shows a value: 0.5, 1e-4 and 1e-9; a list without its brackets.
+
+    A mapping has its kind first: `cosine, peak 0.1`.
+    """
+    if isinstance(value, dict):
+        options = [f"{name} {_text(one)}" for name, one in value.items() if name != "kind"]
+        return ", ".join(filter(None, [value.get("kind"), *options]))
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, float) and 0 < abs(value) < 1e-3:

@@ -119,10 +119,8 @@ def _search(values: Mapping[str, Any], hyperparameters: Mapping[str, Any], space
         raise unknown("key", name, ("ranges", "grid"), key="--tune")
     tune = parse(Tune, {"seeds": [0], "trials": 1, **values}, key="--tune")
     if space != GIVEN:  # it may be another method's: what this one has of it
-        ranges, grid = (
-            {name: value for name, value in one.items() if name in hyperparameters}
-            for one in (tune.ranges, tune.grid)
-        )
+        ranges = {name: ends for name, ends in tune.ranges.items() if name in hyperparameters}
+        grid = {name: values for name, values in tune.grid.items() if name in hyperparameters}
         if not (ranges or grid):
             raise UserError(
                 f"--tune: the search space of {space} has nothing that this method has. Say what "

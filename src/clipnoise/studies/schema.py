@@ -142,7 +142,7 @@ def _add_method(definitions: Schema, identifier: str, kind: type[Method]) -> Non
         "id": {"const": identifier},
         "label": TEXT,
         "tune": _nullable(_own(Tune)),
-        "sweep": {"type": "object", "additionalProperties": {"type": "array"}},
+        "sweep": {"type": "object", "additionalProperties": {"type": ["array", "object"]}},
         "overrides": {"type": "array", "items": override},
         **{name: {"type": ["string", "number"]} for name in AXES},
         **definition["properties"],

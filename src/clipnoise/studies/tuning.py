@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import BeforeValidator
+
+from clipnoise.core.schedule import each_candidate
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
@@ -21,6 +24,17 @@ from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]
 Summary = Mapping[str, Any]
+Range = tuple[Positive, Positive]
+
+
+def _listed(candidates: Any) -> Any:
+    return each_candidate(candidates) if isinstance(candidates, Mapping) else candidates
+
+
+Candidates = Annotated[
+    tuple[Any, ...],
+    BeforeValidator(_listed, json_schema_input_type=tuple[Any, ...] | dict[str, Any]),
+]
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
 PRIMES = (2, 3, 5, 7, 11, 13)  # the bases of the Halton sequence
@@ -35,8 +49,10 @@ class Tune:
 
     Attributes:
         grid: candidate values by hyper-parameter, or by `expected_batch_size` and `epochs` or
-            `steps` of training; every combination is tried, unless there are `trials`.
-        ranges: the smallest and the largest value of further hyper-parameters, for `trials`.
+            `steps` of training; every combination is tried, unless there are `trials`. A schedule
+            has lists of candidates in the place of its numbers: `{kind: cosine, peak: [0.1, 1]}`.
+        ranges: the smallest and the largest value of further hyper-parameters, for `trials`; of a
+            schedule, those of one of its numbers: `{kind: cosine, peak: [0.01, 1]}`.
         trials: how many configurations are tried: points of a quasi-random sequence, evenly spread
             over the candidates and over the logarithms of the ranges.
         seeds: those of the tuning runs; none of them is reported.
@@ -53,8 +69,8 @@ class Tune:
     __pydantic_config__: ClassVar = STRICT
 
     seeds: tuple[Natural, ...]
-    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    ranges: dict[str, tuple[Positive, Positive]] = field(default_factory=dict)
+    grid: dict[str, Candidates] = field(default_factory=dict)
+    ranges: dict[str, Range | dict[str, Any]] = field(default_factory=dict)
     trials: Count | None = None
     metric: Metric = "validation_accuracy"
     per: tuple[Axis, ...] = AXES
@@ -71,8 +87,8 @@ class Tune:
             )
         if self.ranges and self.trials is None:
             raise ValueError("ranges: give `trials`, the number of points to try in them")
-        for name, (low, high) in self.ranges.items():
-            if name in self.grid or low >= high:
+        for name, ends in self.ranges.items():
+            if name in self.grid or not _ascending(_within(ends)[1]):
                 raise ValueError(f"ranges.{name}: give a smallest and a largest value, and no grid")
         fixed = sorted({*TRAINING} & {*self.parameters})
         if fixed and (self.at or self.times):
@@ -112,9 +128,26 @@ class Tune:
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
             else:
-                low, high = self.ranges[name]
-                values[name] = float(f"{low * (high / low) ** place:.3g}")
+                ends = self.ranges[name]
+                inside, (low, high) = _within(ends)
+                value = float(f"{low * (high / low) ** place:.3g}")
+                values[name] = {**ends, inside: value} if isinstance(ends, dict) else value
         return values
+
+
+def _within(ends: Range | Mapping[str, Any]) -> tuple[str, Range]:
+    """Return the ends of a range, and which number of a schedule they are of, if of one."""
+    if not isinstance(ends, Mapping):
+        return "", ends
+    pairs = [name for name, value in ends.items() if len(each_candidate({name: value})) > 1]
+    if len(pairs) != 1 or len(ends[pairs[0]]) != 2:
+        raise ValueError("ranges: give a smallest and a largest value of one number of a schedule")
+    low, high = ends[pairs[0]]
+    return pairs[0], (low, high)
+
+
+def _ascending(ends: Range) -> bool:
+    return all(isinstance(end, int | float) for end in ends) and 0 < ends[0] < ends[1]
 
 
 def radical_inverse(number: int, base: int) -> float:

@@ -22,11 +22,11 @@ import torch
 
 from clipnoise import plugins
 from clipnoise.audit.judge.wire import OF_METHOD, OF_QUERY, REMEMBERING, pack, unpack
-from clipnoise.audit.subject import Subject, run_spec, subject
+from clipnoise.audit.subject import Subject, run_spec, subject, with_numbers
 from clipnoise.core import method as method_module
 from clipnoise.core.method import Method
-from clipnoise.fields import parse, to_plain
-from clipnoise.methods.base import example_settings, methods
+from clipnoise.fields import to_plain
+from clipnoise.methods.base import methods
 from clipnoise.plugins import is_own
 from clipnoise.run.train import Run
 
@@ -94,7 +94,7 @@ class Worker:
 
     def _method(self, options: str, part: str) -> Method:
         kind = methods()[self.name]
-        made = parse(kind, {**example_settings(kind), **json.loads(options)}, key=self.name)
+        made = with_numbers(kind, json.loads(options))
         if part == "warm":
             start = made.warm_start()
             assert start is not None

@@ -21,10 +21,12 @@ from clipnoise.methods.base import (
 class ScheduleFree(PrivateMethod):
     """What both share: gradients are taken at y = (1−β)z + βx, and x is the model.
 
-    z and x start at θ_0, from which the state has their distances: θ is y.
+    z and x start at θ_0, from which the state has their distances: θ is y. The average takes the
+    place of a schedule of η, and its weights are those of an η that is the same at every step.
     """
 
     query = ClippedMean()
+    may_change = ("weight_decay", "clip_norm")
 
     beta: Decay = 0.9
 
