@@ -138,3 +138,21 @@ def test_calibrate_refuses_evaluations_after_the_end(capsys: Output) -> None:
     words = ["calibrate", "--epsilon", "1", *MECHANISM, "--evaluation-steps", "101"]
     assert main(words) == 2
     assert "evaluation_steps: must not exceed steps, which is 100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sampler", "nominal"), [("poisson", False), ("shuffled", True), ("fixed-size", True)]
+)
+def test_an_epsilon_that_is_not_proved_for_the_batches_is_called_nominal(
+    sampler: str, nominal: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["calibrate", "--epsilon", "3", "--delta", "1e-5", "--sampling-rate", "0.1"]
+    asked += ["--steps", "20", "--sampler", sampler]
+    assert main(asked) == 0
+    printed = capsys.readouterr().out
+    assert ("ε (rdp, nominal)" in printed) == nominal
+    numbers = [line for line in printed.splitlines() if line.startswith(("rdp ", "pld ", "prv "))]
+    assert len(numbers) == 3
+    assert all(line.endswith("nominal") == nominal for line in numbers)
+    assert main([*asked, "--out", str(tmp_path / "file.json")]) == 0
+    assert ("(rdp, nominal)" in capsys.readouterr().out) == nominal

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import doctest
+import json
 import math
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import clipnoise
+from clipnoise.core.schedule import CosineSchedule
 from clipnoise.errors import UserError
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import ClippedMean, PrivateMethod, Public, Released, State
@@ -514,3 +516,166 @@ def test_what_cannot_be_private_is_refused_before_anything_trains(
     changes = dict(changes)
     with pytest.raises(UserError, match=message):
         start(copy.deepcopy(model), changes.pop("data", DATA), **changes)
+
+
+# Schedules, and what may change between steps
+
+
+COSINE = {"kind": "cosine", "peak": 0.1, "warmup": 0.5, "final": 0.01}
+
+
+def test_a_schedule_trains_as_its_numbers_set_before_each_step_do() -> None:
+    model, by_hand = network(), network()
+    schedule = CosineSchedule(peak=0.1, warmup=0.5, final=0.01)
+    reached = parameters(start(model, learning_rate=COSINE, seed=1), model)
+    training = start(by_hand, seed=1)
+    steps = iter(training)
+    for t in range(1, len(training) + 1):
+        training.set(learning_rate=schedule.at(t, len(training)))
+        assert next(steps) == t
+    assert torch.equal(torch.cat([p.detach().flatten() for p in by_hand.parameters()]), reached)
+
+
+def test_what_was_set_is_part_of_a_saved_training(tmp_path: Path) -> None:
+    whole, half, rest = network(), network(), network()
+    for model, stop in ((whole, None), (half, 3)):
+        training = start(model, seed=1)
+        for step in training:
+            if step == 2:
+                training.set(learning_rate=COSINE)
+            if step == stop:
+                training.save(tmp_path / "saved")
+                break
+    resumed = start(rest, seed=1)
+    resumed.resume(tmp_path / "saved")
+    expected = torch.cat([p.detach().flatten() for p in whole.parameters()])
+    assert torch.equal(parameters(resumed, rest), expected)
+
+
+def test_what_is_set_changes_no_epsilon() -> None:
+    training = start()
+    before = training.statement
+    for step in training:
+        training.set(learning_rate=0.01 * step)
+    assert training.statement == before
+    assert training.spent == before.epsilon
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"clip_norm": 2.0}, "clip_norm.* learning_rate"),
+        ({"learning_rat": 2.0}, "Did you mean 'learning_rate'"),
+        ({"learning_rate": 0}, "^learning_rate: input should be greater than 0, got 0"),
+        ({"learning_rate": {"kind": "cosin", "peak": 1}}, "Did you mean 'cosine'"),
+    ],
+)
+def test_what_cannot_change_during_training_is_named(numbers: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        start().set(**numbers)
+
+
+def test_an_assignment_that_would_have_no_effect_is_refused() -> None:
+    training = start()
+    with pytest.raises(UserError, match=r"no effect; use training\.set\(learning_rate=…\)"):
+        training.learning_rate = 0.0  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="no effect; prepare another"):
+        training.steps = 3  # type: ignore[misc]
+
+
+def frozen(model: nn.Sequential) -> None:
+    model[0].weight.requires_grad_(False)
+
+
+def with_a_layer(model: nn.Sequential) -> None:
+    model.append(nn.ReLU())
+
+
+def without_a_layer(model: nn.Sequential) -> None:
+    del model[1]
+
+
+def with_another_layer(model: nn.Sequential) -> None:
+    model[1] = nn.ReLU()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (frozen, r"'0\.weight' was frozen between steps, which has no effect"),
+        (with_a_layer, "the layer '3' was added, removed or replaced"),
+        (without_a_layer, "the layer '1' was added, removed or replaced"),
+        (with_another_layer, "the layer '1' was added, removed or replaced"),
+    ],
+)
+def test_a_network_that_changes_between_steps_is_refused(change: Any, message: str) -> None:
+    model = network()
+    steps = iter(start(model))
+    next(steps)
+    change(model)
+    with pytest.raises(UserError, match=message):
+        next(steps)
+
+
+# What it says of itself
+
+
+def test_its_length_is_the_number_of_steps() -> None:
+    training = start()
+    assert len(training) == len(list(training)) == 6
+
+
+def test_it_says_what_it_is() -> None:
+    training = start(seed=1)
+    next(iter(training))
+    assert repr(training).startswith("<PrivateTraining: dp-adam, step 1 of 6, ε = 3 at δ = 1e-05")
+    assert repr(training).endswith("add-remove, guarantee>")
+    plain = start(method="sgd", epsilon=None, delta=None, clip_norm=None)
+    assert repr(plain) == "<PrivateTraining: sgd, step 0 of 6, non-private>"
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"sampler": "cyclic", "noise": {"kind": "blt", "buffers": 2}}]
+)
+def test_the_statement_is_plain_data_and_json(changes: dict[str, Any]) -> None:
+    statement = start(**changes).statement
+    plain = statement.to_dict()
+    assert json.loads(statement.to_json()) == plain
+    assert plain["epsilon"] == statement.epsilon
+    assert plain["assumes"] == list(statement.assumes)
+    assert set(plain) == {field.name for field in fields(statement)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "remarks"),
+    [
+        ({}, []),
+        ({"delta": None}, ["δ = 0.005 = 1/n (n = 200 examples)"]),
+        ({"delta": 0.5}, ["δ = 0.5 is above 1/n"]),
+        ({"epsilon": 50}, ["ε = 50"]),
+        ({"epsilon": None, "noise_multiplier": 0.01}, ["above 10 the guarantee is weak"]),
+        ({"method": "sgd", "epsilon": None, "delta": None, "clip_norm": None}, []),
+    ],
+)
+def test_a_budget_that_protects_little_is_remarked_on(
+    changes: dict[str, Any], remarks: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    start(**changes)
+    said = [record.getMessage() for record in caplog.records if record.name == private.__name__]
+    assert len(said) == len(remarks)
+    assert all(remark in message for remark, message in zip(remarks, said, strict=True))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_rows_that_are_not_numbers_are_refused(value: float) -> None:
+    inputs = INPUTS.clone()
+    inputs[[3, 7], 2] = value
+    message = "^data: inputs are nan or infinite in 2 of 200 rows, first in row 3"
+    for data in ((inputs, DATA[1]), TensorDataset(inputs, DATA[1])):
+        with pytest.raises(UserError, match=message):
+            start(data=data)
+    items = list(zip(inputs, DATA[1], strict=True))  # of a dataset, the first eight
+    with pytest.raises(UserError, match=r"^data: inputs are nan or infinite in 2 of 8 rows"):
+        start(data=items)
+    with pytest.raises(UserError, match=r"^data: targets are nan .* in 2 of 200"):
+        start(data=(INPUTS, inputs[:, 2]))

@@ -28,7 +28,13 @@ from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.calibration import calibrate as find_noise_multiplier
 from clipnoise.privacy.participation import Participation
-from clipnoise.privacy.samplers import SAMPLERS, Sampler, check_accountant
+from clipnoise.privacy.samplers import (
+    SAMPLERS,
+    Sampler,
+    SamplerName,
+    check_accountant,
+    sampler_class,
+)
 
 PARTICIPATION = [field.name for field in fields(Participation)]
 BUDGET = [field.name for field in fields(Budget) if field.name != "participation"]
@@ -124,8 +130,9 @@ def calibrate(
 
     The ε reached is at most the target and within 1e-3 of it. With --out, the calibration is
     written as JSON with the ε spent at each evaluation step; without, it is printed beside the ε of
-    the same noise multiplier under the other accountants. With --participations nothing is sampled
-    and σ is exact. With --microbatch above 1, the printed σ is in units of C and twice as large,
+    the same noise multiplier under the other accountants. It is called nominal where no accountant
+    is proved for the batches of the sampler. With --participations nothing is sampled and σ is
+    exact. With --microbatch above 1, the printed σ is in units of C and twice as large,
     because one example can move a clipped mean by 2C; a file cannot hold either of these.
     """
     if (epsilon is None) == (noise_multiplier is None):
@@ -146,7 +153,7 @@ def calibrate(
         calibration.write(out)
         print(
             f"{out}: noise multiplier {calibration.noise_multiplier:.6f}, "
-            f"ε = {calibration.epsilon:.6f} ({details.accountant})"
+            f"ε = {calibration.epsilon:.6f} ({_accounted(calibration)})"
         )
 
 
@@ -174,7 +181,7 @@ def _print_exact(target: float | None, sigma: float | None, mechanism: Accounted
 def _print_calibration(calibration: Calibration, factor: float) -> None:
     budget = calibration.budget
     print(f"noise multiplier σ   {factor * calibration.noise_multiplier:.6f}")
-    print(f"ε ({budget.accountant})              {calibration.epsilon:.6f}")
+    print(f"{f'ε ({_accounted(calibration)})':<20} {calibration.epsilon:.6f}")
     print(f"δ                    {budget.delta:g}")
     print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
@@ -185,16 +192,28 @@ def _print_calibration(calibration: Calibration, factor: float) -> None:
     _print_epsilons(
         lambda name: budget.participation.epsilon(
             name, noise_multiplier=calibration.noise_multiplier, delta=budget.delta
-        )
+        ),
+        budget.sampler,
     )
 
 
-def _print_epsilons(epsilon_by: Callable[[PoissonAccountant], float]) -> None:
+def _accounted(calibration: Calibration) -> str:
+    """Return whose ε it is, and that it is nominal where it is not proved for the batches."""
+    budget = calibration.budget
+    proved = sampler_class(budget.sampler).proves(budget.accountant, calibration.adjacency)
+    return budget.accountant if proved else f"{budget.accountant}, nominal"
+
+
+def _print_epsilons(
+    epsilon_by: Callable[[PoissonAccountant], float], sampler: SamplerName = "poisson"
+) -> None:
     """Print ε under every accountant, or the reason why one gives none."""
+    drawn = sampler_class(sampler)
     print("accountant  ε")
     for name in POISSON_ACCOUNTANTS:
         try:
-            text = f"{epsilon_by(name):.4f}"
+            proved = drawn.proves(name, drawn.adjacency(name))
+            text = f"{epsilon_by(name):.4f}{'' if proved else '  nominal'}"
         except UserError as error:
             text = f"none: {error}"
         print(f"{name:<12}{text}")

@@ -18,6 +18,7 @@ from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, to_plain
 from clipnoise.files import json_text, read_yaml, write_atomically, write_json
+from clipnoise.privacy.remarks import of_delta, of_epsilon
 from clipnoise.run.choice import Metric
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
@@ -37,9 +38,6 @@ from clipnoise.studies.tuning import choose
 
 STATES = get_args(State)
 LISTED = ("running", "failed", "damaged", "silent", "stopped", "outdated", "diverged")
-# "How to DP-fy ML" (Ponomareva et al. 2023), section 5.2.1, calls ε ≤ 10 reasonable, and what is
-# above it weak or no formal protection.
-PROTECTS = 10.0
 
 
 @options.command()
@@ -170,11 +168,7 @@ def _remarks(study: Study) -> Iterator[str]:
     """Yield what is allowed, but makes the results of a study weaker than they look."""
     yield from dict.fromkeys(_of_delta(study))
     epsilons = {run.spec.privacy.epsilon or 0.0 for run in study.runs if run.spec.privacy}
-    for epsilon in sorted(value for value in epsilons if value > PROTECTS):
-        yield (
-            f"ε = {epsilon:g}: above {PROTECTS:g} the guarantee is weak; seeing the model may "
-            f"multiply an attacker's odds by e^{epsilon:g}."
-        )
+    yield from filter(None, map(of_epsilon, sorted(epsilons)))
     for name in study.panels:
         if len({run.spec.seed for run in study.runs if run.panel == name}) == 1:
             yield f"panel {name}: one seed, so its results have no spread and no interval."
@@ -201,14 +195,10 @@ def _of_delta(study: Study) -> Iterator[str]:
     for run in study.runs:
         if run.spec.budget is None:
             continue
-        delta, n = run.spec.budget.delta, run.spec.mechanism.unit.count
-        unit = run.spec.mechanism.unit.name
-        if delta * n > 1 - 1e-9:
-            above = "is above" if delta * n > 1 + 1e-9 else "="
-            yield (
-                f"δ = {delta:.2g} {above} 1/n (n = {n:,} {unit}s of {run.dataset}): publishing one "
-                f"{unit} picked at random satisfies it. A δ far below 1/n does not allow that."
-            )
+        unit = run.spec.mechanism.unit
+        remark = of_delta(run.spec.budget.delta, unit.count, unit.name, run.dataset)
+        if remark:
+            yield remark
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: Iterable[int]) -> list[str]:

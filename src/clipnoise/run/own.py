@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 EXACT = {torch.float32, torch.float64}
 ARRAYS = (torch.Tensor, np.ndarray)
 FIRST = 8  # items that are looked at before training
+TOGETHER = 4096  # rows that are looked at at once
 PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
 
 
@@ -138,8 +139,25 @@ def examples_of(data: object, name: str) -> Examples:
     if isinstance(examples, DatasetExamples):
         with _global_streams():
             _check_item(examples.dataset[0], name)
-            _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
+            first = _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
+    else:
+        first = examples.take(slice(None))
+    for part, values in zip(("inputs", "targets"), first, strict=True):
+        _check_finite(values, f"{name}: {part}")
     return examples
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    """Refuse rows that are not numbers: the gradients of such examples would be taken to be 0."""
+    starts = range(0, len(values), TOGETHER)
+    parts = (values[start : start + TOGETHER].unsqueeze(-1).flatten(1) for start in starts)
+    wrong = ~torch.cat([part.isfinite().all(1) for part in parts])
+    if bool(wrong.any()):
+        raise UserError(
+            f"{what} are nan or infinite in {int(wrong.sum())} of {len(values)} rows, first in row "
+            f"{int(wrong.nonzero()[0])}. Give numbers, chosen without a look at private rows, or "
+            "leave these examples out."
+        )
 
 
 def _check_item(item: object, name: str) -> None:
@@ -174,6 +192,46 @@ class OwnProcedure(Procedure):
                 f"method: {self.method.id} protects users, but these examples have no user ids."
             )
         return Example(count=self.examples)
+
+
+class PreparedNetwork:
+    """A network as it was when its training was prepared: its layers and parameters."""
+
+    def __init__(self, network: nn.Module) -> None:
+        """Look at a network."""
+        self._network = network
+        self._layers, self._parameters = self._look()
+
+    def require_unchanged(self) -> None:
+        """Refuse what would be trained without effect, or not as it was checked.
+
+        Raises:
+            UserError: names the layer or the parameter that is another one than before.
+        """
+        layers, parameters = self._look()
+        what = "model: it was moved, or its parameters were replaced, while it was trained"
+        if (changed := _first_difference(self._layers, layers)) is not None:
+            what = f"model: the layer {changed!r} was added, removed or replaced between steps"
+        elif (name := _first_difference(self._parameters, parameters)) is not None:
+            before, after = self._parameters.get(name), parameters.get(name)
+            if before is not None and after is not None and before[0] == after[0]:
+                done = "unfrozen" if after[1] else "frozen"
+                what = f"model: {name!r} was {done} between steps, which has no effect"
+        else:
+            return
+        raise UserError(
+            f"{what}. Work with a copy of it, copy.deepcopy(model), or prepare another training."
+        )
+
+    def _look(self) -> tuple[dict[str, object], dict[str, tuple[int, bool]]]:
+        layers: dict[str, object] = dict(self._network.named_modules(remove_duplicate=False))
+        named = self._network.named_parameters(remove_duplicate=False)
+        return layers, {name: (one.data_ptr(), one.requires_grad) for name, one in named}
+
+
+def _first_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str | None:
+    """Return the first name under which there is something else, or None."""
+    return next((one for one in [*before, *after] if before.get(one) != after.get(one)), None)
 
 
 def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> Signature:

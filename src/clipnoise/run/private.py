@@ -10,24 +10,27 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from clipnoise.core.method import Method
+from clipnoise.core.schedule import own_names
 from clipnoise.errors import UserError, explained, unknown
 from clipnoise.fields import parse, to_plain
+from clipnoise.files import json_text
 from clipnoise.methods.base import method_class
 from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.calibration import Calibration, calibrate
 from clipnoise.privacy.claim import PrivacyStatement
+from clipnoise.privacy.remarks import of_delta, of_epsilon
 from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import PAIRS, OwnProcedure, examples_of, tried_out
+from clipnoise.run.own import PAIRS, OwnProcedure, PreparedNetwork, examples_of, tried_out
 from clipnoise.run.procedure import Procedure, Training
 from clipnoise.run.published import PublishedModel, publish, tensors_of
 from clipnoise.run.results import privacy_statement
@@ -113,7 +116,21 @@ def private(
         trainer = Trainer.begin(procedure, material.to(device), noise_multiplier=sigma)
     if not trainer.engine_name.startswith("factored"):
         logger.warning("a slower gradient engine is used: %s", trainer.engine_name)
-    return PrivateTraining(trainer, calibration)
+    training = PrivateTraining(trainer, calibration)
+    for remark in _remarks(training.statement):
+        logger.warning("%s", remark)
+    return training
+
+
+def _remarks(statement: OwnStatement) -> Iterator[str]:
+    """Yield what of the privacy that was asked for is weaker than it looks."""
+    if statement.epsilon is None or statement.delta is None or statement.examples is None:
+        return
+    remarks = (
+        of_delta(statement.delta, statement.examples, statement.unit or "example"),
+        of_epsilon(statement.epsilon_target or statement.epsilon),
+    )
+    yield from filter(None, remarks)
 
 
 def _only(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -189,6 +206,15 @@ class OwnStatement(PrivacyStatement):
 
     assumes: tuple[str, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return every entry as plain data: text, numbers, lists, mappings and None."""
+        values: dict[str, Any] = to_plain(self)
+        return values
+
+    def to_json(self) -> str:
+        """Return every entry as JSON, None as null."""
+        return json_text(self.to_dict())
+
     def __str__(self) -> str:
         plain = {**asdict(self), "noise": self.noise and self.noise.id}
         lines = [f"{name}: {value}" for name, value in plain.items() if name != "assumes"]
@@ -207,20 +233,45 @@ class PrivateTraining:
     def __init__(self, trainer: Trainer, calibration: Calibration | None) -> None:
         """Begin before the first step; without noise there is no calibration."""
         self._trainer, self._procedure = trainer, trainer.procedure
-        self._calibration = calibration
+        self._calibration, self._numbers = calibration, dict[str, Any]()
         self._show()
-        self._places = [parameter.data_ptr() for parameter in self._trainer.engine.flat.parameters]
+        self._network = PreparedNetwork(trainer.engine.network)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse an assignment: it would have no effect.
+
+        Raises:
+            UserError: always, but for attributes that begin with an underscore.
+        """
+        if not name.startswith("_"):
+            how = f"use training.set({name}=…)" if name in self._may_be_set() else "prepare another"
+            raise UserError(f"training.{name}: an assignment has no effect; {how}.")
+        super().__setattr__(name, value)
+
+    def __len__(self) -> int:
+        """Return T, as progress bars ask for it."""
+        return self.steps
+
+    def __repr__(self) -> str:
+        """Return the method, where the training is, and what it claims."""
+        statement = self.statement
+        claim: str = statement.claim
+        if statement.epsilon is not None:
+            spent = f"ε = {statement.epsilon:.4g} at δ = {statement.delta:.4g}"
+            claim = f"{spent}, {statement.adjacency}, {claim}"
+        method = self._procedure.method.id
+        return f"<PrivateTraining: {method}, step {self.step} of {self.steps}, {claim}>"
 
     def __iter__(self) -> Iterator[int]:
         """Take the steps that are left; yield t after step t.
 
         Raises:
             DivergenceError: a parameter is not finite.
-            UserError: the model was moved, or its parameters were replaced.
+            UserError: the model was moved, or its layers or parameters are others than before.
         """
         steps = self._trainer.steps(Clock())
         while True:
-            self._require_in_place()
+            self._network.require_unchanged()
             self._trainer.engine.network.train()
             done = next(steps, None)
             if done is None:
@@ -228,15 +279,35 @@ class PrivateTraining:
             self._show()
             yield done
 
+    def set(self, **numbers: Any) -> None:
+        """Change hyper-parameters from the next step on, such as the learning rate.
+
+        They act on what was released, so ε stays the same if they are chosen by what was released
+        or is public. A choice by losses on private examples is not covered.
+
+        Args:
+            numbers: a number, or a schedule over all T steps, by the name of a hyper-parameter.
+
+        Raises:
+            UserError: it cannot change during training, or the value is wrong.
+        """
+        method, allowed = self._trainer.procedure.method, self._may_be_set()
+        for name in numbers:
+            if name not in allowed:
+                raise unknown("setting that can change during training", name, allowed)
+        with _as_arguments():
+            method = parse(type(method), {**to_plain(method), **numbers}, key="method")
+            self._trainer.procedure = replace(self._trainer.procedure, method=method)
+        self._numbers |= {name: to_plain(method)[name] for name in numbers}
+
+    def _may_be_set(self) -> tuple[str, ...]:
+        """Return what acts after the boundary; a clip norm follows a schedule from the start."""
+        method = self._procedure.method
+        names = own_names(type(method), method.may_change)
+        return tuple(name for name in names if not name.startswith("clip_norm"))
+
     def _show(self) -> None:
         self._trainer.engine.flat.load(self._trainer.evaluated())
-
-    def _require_in_place(self) -> None:
-        if self._places != [p.data_ptr() for p in self._trainer.engine.flat.parameters]:
-            raise UserError(
-                "model: it was moved, or its parameters were replaced, while it was trained. "
-                "Work with a copy of it: copy.deepcopy(model)."
-            )
 
     @property
     def step(self) -> int:
@@ -290,7 +361,8 @@ class PrivateTraining:
                 "and who reads them can undo the noise. Save a training with independent noise and "
                 "the sampler 'poisson', or an experiment with a seed."
             )
-        checkpoint.write(Path(path), self._identity(), run.get_state(), {"step": self.step})
+        notes = {"step": self.step, "set": self._numbers}
+        checkpoint.write(Path(path), self._identity(), run.get_state(), notes)
 
     def publish(self, folder: str | Path) -> tuple[str, ...]:
         """Write the model for others: parameters, privacy statement and a model card.
@@ -306,7 +378,7 @@ class PrivateTraining:
             UserError: the folder holds something else.
             OSError: it cannot be written.
         """
-        self._require_in_place()
+        self._network.require_unchanged()
         self._show()
         statement = self.statement
         model = PublishedModel(
@@ -333,6 +405,7 @@ class PrivateTraining:
             raise UserError(f"resume: {self.step} steps were already taken; call it before them.")
         saved = checkpoint.read(Path(path), self._identity())
         self._trainer.set_state(saved.tensors)
+        self.set(**saved.notes.get("set", {}))
         self._show()
 
     def _identity(self) -> dict[str, str]:
