@@ -98,7 +98,7 @@ def publish(folder: Path, model: PublishedModel) -> str:
     texts = {
         PARAMETERS: save(dict(model.tensors), metadata={"format": "pt"}),
         STATEMENT: json.dumps(finite(to_plain(model.statement)), indent=1).encode(),
-        CARD: card(folder.resolve().name, model).encode(),
+        CARD: card(_name(folder, model.spec), model).encode(),
     }
     if model.spec is not None:
         texts[SPEC] = write_spec(model.spec).encode()
@@ -173,6 +173,12 @@ def read_published(folder: Path, weights: Path) -> tuple[nn.Module, RunSpec]:
 
 
 # The model card
+
+
+def _name(folder: Path, spec: RunSpec | None) -> str:
+    """Return what the card calls the model."""
+    parts = (spec.model.id, spec.dataset.id, spec.method.id) if spec else (folder.resolve().name,)
+    return "-".join(parts)
 
 
 def card(name: str, model: PublishedModel) -> str:
@@ -253,8 +259,9 @@ def _training(spec: RunSpec) -> Iterator[str]:
         f"{dataset.licence}. Source: {dataset.source}."
     )
     yield f"- Preprocessing: {dataset.preprocessing}."
-    options = ", ".join(f"{name} {value}" for name, value in to_plain(spec.method).items())
-    yield f"- Method: `{spec.method.id}` ({options})."
+    options = {name: value for name, value in to_plain(spec.method).items() if value is not None}
+    text = yaml.safe_dump(options, sort_keys=False, default_flow_style=True, width=10_000)
+    yield f"- Method: `{spec.method.id}`, with `{text.strip()}`."
     yield f"- Model: `{spec.model.id}`. What is published is {_iterate(spec)}."
 
 
@@ -271,11 +278,11 @@ def _measured(model: PublishedModel) -> Iterator[str]:
 def _limits(model: PublishedModel) -> Iterator[str]:
     if model.statement.claim != "non-private":
         yield (
-            "- ε bounds what the parameters say about one "
-            f"{model.statement.unit}. It does not bound what they say about all of them together, "
-            "and it makes no prediction right."
+            "- ε bounds what the parameters reveal about one "
+            f"{model.statement.unit}. It does not bound what they reveal about many of them "
+            "together, and it says nothing about the quality of predictions."
         )
-    yield "- Nothing was measured but what stands above, on data like those of its training."
+    yield "- Only the measurements above were taken, on test data of the same source."
 
 
 def _use(model: PublishedModel) -> Iterator[str]:
