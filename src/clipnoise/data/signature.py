@@ -14,6 +14,7 @@ Kind = Literal["features", "image", "tokens", "nodes"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
 
 NO_TARGET = -100  # as a target: there is nothing to predict at this token
+RAREST = 1e-7  # the least frequency of a class, whose logarithm is finite
 
 
 class Task:
@@ -21,9 +22,11 @@ class Task:
 
     Attributes:
         score: what `scores` measures, in words for a table; None where there is only the loss.
+        guess: what the best constant prediction is called; None where there is none to compare.
     """
 
     score: ClassVar[str | None] = None
+    guess: ClassVar[str | None] = None
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each example, shape (b,)."""
@@ -31,6 +34,18 @@ class Task:
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the score of each example, between 0 and 1, shape (b,); higher is better."""
+        raise NotImplementedError
+
+    def constant(self, targets: Tensor, outputs: int) -> Tensor:
+        """Return the outputs, the same for every example, of least mean loss on these targets.
+
+        Args:
+            targets: of n examples, n > 0.
+            outputs: how many numbers a network returns for an example.
+
+        Returns:
+            Shape (outputs,), float32; of largest mean score, too, where the task has scores.
+        """
         raise NotImplementedError
 
 
@@ -41,9 +56,13 @@ class Classification(Task):
     """
 
     score = "accuracy"
+    guess = "majority class"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def constant(self, targets: Tensor, outputs: int) -> Tensor:
+        return (targets.bincount(minlength=outputs) / len(targets)).clamp(min=RAREST).log()
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
@@ -56,10 +75,14 @@ class MultiLabel(Task):
     """
 
     score = "accuracy (the most likely tag is one of the example's)"
+    guess = "most frequent tag"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         each = nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
         return each.sum(dim=-1)
+
+    def constant(self, targets: Tensor, outputs: int) -> Tensor:
+        return targets.mean(dim=0).logit(eps=RAREST)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         first = outputs.argmax(dim=-1, keepdim=True)
@@ -72,8 +95,13 @@ class Regression(Task):
     The loss is half the squared distance.
     """
 
+    guess = "mean predictor"
+
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return 0.5 * (outputs - targets).square().sum(dim=-1)
+
+    def constant(self, targets: Tensor, outputs: int) -> Tensor:
+        return targets.mean(dim=0)
 
 
 class Reconstruction(Task):

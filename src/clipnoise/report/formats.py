@@ -6,10 +6,11 @@ Digits, units and signs are decided here only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clipnoise.data.measures import MEASURES
 from clipnoise.files import csv_text, without_formulas
 
 DASH = "–"
@@ -63,15 +64,31 @@ TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", "%", 100.0, 2,
 TRAINING_LOSS = Metric("train_loss", "Training loss", "", 1.0, 4, False)
 DROP = Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False)
 ALONG = Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True)
+MEASURED = tuple(
+    Metric(
+        column=one.column,
+        name=f"Test {one.name}",
+        unit=one.unit,
+        factor=one.factor,
+        decimals=one.decimals,
+        higher_is_better=one.higher_is_better,
+    )
+    for one in MEASURES.values()
+)
 METRICS = {
     metric.column: metric
-    for metric in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS, DROP, ALONG)
+    for metric in (ACCURACY, LOSS, TRAINING_ACCURACY, TRAINING_LOSS, DROP, ALONG, *MEASURED)
 }
 
 
 def metric_of(column: str) -> Metric:
     """Return the metric in a column, or a plain one of that name."""
     return METRICS.get(column, Metric(column, column))
+
+
+def measured_in(columns: Container[str]) -> list[Metric]:
+    """Return the metrics that a study asked for, from the columns of its runs."""
+    return [metric for metric in MEASURED if metric.column in columns]
 
 
 def exact(value: float) -> str:

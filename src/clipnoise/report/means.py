@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pandas as pd
 
-from clipnoise.report.formats import ACCURACY, LOSS
+from clipnoise.report.formats import ACCURACY, LOSS, measured_in
 from clipnoise.report.records import NON_PRIVATE, Place, split
 from clipnoise.report.statistics import sample
 from clipnoise.report.tables import Cell, Row, Table, build_table
@@ -108,7 +108,7 @@ def _view(
 def _values(cell: Cell) -> dict[str, float]:
     """Return mean and standard deviation of each metric, n, and the privacy spent."""
     values = {"seeds/n": float(cell.sample.n), "seeds/planned": float(cell.sample.planned)}
-    for metric in (ACCURACY, LOSS):
+    for metric in (ACCURACY, LOSS, *measured_in(cell.runs)):
         found = sample(cell.runs, metric)
         values |= {f"mean/{metric.column}": found.mean, f"std/{metric.column}": found.deviation}
     claimed = PRIVACY if cell.claim != NON_PRIVATE and not cell.oracle else NOISE

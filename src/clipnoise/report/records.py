@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from clipnoise.data.measures import COLUMNS
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS, TEXT, FoundChoice, collect
@@ -78,7 +79,7 @@ def read_curves(path: Path) -> pd.DataFrame:
     return _read(path, path, CURVE_COLUMNS)
 
 
-def _read(source: Path | io.StringIO, path: Path, columns: Iterable[str]) -> pd.DataFrame:
+def _read(source: Path | io.StringIO, path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """Read everything as text first: a label may be called `NA`, a hash may look like a number.
 
     The path is for error messages.
@@ -92,6 +93,7 @@ def _read(source: Path | io.StringIO, path: Path, columns: Iterable[str]) -> pd.
     for column in columns:
         if column not in frame.columns:
             raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it again.")
+    for column in [*columns, *(name for name in COLUMNS if name in frame.columns)]:
         if column in TEXT:
             continue
         try:

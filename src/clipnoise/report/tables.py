@@ -27,6 +27,7 @@ from clipnoise.report.formats import (
     count,
     decimal,
     listing,
+    metric_of,
     significant,
 )
 from clipnoise.report.records import (
@@ -274,7 +275,14 @@ def title_of(group: Group) -> str:
 
 
 def choose_metric(runs: pd.DataFrame) -> Metric:
-    """Return test accuracy, or test loss where finished runs have no accuracy at all."""
+    """Return what runs are ranked by.
+
+    It is what their study names; without a name, test accuracy, or test loss where finished runs
+    have no accuracy at all.
+    """
+    named = [column for column in runs["rank_by"].drop_duplicates() if column]
+    if named:
+        return metric_of(str(named[0]))
     done = runs[runs["status"] == "completed"]
     has_accuracy = np.isfinite(done[ACCURACY.column]).any()
     has_loss = np.isfinite(done[LOSS.column]).any()

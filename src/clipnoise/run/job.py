@@ -25,7 +25,6 @@ from clipnoise.run.outcome import Metrics
 from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import (
-    FINAL,
     privacy_statement,
     read_run,
     read_summary,
@@ -231,7 +230,7 @@ def repeat(
         if column not in MEASURED
     }
     first, second = before.summary["final"], after.summary["final"]
-    pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in FINAL}
+    pairs |= {f"final {name}": (str(first.get(name)), str(second.get(name))) for name in first}
     pairs["model"] = (str(before.summary.get("model")), str(after.summary.get("model")))
     stated, due = before.summary["privacy"], after.summary["privacy"]
     pairs |= {

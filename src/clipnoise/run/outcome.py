@@ -27,6 +27,7 @@ class Metrics:
             resumption.
         learning_rate: η of the last step, or of the first one before it, where η follows a
             schedule; None where it does not change.
+        measured: what else the run was asked to measure on the test split, by column.
     """
 
     step: int
@@ -41,6 +42,13 @@ class Metrics:
     peak_memory_mb: float
     seconds: float
     learning_rate: float | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> dict[str, float | None]:
+        """Return every value by its column in metrics.csv."""
+        values = asdict(self)
+        measured = values.pop("measured")
+        return {**values, **measured}
 
 
 class Clock:
@@ -133,6 +141,8 @@ class Outcome:
             there are none. At 1 nothing is scaled.
         diagnostics: what was seen of the moments, as plain data; None where nothing watched.
         tensors: the model's parameters and buffers by name, where the run saves them.
+        chance: what the best constant prediction would score on the test split, by column of
+            metrics.csv; empty where it is withheld, or the task has none.
     """
 
     provenance: dict[str, str]
@@ -149,6 +159,7 @@ class Outcome:
     scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None
     tensors: dict[str, Tensor] | None = None
+    chance: dict[str, float] = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def start_progress(folder: Path, spec: RunSpec, started: datetime) -> None:
 def note_progress(folder: Path, metrics: Metrics) -> None:
     """Add an evaluation."""
     with _unshown():
-        _append(folder, asdict(metrics))
+        _append(folder, metrics.row())
 
 
 def end_progress(folder: Path) -> None:

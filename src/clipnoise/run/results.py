@@ -8,10 +8,11 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clipnoise.data.measures import MEASURES
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
@@ -87,7 +88,8 @@ def write_run(
     Raises:
         OSError: the folder cannot be written; no summary appears then.
     """
-    last = asdict(outcome.metrics[-1]) if outcome.metrics else {}
+    last = outcome.metrics[-1].row() if outcome.metrics else {}
+    more = [MEASURES[name].column for name in spec.metrics]
     statement = privacy_statement(spec, calibration)
     summary = {
         "hash": spec.hash,
@@ -97,7 +99,7 @@ def write_run(
         "status": outcome.status,
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,
-        "final": {name: last.get(name, math.nan) for name in FINAL},
+        "final": {name: last.get(name, math.nan) for name in (*FINAL, *more)},
         "privacy": to_plain(statement),
         "data": {} if spec.strict else outcome.provenance,
         "engine": outcome.engine,
@@ -109,16 +111,18 @@ def write_run(
         "parameters": outcome.parameters,
         "scale_spread": outcome.scale_spread,
         "diagnostics": outcome.diagnostics,
+        "chance": outcome.chance,
         **provenance.as_mapping(),
     }
     (folder / SUMMARY).unlink(missing_ok=True)
     if outcome.tensors is not None:
-        measured = {name: last.get(name, math.nan) for name in FINAL if name.startswith("test_")}
+        tested = [name for name in (*FINAL, *more) if name.startswith("test_")]
+        measured = {name: last.get(name, math.nan) for name in tested}
         model = PublishedModel(
             tensors=outcome.tensors, statement=statement, spec=spec, metrics=measured
         )
         summary["model"] = publish(folder / MODEL, model)
-    table, text = _table(outcome.metrics), write_spec(spec)
+    table, text = _table(outcome.metrics, more), write_spec(spec)
     summary["spec_file"] = _digest(text)
     summary["digest"] = digest_of(finite(summary), table)
     write_atomically(folder / SPEC, text)
@@ -127,12 +131,17 @@ def write_run(
     return summary
 
 
-def _table(metrics: Sequence[Metrics]) -> str:
-    """Return metrics.csv; only where the learning rate follows a schedule it has a column."""
-    columns = [field.name for field in fields(Metrics)]
+def _table(metrics: Sequence[Metrics], more: Sequence[str]) -> str:
+    """Return metrics.csv; only where the learning rate follows a schedule it has a column.
+
+    The columns of the metrics that the run was asked for come last.
+    """
+    columns = [field.name for field in fields(Metrics) if field.name != "measured"]
     if all(row.learning_rate is None for row in metrics):
         columns.remove("learning_rate")
-    return csv_text(columns, [{name: getattr(row, name) for name in columns} for row in metrics])
+    every = [*columns, *more]
+    rows = [row.row() for row in metrics]
+    return csv_text(every, [{name: row[name] for name in every} for row in rows])
 
 
 def digest_of(summary: Mapping[str, Any], table: str) -> str:

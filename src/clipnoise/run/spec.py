@@ -17,6 +17,7 @@ import yaml
 
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
+from clipnoise.data.measures import measured, require_metric
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, parse, to_plain
 from clipnoise.files import read_yaml
@@ -65,16 +66,21 @@ class RunSpec(Procedure):
         public: the dataset whose training examples serve as public data; None if `dataset` sets its
             public examples aside itself, or if none are needed.
         tuning: which settings earlier runs choose; None if none is tuned.
+        metrics: what is measured on the test split beside loss and accuracy.
     """
 
     dataset: Dataset
     model: Model
     public: Dataset | None = None
     tuning: Tuning | None = None
+    metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.model.require(self.dataset.signature)
+        for name in self.metrics:
+            require_metric(name, self.dataset.signature.task_name, "metrics")
+        object.__setattr__(self, "metrics", measured(self.metrics))
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -215,7 +221,7 @@ def units_of(dataset: Dataset, method: Method) -> Unit:
 
 TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned
 REQUIRED = ("dataset", "model", "method", "training", "seed")
-SECTIONS = (*REQUIRED, "privacy", "public", "tuning")
+SECTIONS = (*REQUIRED, "privacy", "public", "tuning", "metrics")
 
 
 def to_mapping(spec: RunSpec) -> dict[str, Any]:
@@ -229,6 +235,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "seed": spec.seed,
         "public": None if spec.public is None else _with_id(spec.public),
         "tuning": to_plain(spec.tuning),
+        **({"metrics": list(spec.metrics)} if spec.metrics else {}),
     }
 
 
@@ -254,7 +261,7 @@ def from_mapping(
     Args:
         values: the sections dataset, model, method, training and seed; privacy for a method that
             adds noise; public where another dataset is the public one; tuning where other runs
-            choose hyper-parameters.
+            choose hyper-parameters; metrics where more is measured than loss and accuracy.
         file: where it was read, for error messages.
         places: section → its key in that file, where it is called otherwise there.
         offered: the section public, of a method that uses public data.
@@ -285,6 +292,7 @@ def from_mapping(
             seed=parse(int, values["seed"], key="seed"),
             public=None if public is None else _plugin(dataset_class, public, "public"),
             tuning=None if tuning is None else parse(Tuning, tuning, key="tuning"),
+            metrics=parse(tuple[str, ...], values.get("metrics", ()), key="metrics"),
         )
     except UserError as error:
         prefix = f"{file}: " if file else ""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
 
 from clipnoise.data.base import PARTS, Examples, Splits
+from clipnoise.data.measures import MEASURES, column_of
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.memory import PeakMemory
@@ -27,8 +29,7 @@ from clipnoise.run.setup import (
 from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from clipnoise.data.measures import Measure
     from clipnoise.data.signature import Task
     from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.checkpoint import Checkpoint
@@ -101,6 +102,7 @@ def train(
     outcome.cost = clock.cost()
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()
+    outcome.chance = run.chance()
     return outcome
 
 
@@ -204,33 +206,23 @@ class Run(Trainer):
         A strict release has nan for what it withholds: see `RunSpec.withheld`.
         """
         self.engine.flat.load(self.evaluated())
-        size = EVALUATION_NUMBERS // self.spec.dataset.signature.numbers
-        train, validation, test = (
-            (math.nan, math.nan)
-            if part in self.spec.withheld
-            else evaluate(
-                self.engine.network,
-                self.spec.dataset.signature.task,
-                getattr(self.splits, part),
-                max(1, min(EVALUATION_BATCH, size)),
-            )
-            for part in PARTS[:3]
-        )
+        train, validation, test = (self._measured(self.engine.network, part) for part in PARTS[:3])
         costs = (clock.speed_since_last(), self.memory.megabytes(), clock.elapsed)
         speed, memory, seconds = (math.nan,) * 3 if self.spec.strict else costs
         return Metrics(
             step=t,
             epsilon=epsilon,
-            train_loss=train[0],
-            train_accuracy=train[1],
-            validation_loss=validation[0],
-            validation_accuracy=validation[1],
-            test_loss=test[0],
-            test_accuracy=test[1],
+            train_loss=train.loss,
+            train_accuracy=train.score,
+            validation_loss=validation.loss,
+            validation_accuracy=validation.score,
+            test_loss=test.loss,
+            test_accuracy=test.score,
             examples_per_second=speed,
             peak_memory_mb=memory,
             seconds=seconds,
             learning_rate=self._learning_rate(t),
+            measured={MEASURES[name].column: value for name, value in test.measured.items()},
         )
 
     def _learning_rate(self, t: int) -> float | None:
@@ -241,22 +233,78 @@ class Run(Trainer):
         rate: float = vars(method.at(max(1, t), self.spec.steps))["learning_rate"]
         return rate
 
+    def chance(self) -> dict[str, float]:
+        """Return what the best constant prediction scores on the test split, by column.
+
+        It is chosen on that split, so that no constant does better there.
+        """
+        signature, test = self.spec.dataset.signature, self.splits.test
+        if signature.task.guess is None or "test" in self.spec.withheld or not len(test):
+            return {}
+        targets = test.targets[slice(None)]
+        constant = Constant(signature.task.constant(targets, signature.outputs))
+        found = self._measured(constant, "test")
+        values = {"loss": found.loss, "accuracy": found.score, **found.measured}
+        return {column_of(name): one for name, one in values.items() if math.isfinite(one)}
+
+    def _measured(self, network: nn.Module, part: str) -> Scores:
+        """Measure a network on a part of the dataset; what else was asked for on the test split."""
+        signature = self.spec.dataset.signature
+        measures = [MEASURES[name] for name in self.spec.metrics] if part == "test" else []
+        if part in self.spec.withheld:
+            return Scores(math.nan, math.nan, {one.id: math.nan for one in measures})
+        size = max(1, min(EVALUATION_BATCH, EVALUATION_NUMBERS // signature.numbers))
+        return evaluate(network, signature.task, getattr(self.splits, part), size, measures)
+
+
+class Constant(nn.Module):
+    """A network that predicts the same for every example."""
+
+    def __init__(self, outputs: torch.Tensor) -> None:
+        """Predict these outputs, of shape (outputs,)."""
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs for each input."""
+        return self.outputs.expand(len(inputs), -1)
+
+
+class Scores(NamedTuple):
+    """What is measured of a split.
+
+    Attributes:
+        loss, score: means over its examples; nan where there is none.
+        measured: the other metrics, by id.
+    """
+
+    loss: float
+    score: float
+    measured: dict[str, float]
+
 
 @torch.no_grad()
 def evaluate(
-    network: nn.Module, task: Task, examples: Examples, size: int = EVALUATION_BATCH
-) -> tuple[float, float]:
-    """Return the mean loss and the mean score over a split; nan for an empty one.
+    network: nn.Module,
+    task: Task,
+    examples: Examples,
+    size: int = EVALUATION_BATCH,
+    measures: Sequence[Measure] = (),
+) -> Scores:
+    """Return the mean loss, the mean score and other metrics of a split; nan for an empty one.
 
-    The score is nan, too, for a task that has only a loss.
+    The score is nan, too, for a task that has only a loss, and the other metrics where outputs are
+    not finite.
 
     Args:
         network: at the parameters to be measured.
         task: the losses and scores.
         examples: the split.
         size: most examples in memory at once.
+        measures: the other metrics.
     """
     loss, score = 0.0, 0.0
+    kept: dict[str, list[tuple[torch.Tensor, ...]]] = {one.id: [] for one in measures}
     network.eval()
     for start in range(0, len(examples), size):
         inputs, targets = examples.take(slice(start, start + size))
@@ -264,8 +312,20 @@ def evaluate(
         loss += float(task.losses(outputs, targets).double().sum())
         if task.score is not None:
             score += float(task.scores(outputs, targets).double().sum())
+        for one in measures:
+            kept[one.id].append(tuple(each.cpu() for each in one.kept(outputs, targets)))
     network.train()
     count = len(examples)
     if task.score is None:
         score = math.nan
-    return (loss / count, score / count) if count else (math.nan, math.nan)
+    values = {one.id: _value(one, kept[one.id]) for one in measures}
+    means = (loss / count, score / count) if count else (math.nan, math.nan)
+    return Scores(*means, values)
+
+
+def _value(measure: Measure, batches: Sequence[tuple[torch.Tensor, ...]]) -> float:
+    """Return a metric from what it kept of each batch; nan for none, or where one is not finite."""
+    joined = [torch.cat(parts).double() for parts in zip(*batches, strict=True)]
+    if not joined or not all(bool(part.isfinite().all()) for part in joined):
+        return math.nan
+    return measure.value(*(part.numpy() for part in joined))

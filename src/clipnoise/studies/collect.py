@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from clipnoise.data.measures import COLUMNS, MEASURES, column_of, measured
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, read_json
@@ -43,7 +44,7 @@ SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
 ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
 TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
 SIZES = tuple(f"{split}_examples" for split in SPLITS)
-FOUND = ("choice", "passes_per_step", "audit", "scale_spread", "diagnostics")
+FOUND = ("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by")
 EXTRA = ("data", "tuned", *TUNING, *FOUND)
 RUN_COLUMNS = (
     *(*IDENTITY, "folder", "status", "reason"),
@@ -58,7 +59,7 @@ TEXT = frozenset(  # the columns of text; all others are of numbers
     {
         *(*PLACE, "budget", "hash", "folder", "status", "reason", *STATEMENT_WORDS, "engine"),
         *(*SETTINGS[1:], *ORIGIN, "data", "tuned", "charge", "tuning_remark"),
-        *("choice", "audit", "diagnostics"),
+        *("choice", "audit", "diagnostics", "chance", "rank_by"),
     }
 )
 
@@ -108,7 +109,9 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         row, points = _read(study, run, results)
         rows.append(row)
         curves.extend(points)
-    return csv_text(RUN_COLUMNS, rows), csv_text(CURVE_COLUMNS, curves)
+    asked = {name for run in study.runs for name in run.spec.metrics}
+    more = [MEASURES[name].column for name in measured(asked)]
+    return csv_text([*RUN_COLUMNS, *more], rows), csv_text([*CURVE_COLUMNS, *more], curves)
 
 
 def audit_of(results: Path, method: str) -> str | None:
@@ -135,6 +138,7 @@ def _read(
         **{f"{split}_examples": sizes[split] for split in SPLITS},
         "passes_per_step": run.spec.passes,
         "audit": audit_of(results, run.spec.method.id),
+        "rank_by": column_of(run.rank_by) if run.rank_by else None,
         **_settings(run, to_mapping(run.spec)),
     }
     folder = run_folder(results, run.spec)
@@ -228,6 +232,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "reason": summary["reason"],
         **{column: privacy.get(name) for column, name in PRIVACY.items()},
         **{name: summary["final"].get(name) for name in FINAL},
+        **{name: summary["final"][name] for name in COLUMNS if name in summary["final"]},
         **{name: summary.get(name) for name in TIMES},
         **{name: summary[name] for name in COST},
         "git_commit": summary["git_commit"],
@@ -237,6 +242,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "finished": summary["finished"],
         "scale_spread": summary.get("scale_spread"),
         "diagnostics": json.dumps(seen) if (seen := summary.get("diagnostics")) else None,
+        "chance": json.dumps(found) if (found := summary.get("chance")) else None,
     }
 
 

@@ -161,6 +161,9 @@ class Panel:
         tuning: values that every `tune` of a method starts from.
         public: the dataset that methods with public data take it from; None leaves it to the
             public examples that a private dataset sets aside itself.
+        metrics: what is measured on the test split beside loss and accuracy, see docs/studies.md.
+        rank_by: the metric that tables, figures and verdicts compare by: accuracy, loss or one of
+            `metrics`. Without it, accuracy, or loss where there is none.
         axes: axis → label → option; the panel is repeated for every combination of options;
             an axis without options is left out.
     """
@@ -182,6 +185,8 @@ class Panel:
     privacy: dict[str, Any] = field(default_factory=dict)
     tuning: dict[str, Any] = field(default_factory=dict)
     public: str | dict[str, Any] | None = None
+    metrics: tuple[str, ...] = ()
+    rank_by: str = ""
     axes: dict[str, dict[str, Panel]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -232,7 +237,7 @@ class Panel:
 
 GRID = (
     *("datasets", "models", "methods", "hyperparameters", "epsilons", "seeds"),
-    *("training", "privacy", "tuning", "public"),
+    *("training", "privacy", "tuning", "public", "metrics", "rank_by"),
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.core.method import Method
+from clipnoise.data.measures import ACCURACY, LOSS, require_metric
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.methods.base import example, methods
@@ -28,6 +29,7 @@ class PlannedRun:
         dataset: what the study calls the dataset.
         model: what the study calls the model.
         tune: what of it is tuned, and how; None if nothing is.
+        rank_by: the metric that it is compared by; empty takes accuracy, or loss without one.
     """
 
     spec: RunSpec
@@ -36,6 +38,7 @@ class PlannedRun:
     dataset: str
     model: str
     tune: Tune | None = None
+    rank_by: str = ""
 
     @property
     def name(self) -> str:
@@ -94,6 +97,7 @@ class PanelGrid:
                 for number, method in enumerate(panel.each_method):
                     where = f"{key}.methods.{number}"
                     places = {name: f"{key}.{name}" for name in ("training", "privacy", "public")}
+                    places["metrics"] = f"{key}.metrics"
                     places |= {"dataset": f"{key}.datasets.{i}", "model": f"{key}.models.{j}"}
                     places |= {"method": where}
                     for epsilon in self._epsilons(method, where):
@@ -168,6 +172,7 @@ class PanelGrid:
         searches: dict[tuple[Any, ...], Search] = {}
         for setting in self._settings:
             spec = self._spec(setting, {})
+            self._check_rank(spec)
             if setting.tune is not None:
                 searched = setting.searched
                 axes = (str(getattr(searched, axis)) for axis in setting.tune.per)
@@ -179,15 +184,16 @@ class PanelGrid:
                 spec = replace(spec, tuning=search.tuning(setting.tune.times))
             names = (called(setting.dataset), called(setting.model))
             for seed in self._panel.seeds[: self._scale.seeds]:
-                run = spec.at_seed(seed)
-                yield PlannedRun(run, self._name, setting.label, *names, setting.tune)
+                run, rank_by = spec.at_seed(seed), self._panel.rank_by
+                yield PlannedRun(run, self._name, setting.label, *names, setting.tune, rank_by)
 
     def _spec(
         self, setting: Setting, configuration: Mapping[str, Any], *, tunes: bool = False
     ) -> RunSpec:
         """Return the run of a setting with one configuration of what is tuned, at the first seed.
 
-        A run that tunes has no diagnostics, so that studies with and without them share it.
+        A run that tunes has no diagnostics and no further metrics, so that studies with and without
+        them share it.
         """
         seeds = self._panel.seeds
         if setting.tune is not None and not configuration:
@@ -209,6 +215,7 @@ class PanelGrid:
             "privacy": privacy if example(kind).query.draws else None,
             "training": self._scale.batches({**self._panel.training, **training}),
             "seed": seeds[0],
+            "metrics": [] if tunes else list(self._panel.metrics),
         }
         public = self._panel.public
         if public is not None:
@@ -216,6 +223,13 @@ class PanelGrid:
         file, places = str(self._path), setting.places
         spec = from_mapping(values, file=file, places=places, offered=public)
         return self._scale.shortened(spec)
+
+    def _check_rank(self, spec: RunSpec) -> None:
+        """Refuse to rank by what the runs do not measure."""
+        if self._panel.rank_by:
+            task, allowed = spec.dataset.signature.task_name, (ACCURACY, LOSS, *spec.metrics)
+            key = f"{self._path}: panels.{self._name}.rank_by"
+            require_metric(self._panel.rank_by, task, key, allowed)
 
     def _search(self, setting: Setting, tune: Tune) -> Search:
         """Plan the runs that tune a setting, and the settings that share its choice."""

@@ -57,6 +57,11 @@ def _items(
     for group in [shown] if together and shown else [[one] for one in shown]:
         methods = [method for one in group for method in one.panel.each_method]
         entry.check(methods, str(path), key)
+        if len(ranked := dict.fromkeys(one.panel.rank_by or "none" for one in group)) > 1:
+            raise UserError(
+                f"{path}: {key}: the panels that it shows together are ranked by different metrics "
+                f"({', '.join(ranked)}); give them one rank_by, or leave out together."
+            )
         placed = _placed(entry, group, panels, path, key)
         titles = tuple(one.titles["panel"] for one in group)
         yield replace(placed, titles=titles) if together else placed

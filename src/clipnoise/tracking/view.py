@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from clipnoise.data.measures import COLUMNS
 from clipnoise.errors import UserError
 from clipnoise.files import read_bytes
 from clipnoise.run.outcome import Metrics
@@ -30,7 +31,10 @@ SECTIONS = {  # curves that are not of losses and accuracies
     "examples_per_second": "resources/examples_per_second",
     "peak_memory_mb": "resources/peak_memory_mb",
 }
-CURVES = [field.name for field in fields(Metrics) if field.name not in ("step", "seconds")]
+CURVES = [
+    *(one.name for one in fields(Metrics) if one.name not in ("step", "seconds", "measured")),
+    *COLUMNS,
+]
 
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, step
 
