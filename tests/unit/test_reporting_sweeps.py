@@ -66,6 +66,52 @@ def test_a_sweep_has_one_line_per_budget_over_the_values_in_their_order(tmp_path
     assert ax.get_xscale() == "linear"
 
 
+def both(values: dict[tuple[float, float], float]) -> Any:
+    """Return runs of two hyper-parameters that are swept together."""
+    return [
+        run_row(
+            method="dp-sgd",
+            label=f"{rate}, {norm}",
+            hyperparameters=json.dumps({"id": "dp-sgd", "learning_rate": rate, "clip_norm": norm}),
+            seed=seed,
+            test_accuracy=accuracy,
+        )
+        for (rate, norm), accuracy in values.items()
+        for seed in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_second_swept_hyper_parameter_has_a_line_for_each_value(
+    tmp_path: Path, order: int
+) -> None:
+    found = {(rate, norm): 0.5 + 0.1 * rate + 0.01 * norm for rate in (1, 2) for norm in (3, 4, 5)}
+    rows = both(dict(list(found.items())[::order]))
+    figure = drawn("sweep", *tables(tmp_path, rows), over="learning_rate")
+    every = {tuple(round(y, 6) for y in ys): xs for xs, ys in lines(figure.axes[0])}
+    assert every == {
+        tuple(round(100 * found[rate, norm], 6) for rate in (1, 2)): [1, 2] for norm in (3, 4, 5)
+    }
+    (legend,) = figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {
+        f"ε = 1, clip_norm {norm}" for norm in (3, 4, 5)
+    }
+
+
+def test_a_hyper_parameter_that_follows_from_the_swept_one_makes_no_line_of_its_own(
+    tmp_path: Path,
+) -> None:
+    rows = both({(1, 3): 0.5, (2, 4): 0.6, (3, 5): 0.7})
+    ax = drawn("sweep", *tables(tmp_path, rows), over="learning_rate").axes[0]
+    assert [x for x, _ in lines(ax)] == [[1, 2, 3]]
+
+
+def test_two_runs_of_one_seed_that_no_setting_tells_apart_are_refused(tmp_path: Path) -> None:
+    rows = [*both({(1, 3): 0.5}), *(row | {"label": "again"} for row in both({(1, 3): 0.6}))]
+    with pytest.raises(UserError, match=r"two runs of '1, 3', 'again' have seed 1"):
+        drawn("sweep", *tables(tmp_path, rows), over="learning_rate")
+
+
 def test_values_of_many_sizes_stand_on_a_logarithmic_axis(tmp_path: Path) -> None:
     rows = over("gamma_prime", [1e-12, 1e-10, 1e-8])
     ax = drawn("sweep", *tables(tmp_path, rows), over="gamma_prime").axes[0]

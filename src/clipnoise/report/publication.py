@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from clipnoise.data.measures import COLUMNS as MEASURED
 from clipnoise.errors import UserError
 from clipnoise.report.formats import exact, safe_csv
 from clipnoise.report.records import NON_PRIVATE
@@ -120,10 +121,12 @@ def published_runs(rows: pd.DataFrame) -> pd.DataFrame:
     known = rows.assign(
         budget=budgets.where(private, NON_PRIVATE),
         git_commit=rows["commit"],
+        rank_by=rows["metric"].where(rows["metric"].isin(MEASURED), ""),
         **{name: rows["value"].where(rows["metric"] == name) for name in rows["metric"].unique()},
     )
     empty = {name: "" if name in TEXT else math.nan for name in RUN_COLUMNS if name not in known}
-    return known.assign(**empty)[list(RUN_COLUMNS)]
+    more = [name for name in MEASURED if name in known]
+    return known.assign(**empty)[[*RUN_COLUMNS, *more]]
 
 
 def to_parquet(rows: pd.DataFrame) -> bytes:

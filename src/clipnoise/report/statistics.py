@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from clipnoise.errors import UserError
 from clipnoise.report.formats import Metric
 
 ALPHA = 0.05
@@ -72,7 +73,19 @@ class Sample:
 
 
 def sample(runs: pd.DataFrame, metric: Metric) -> Sample:
-    """Gather the runs of one configuration, which differ only in their seed."""
+    """Gather the runs of one configuration, which differ only in their seed.
+
+    Raises:
+        UserError: two of them have the same seed, so that they are of two configurations.
+    """
+    twice = runs[runs["seed"].duplicated(keep=False)]
+    if len(twice):
+        labels = ", ".join(map(repr, twice["label"].drop_duplicates()))
+        raise UserError(
+            f"panel {twice['panel'].iloc[0]!r}: two runs of {labels} have seed "
+            f"{twice['seed'].iloc[0]:g} in one place of a figure or table. Show settings that "
+            "differ in anything else apart: in panels or under labels of their own."
+        )
     statuses = list(runs["status"])
     done = [
         (int(seed), float(score))

@@ -280,7 +280,7 @@ def choose_metric(runs: pd.DataFrame) -> Metric:
     It is what their study names; without a name, test accuracy, or test loss where finished runs
     have no accuracy at all.
     """
-    named = [column for column in runs["rank_by"].drop_duplicates() if column]
+    named = [name for name in runs.get("rank_by", default=pd.Series()).drop_duplicates() if name]
     if named:
         return metric_of(str(named[0]))
     done = runs[runs["status"] == "completed"]
@@ -357,12 +357,17 @@ def _rows(runs: pd.DataFrame, metric: Metric, panel: str) -> list[Row]:
 
 def cell_of(runs: pd.DataFrame, metric: Metric) -> Cell:
     """Return the cell of one configuration in one column, from its runs."""
+    return replace(claimed(runs, metric), sample=sample(runs, metric))
+
+
+def claimed(runs: pd.DataFrame, metric: Metric) -> Cell:
+    """Return a cell without results, which says what the runs of some columns claim together."""
     claims = set(runs["claim"]) - {""}
     adjacencies = sorted(set(runs["adjacency"]) - {"", ADJACENCY})
     private = bool(is_private(runs).all())
     claim = "nominal" if "nominal" in claims else "".join(sorted(claims)[:1])
     return Cell(
-        sample=sample(runs, metric),
+        sample=Sample(),
         metric=metric,
         runs=runs,
         claim=claim if private else NON_PRIVATE,

@@ -228,7 +228,7 @@ def build_overview(data: ItemData) -> Overview:
         }
         if timed:
             columns[TIME, "time"] = _time(rows, level)
-        lines.append(Line(method, label, tables.cell_of(rows, metric), columns))
+        lines.append(Line(method, label, tables.claimed(rows, metric), columns))
     tasks = len(shown[["dataset", "model"]].drop_duplicates())
     title = data.placed.title or "Overview"
     return Overview(title, data.placed.caption, metric, tasks, tuple(lines))

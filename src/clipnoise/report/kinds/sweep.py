@@ -11,12 +11,11 @@ from pydantic import StringConstraints
 
 from clipnoise.errors import unknown
 from clipnoise.methods.base import methods
-from clipnoise.report.formats import Metric, budget
+from clipnoise.report.formats import Metric, budget, named
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, places, statistics, styles
+from clipnoise.report.lazy import canvas, pd, places, statistics, styles
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -43,7 +42,10 @@ class Sweep(FigureItem):
             raise unknown("hyper-parameter", self.over, known, file=file, key=f"{key}.over")
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw one subplot per dataset, model and method, a line per budget."""
+        """Draw one subplot per dataset, model and method, a line per budget.
+
+        Where other hyper-parameters are swept, too, each of their settings has a line of its own.
+        """
         return draw_sweep(swept(data.runs, self.over), self.over, data.metric)
 
 
@@ -76,7 +78,7 @@ def draw_sweep(
     metric: Metric,
     beside: Callable[[Axes], None] | None = None,
 ) -> Figure:
-    """Draw one subplot per dataset, model and method, a line per budget.
+    """Draw one subplot per dataset, model and method, a line per budget and other setting.
 
     Args:
         runs: as from `swept`.
@@ -89,23 +91,43 @@ def draw_sweep(
     figure, subplots = canvas.grid(every, COLUMNS, height=2.4)
     if beside is not None:
         beside(subplots.pop()[0])
+    lines = _lines(runs)
     looks = {
-        str(text): styles.style(str(runs["method"].iloc[0]), rank)  # as variants of a method
-        for rank, text in enumerate(runs["budget"].drop_duplicates())
+        text: styles.style(str(runs["method"].iloc[0]), rank)  # as variants of a method
+        for rank, text in enumerate(lines.drop_duplicates())
     }
     for ax, rows in subplots:
-        _line_per_budget(ax, rows, looks, metric)
+        _draw_lines(ax, rows.assign(line=lines), looks, metric)
         ax.set(xlabel=over, ylabel=metric.heading)
-    canvas.legend(figure, [canvas.LegendEntry(budget(text), look) for text, look in looks.items()])
+    canvas.legend(figure, [canvas.LegendEntry(text, look) for text, look in looks.items()])
     return figure
 
 
-def _line_per_budget(
-    ax: Axes, runs: pd.DataFrame, looks: Mapping[str, Style], metric: Metric
-) -> None:
+def _lines(runs: pd.DataFrame) -> pd.Series:
+    """Return what the line of each run is called: its budget, and other settings that are swept.
+
+    Another hyper-parameter is swept if it differs between runs of one seed at one value; one that
+    is chosen anew for each value or budget is not.
+    """
+    options = [json.loads(text) for text in runs["hyperparameters"]]
+    by_run = dict(zip(runs.index, options, strict=True))
+    place = ["dataset", "model", "method", "budget", "value", "seed"]
+    other: dict[str, None] = {}
+    for rows in runs.groupby(place, sort=False).groups.values():
+        found = [by_run[row] for row in rows]
+        names = dict.fromkeys(name for one in found for name in one)
+        other |= {n: None for n in names if any(one.get(n) != found[0].get(n) for one in found)}
+    return runs["budget"].map(budget) + pd.Series(
+        ["".join(f", {named({n: one[n]})}" for n in other if n in one) for one in by_run.values()],
+        index=runs.index,
+        dtype=object,
+    )
+
+
+def _draw_lines(ax: Axes, runs: pd.DataFrame, looks: Mapping[str, Style], metric: Metric) -> None:
     at = places.places(ax, list(dict.fromkeys(runs["value"])))
     for text, look in looks.items():
-        line = runs[runs["budget"] == text]
+        line = runs[runs["line"] == text]
         points = [
             (x, statistics.sample(line[line["value"] == value], metric)) for value, x in at.items()
         ]
