@@ -120,17 +120,29 @@ def shorten(value: object, limit: int = 80) -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Suggest the valid name closest to a mistyped one.
+    """Suggest the valid name closest to a mistyped one: first, its words in another order.
 
     Returns:
         `" Did you mean 'x'?"`, or an empty string when nothing is close.
     """
-    matches = difflib.get_close_matches(name[:80], list(allowed), n=1, cutoff=0.5)
+    names = list(allowed)
+    turned = [one for one in names if _words(one) == _words(name)]
+    matches = turned or difflib.get_close_matches(name[:80], names, n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
+def _words(name: str) -> list[str]:
+    return sorted(name.lower().replace("_", "-").split("-"))
+
+
 def unknown(
-    kind: str, name: str, allowed: Iterable[str], *, file: str | None = None, key: str | None = None
+    kind: str,
+    name: str,
+    allowed: Iterable[str],
+    *,
+    file: str | None = None,
+    key: str | None = None,
+    proposed: Iterable[str] | None = None,
 ) -> UserError:
     """Return the error for a name that is not one of those allowed.
 
@@ -139,11 +151,13 @@ def unknown(
         name: what the user wrote.
         allowed: every valid name.
         file, key: where it was read, if anywhere.
+        proposed: the valid names that may be suggested; None for all.
     """
     names = sorted(allowed)
+    near = names if proposed is None else sorted(proposed)
     where = "".join([f"{file}: " if file else "", f"{key}: " if key else ""])
     return UserError(
-        f"{where}unknown {kind} {shorten(name)}.{nearest(name, names)} Allowed: {', '.join(names)}."
+        f"{where}unknown {kind} {shorten(name)}.{nearest(name, near)} Allowed: {', '.join(names)}."
     )
 
 

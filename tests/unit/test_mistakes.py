@@ -15,6 +15,7 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.errors import UserError, or_exit
 from clipnoise.files import require_writable
+from clipnoise.methods.base import method_class
 
 SGD = {"id": "dp-sgd", "learning_rate": 1, "clip_norm": 1}
 PANEL: dict[str, Any] = {
@@ -335,3 +336,21 @@ def test_a_folder_of_somebody_else_is_refused_and_one_below_a_writable_one_is_no
             require_writable(tmp_path / "results")
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("adam-dp", "dp-adam"),
+        ("dpadam", "dp-adam"),
+        ("dp-sdg", "dp-sgd"),
+        ("adamm", "adam"),
+        ("sgdd", "sgd"),
+        ("dp2-rmsprp", "dp2-rmsprop"),
+    ],
+)
+def test_no_method_without_privacy_is_suggested_for_the_name_of_a_private_one(
+    name: str, nearest: str
+) -> None:
+    with pytest.raises(UserError, match=rf"unknown method '{name}'\. Did you mean '{nearest}'"):
+        method_class(name)

@@ -62,7 +62,20 @@ def test_the_best_method_is_named_with_its_lead_and_interval(tmp_path: Path) -> 
     assert row["over dp-sgd"] == f"{sum(gains) / 5:.2f} [{low:.2f}, {high:.2f}]"
     assert row["over the next best"].endswith("(dp-pmlf)")
     summary = verdict_data(runs, "").summary
-    assert summary == "In one setting one method is shown to be better than all others."
+    assert summary == "In one setting dp-adam is shown to be better than all others."
+
+
+def test_the_winners_of_several_settings_are_named_with_their_counts(tmp_path: Path) -> None:
+    won = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": BETTER})
+    lost = frame(tmp_path, {"dp-sgd": BETTER, "dp-adam": BASE})
+    same = frame(tmp_path, {"dp-sgd": BASE, "dp-adam": SIMILAR})
+    parts = [won, won, lost, same]
+    every = pd.concat([one.assign(dataset=f"set-{n}") for n, one in enumerate(parts)])
+    words = "is shown to be better than all others"
+    found = verdict_data(every, "").summary
+    assert found == f"In 3 of 4 settings one method {words}: dp-adam in 2 and dp-sgd in 1."
+    alone = every[every["dataset"] != "set-2"]
+    assert verdict_data(alone, "").summary == f"In 2 of 3 settings dp-adam {words}."
 
 
 def test_where_nothing_differs_no_method_is_called_best(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
 from clipnoise.core.clip_rules import EACH_LAYER, SHORTEST, ClipNorm, ClipRule
@@ -27,10 +28,10 @@ from clipnoise.core.method import (
 from clipnoise.core.query import Released
 from clipnoise.core.state import Public, State
 from clipnoise.data.side_information import FREQUENCY, SideInformation
-from clipnoise.errors import UserError
+from clipnoise.errors import UserError, unknown
 from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
 from clipnoise.lazy import Tensor
-from clipnoise.plugins import lookup, plugins
+from clipnoise.plugins import plugins
 from clipnoise.privacy.queries import (
     CleanClippedMean,
     ClippedLossMean,
@@ -50,6 +51,7 @@ M = TypeVar("M", bound=Method)
 
 # A value for each hyper-parameter without a default. None of them changes what ε rests on, except
 # the clip norms, in whose units every result is given.
+SLIP = 0.8  # above this similarity, one name is a misspelling of another
 EXAMPLE_SETTINGS: Mapping[str, Any] = {
     "learning_rate": 0.1,
     "clip_norm": 1.0,
@@ -164,17 +166,33 @@ def methods() -> Mapping[str, type[Method]]:
     return plugins("clipnoise.methods", Method)
 
 
-def method_class(name: str, *, file: str | None = None) -> type[Method]:
+def method_class(name: str, *, file: str | None = None, key: str = "method.id") -> type[Method]:
     """Return the method class of an id.
 
     Args:
         name: a method id as in the papers' naming, e.g. `"dp-adambc"`.
-        file: where the name was read, for the error message.
+        file, key: where the name was read, for the error message.
 
     Raises:
-        UserError: there is no such method; the message names the nearest one.
+        UserError: there is no such method; the message names the nearest one. One without privacy
+            is suggested only for a slip in its own name.
     """
-    return lookup("clipnoise.methods", Method, "method", name, file=file)
+    known = methods()
+    if name not in known:
+        near = [one for one, kind in known.items() if _protects(kind) or _is_slip(name, one)]
+        raise unknown("method", name, known, file=file, key=key, proposed=near)
+    return known[name]
+
+
+def _protects(kind: type[Method]) -> bool:
+    """Return whether a method protects, at whatever options."""
+    return kind.sees == "released values" and getattr(kind.query, "private", True)
+
+
+def _is_slip(name: str, meant: str) -> bool:
+    """Return whether a name that does not speak of privacy is another one but for a letter."""
+    close = SequenceMatcher(None, name[:80], meant).ratio() > SLIP
+    return close and ("dp" not in name.lower() or "dp" in meant)
 
 
 def example_settings(kind: type[Method]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -137,7 +138,7 @@ def verdict_data(runs: pd.DataFrame, watermark: str) -> VerdictSection:
         ("Reading.", f"{METHOD} {OVER}"),
     ]
     return VerdictSection(
-        summary=_summary([row.verdict for row in rows], watermark),
+        summary=_summary(rows, watermark),
         table=compact(HEADS, listed, implied=IMPLIED),
         data=compact(DATA_HEADS, _data(private), (1, 0), numbers=5),
         notes=[Paragraph(head, text) for head, text in notes if text],
@@ -220,19 +221,25 @@ def _left_out(table: Table) -> Iterator[str]:
                 yield f"{row.label} ({words})"
 
 
-def _summary(words: list[str], watermark: str) -> str:
-    """Return how many settings have a best method, in a sentence."""
+def _summary(rows: list[JudgedSetting], watermark: str) -> str:
+    """Return in how many settings which method is best, in a sentence."""
     if watermark:
         return f"No verdict: {watermark}."
-    best = sum(word.startswith(f"{BEST} ") for word in words)
+    words = [row.verdict for row in rows]
+    winners = Counter(row.highest for row in rows if row.verdict.startswith(f"{BEST} "))
+    best = winners.total()
     none = sum(word.startswith("none") for word in words)
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
     if none == len(words):
         return left.strip()
-    shown, judged = "one method is shown to be better than all others", len(words) - none
+    judged, shown = len(words) - none, "is shown to be better than all others"
+    who = next(iter(winners)) if len(winners) == 1 else "one method"
     if judged == 1:
-        return f"In one setting {shown if best else shown.replace('one', 'no', 1)}.{left}"
-    return f"In {best or 'none'} of {judged} settings {shown}.{left}"
+        return f"In one setting {who if best else 'no method'} {shown}.{left}"
+    wins = [f"{label} in {number}" for label, number in winners.most_common(NAMED)]
+    more = [f"{count(len(winners) - NAMED, 'other')}"] if len(winners) > NAMED else []
+    which = f": {listing([*wins, *more])}" if len(winners) > 1 else ""
+    return f"In {best or 'none'} of {judged} settings {who} {shown}{which}.{left}"
 
 
 def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:

@@ -11,7 +11,7 @@ from clipnoise.core.method import Method
 from clipnoise.data.measures import ACCURACY, LOSS, require_metric
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
-from clipnoise.methods.base import example, methods
+from clipnoise.methods.base import example, method_class, methods
 from clipnoise.run.spec import TRAINING, RunSpec, from_mapping
 from clipnoise.studies.file import Panel, as_mapping, called
 from clipnoise.studies.scale import Scale
@@ -120,9 +120,7 @@ class PanelGrid:
     def _method(self, name: Any, key: str) -> type[Method]:
         if name is None:
             raise UserError(f"{self._path}: {key}: required, but not given.")
-        if str(name) not in methods():
-            raise unknown("method", str(name), methods(), file=str(self._path), key=key)
-        return methods()[str(name)]
+        return method_class(str(name), file=str(self._path), key=key)
 
     def _resolve(
         self, method: Mapping[str, Any], place: Mapping[str, Any], where: str
