@@ -67,6 +67,7 @@ def test_the_metrics_of_the_documentation_are_measured_collected_and_ranked_by(
     assert [float(last[name]) for name in columns] == [final[name] for name in columns]
     assert chance["test_balanced_accuracy"] == pytest.approx(0.1)
     assert 0.1 < chance["test_accuracy"] < 0.2
+    assert chance["name"] == "majority class"
     item = item_data("metrics", runs, curves, panels=("p",))
     block = item.item.block(item) if isinstance(item.item, TableItem) else None
     assert block is not None

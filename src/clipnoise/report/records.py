@@ -108,6 +108,22 @@ def found_choice(text: str) -> FoundChoice | None:
     return parse(FoundChoice, json.loads(text), file="runs.csv", key="choice") if text else None
 
 
+def chance(runs: pd.DataFrame, column: str) -> tuple[str, float]:
+    """Return what the best constant prediction is called and its level, where all runs agree.
+
+    It is measured on the test split. Without it, the name is empty and the level nan.
+
+    Args:
+        runs: of one dataset and model.
+        column: the metric.
+    """
+    texts = {text for text in runs.get("chance", default=pd.Series(dtype=str)) if text}
+    if len(texts) != 1:
+        return "", math.nan
+    found = json.loads(texts.pop())
+    return (found["name"], float(found[column])) if column in found else ("", math.nan)
+
+
 def of_panels(rows: pd.DataFrame, panels: Sequence[str]) -> pd.DataFrame:
     """Return the rows of some panels, once each, under the name of the first panel."""
     shown = rows[rows["panel"].isin(panels)]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from clipnoise.errors import UserError
-from clipnoise.report.formats import Metric
+from clipnoise.report.formats import ACCURACY, Metric
 
 ALPHA = 0.05
 LEVEL = 0.95
 
 K = TypeVar("K", bound=Hashable)
-Withheld = Literal["", "unfinished", "alone", "failed", "one seed"]
+Withheld = Literal["", "unfinished", "alone", "failed", "one seed", "chance"]
 
 # ---- Over the seeds of one configuration
 
@@ -189,6 +189,21 @@ def sampling_error(share: float, examples: float) -> float:
     The mean of scores between 0 and 1 has at most this.
     """
     return math.sqrt(share * (1 - share) / examples) if examples > 0 else math.nan
+
+
+def exceeds_chance(mean: float, chance: float, metric: Metric, examples: float) -> bool:
+    """Return whether a mean is better than a constant prediction; so it is where that is unknown.
+
+    Args:
+        mean, chance: the two levels.
+        metric: what they are of. An accuracy must be better by more than the 95% reach of its
+            standard error on the test split.
+        examples: of the test split.
+    """
+    reach = 0.0
+    if metric.column == ACCURACY.column:
+        reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * sampling_error(chance, examples)
+    return not metric.sign * (mean - chance) <= reach
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

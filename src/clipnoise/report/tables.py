@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,12 +37,20 @@ from clipnoise.report.records import (
     Key,
     Place,
     by_key,
+    chance,
     is_private,
     private_or_all,
     split,
     where,
 )
-from clipnoise.report.statistics import ALPHA, Sample, Verdict, judge, sample
+from clipnoise.report.statistics import (
+    ALPHA,
+    Sample,
+    Verdict,
+    exceeds_chance,
+    judge,
+    sample,
+)
 
 NOT_AUDITED = "not audited"
 NOMINAL, REPLACE, ORACLE, HELD_UP = "†", "‡", "§", "¶"
@@ -97,6 +106,17 @@ class Cell:
         if self.sample.n == 1:
             return mean
         return f"{mean} ± {self.metric.show(self.sample.deviation)}"
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether its mean is no better than that of the best constant prediction."""
+        if not self.sample.complete:
+            return False
+        _, level = chance(self.runs, self.metric.column)
+        if math.isnan(level):
+            return False
+        examples = float(self.runs["test_examples"].iloc[0])
+        return not exceeds_chance(self.sample.mean, level, self.metric, examples)
 
     @property
     def mark(self) -> str:
@@ -176,10 +196,47 @@ class Table:
             _lower_bold_note(self),
             _unfinished_note(cells),
             "Non-private references have no ε and do not compete." if self.references else "",
+            *self._remarks(),
             *mark_notes(cells),
             *costs,
         ]
         return [note for note in notes if note]
+
+    def _remarks(self) -> Iterator[str]:
+        """Say which methods learned nothing, and which references are no upper bound."""
+        name = next((name for group in self.groups if (name := self.chance(group)[0])), "")
+        if name:
+            yield (
+                f"{name.capitalize()}: the best constant prediction on the test split, which no "
+                "training needs."
+            )
+        idle = [
+            f"{row.label} ({', '.join(filter(None, map(budget, place)))})"
+            for row, place, cell in self.cells()
+            if cell.learned_nothing
+        ]
+        if idle:
+            yield f"Learned nothing, as their means do not exceed it: {listing(idle)}."
+        for row in self.references:
+            for dataset, model, text in row.cells:
+                level = row.cells[dataset, model, text].sample.mean
+                rivals = [
+                    other.cells[place].sample.mean
+                    for other in self.rows
+                    for place in other.cells
+                    if place[:2] == (dataset, model) and not other.cells[place].oracle
+                ]
+                if any(self.metric.sign * (rival - level) > 0 for rival in rivals):
+                    yield (
+                        f"{row.label} is worse than a private method on {dataset}, {model}: it is "
+                        "no upper bound there."
+                    )
+
+    def chance(self, group: Group) -> tuple[str, float]:
+        """Return the best constant prediction on a dataset, as `records.chance` does."""
+        cells = [cell for _, place, cell in self.cells() if place[:2] == group[0][:2]]
+        found = (chance(cell.runs, self.metric.column) for cell in cells)
+        return next((one for one in found if one[0]), ("", math.nan))
 
     def column(self, place: Place) -> dict[Key, Cell]:
         """Return the cells of the rows that compete in a column, by method and label."""
@@ -199,7 +256,9 @@ class Table:
 
     def leads(self, row: Row, place: Place) -> bool:
         """Return whether a row is the best of a column or not significantly worse."""
-        return place in self.verdicts and row.key in self.verdicts[place].leaders
+        if place not in self.verdicts or row.key not in self.verdicts[place].leaders:
+            return False
+        return not row.cells[place].learned_nothing
 
     def p_value(self, row: Row, place: Place) -> float:
         """Return the Holm-adjusted p-value against the best; NaN where no test was made."""
@@ -237,6 +296,13 @@ class Table:
             for row in rows
         ]
 
+    def _constant(self, groups: Sequence[Group]) -> list[PrintedRow]:
+        """Return the row of the best constant prediction below groups of columns, where known."""
+        found = [(self.chance(group), len(group)) for group in groups]
+        names = dict.fromkeys(name for (name, _), _ in found if name)
+        cells = [PrintedCell(text=self.metric.show(level), span=span) for (_, level), span in found]
+        return [PrintedRow(" or ".join(names), cells)] if names else []
+
     @property
     def block(self) -> TableBlock:
         """The table as it is printed."""
@@ -262,7 +328,7 @@ class Table:
             Grid(
                 [HeadGroup(title_of(one), [budget(text) for *_, text in one]) for one in groups],
                 self.laid_out(self.rows, groups),
-                self.laid_out(self.references, groups),
+                [*self.laid_out(self.references, groups), *self._constant(groups)],
             )
             for groups in pieces
         ]
@@ -380,7 +446,12 @@ def _verdicts(table: Table) -> dict[Place, Verdict[Key]]:
     """Judge every column in which something competes."""
     columns = {place: table.competing(place) for group in table.groups for place in group}
     up = table.metric.higher_is_better
-    return {place: judge(one, higher_is_better=up) for place, one in columns.items() if one}
+    found = {place: judge(one, higher_is_better=up) for place, one in columns.items() if one}
+    for place, verdict in found.items():
+        cells = table.column(place)
+        if verdict.leaders and all(cells[key].learned_nothing for key in verdict.leaders):
+            found[place] = Verdict(withheld="chance")
+    return found
 
 
 def cost_grid(runs: pd.DataFrame) -> Grid:
@@ -419,6 +490,7 @@ def _bold_note(table: Table) -> str:
         "unfinished": "Columns with missing runs have no bold yet.",
         "one seed": "There is no bold with one seed, because nothing can be tested.",
         "failed": "Columns in which no method completed all its runs have no bold.",
+        "chance": "Columns in which the best method learned nothing have no bold.",
     }
     reasons = {verdict.withheld for verdict in table.verdicts.values()}
     return " ".join(text for reason, text in explanations.items() if reason in reasons)

@@ -42,6 +42,7 @@ WITHHELD = {
     "failed": "none: every method has diverged runs",
     "one seed": "none: one seed tests nothing",
     "alone": "none: nothing comparable beside it",
+    "chance": "none: the best learned nothing",
 }
 NAMED = 3  # methods that a verdict names one by one
 FEW = 8  # methods that the note on audits names one by one

@@ -142,7 +142,7 @@ class Outcome:
         diagnostics: what was seen of the moments, as plain data; None where nothing watched.
         tensors: the model's parameters and buffers by name, where the run saves them.
         chance: what the best constant prediction would score on the test split, by column of
-            metrics.csv; empty where it is withheld, or the task has none.
+            metrics.csv, and its name; empty where it is withheld, or the task has none.
     """
 
     provenance: dict[str, str]
@@ -159,7 +159,7 @@ class Outcome:
     scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None
     tensors: dict[str, Tensor] | None = None
-    chance: dict[str, float] = field(default_factory=dict)
+    chance: dict[str, Any] = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

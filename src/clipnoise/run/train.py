@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -233,8 +233,8 @@ class Run(Trainer):
         rate: float = vars(method.at(max(1, t), self.spec.steps))["learning_rate"]
         return rate
 
-    def chance(self) -> dict[str, float]:
-        """Return what the best constant prediction scores on the test split, by column.
+    def chance(self) -> dict[str, Any]:
+        """Return the name of the best constant prediction and its scores on the test split.
 
         It is chosen on that split, so that no constant does better there.
         """
@@ -245,7 +245,8 @@ class Run(Trainer):
         constant = Constant(signature.task.constant(targets, signature.outputs))
         found = self._measured(constant, "test")
         values = {"loss": found.loss, "accuracy": found.score, **found.measured}
-        return {column_of(name): one for name, one in values.items() if math.isfinite(one)}
+        known = {column_of(name): one for name, one in values.items() if math.isfinite(one)}
+        return {"name": signature.task.guess, **known}
 
     def _measured(self, network: nn.Module, part: str) -> Scores:
         """Measure a network on a part of the dataset; what else was asked for on the test split."""

@@ -21,7 +21,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from clipnoise.report.figures.styles import Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
-from clipnoise.report.records import ADJACENCY, NON_PRIVATE, Key, by_key, is_private, split, where
+from clipnoise.report.records import (
+    ADJACENCY,
+    NON_PRIVATE,
+    Key,
+    by_key,
+    chance,
+    is_private,
+    split,
+    where,
+)
 from clipnoise.report.statistics import Sample, sample
 
 BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, for words
@@ -298,6 +307,15 @@ def line_with_deviations(
         capthick=0.8,
         **look.options,
     )
+
+
+def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
+    """Draw the level of the best constant prediction, where it is known, with its name."""
+    name, level = chance(runs, metric.column)
+    if name:
+        ax.axhline(level * metric.factor, zorder=0, **THIN)
+        place = ax.get_yaxis_transform()
+        ax.text(0.01, level * metric.factor, name, transform=place, fontsize=7, va="bottom")
 
 
 def powers(axis: Axis) -> None:

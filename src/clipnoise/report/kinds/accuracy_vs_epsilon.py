@@ -119,6 +119,7 @@ def _at_the_end(ax: Axes, runs: pd.DataFrame, every: Sequence[Series], metric: M
     for series in every:
         if not series.private:
             _reference(ax, series.of(runs), series, metric)
+    canvas.chance_line(ax, runs, metric)
     canvas.say_what_lacks(ax, runs, every, metric)
 
 

@@ -1,0 +1,82 @@
+"""Methods stand beside the best constant prediction; one that does not exceed it is not best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reporting_data import drawn, run_row, write_csv
+
+from clipnoise.report.formats import ACCURACY, LOSS
+from clipnoise.report.records import read_runs
+from clipnoise.report.statistics import exceeds_chance
+from clipnoise.report.tables import build_table
+from clipnoise.report.verdict import verdict_data
+from clipnoise.studies.collect import RUN_COLUMNS
+
+CHANCE = {"name": "majority class", "test_accuracy": 0.4445, "test_loss": 0.69}
+LEARNED, STUCK = (0.80, 0.81, 0.79), (0.4445, 0.4445, 0.4445)
+
+
+def frame(folder: Path, levels: dict[str, tuple[float, ...]], **changes: Any) -> Any:
+    rows = [
+        run_row(
+            method=method,
+            seed=seed,
+            test_accuracy=value,
+            test_examples=1000,
+            chance=json.dumps(CHANCE),
+            budget="non-private" if method == "sgd" else "eps=1",
+            **changes,
+        )
+        for method, values in levels.items()
+        for seed, value in enumerate(values)
+    ]
+    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+
+
+def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> None:
+    runs = frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": (0.30, 0.31, 0.29)})
+    table = build_table(runs, "comparison")
+    assert not any(table.leads(row, place) for row, place, _ in table.cells())
+    section = verdict_data(runs, "")
+    assert ["none: the best learned nothing"] in section.table.rows[0]
+    assert section.summary == "1 setting cannot be judged."
+
+
+def test_a_method_that_learns_is_best_and_the_other_is_said_to_have_learned_nothing(
+    tmp_path: Path,
+) -> None:
+    table = build_table(frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": LEARNED}), "comparison")
+    assert [row.label for row, place, _ in table.cells() if table.leads(row, place)] == ["dp-adam"]
+    (note,) = [one for one in table.notes if one.startswith("Learned nothing")]
+    assert "dp-sgd" in note
+    assert "dp-adam" not in note
+    (constant,) = table.block.grids[0].references
+    assert (constant.label, constant.cells[0].text) == ("majority class", "44.45")
+
+
+@pytest.mark.parametrize(("examples", "exceeds"), [(100, False), (100_000, True)])
+def test_an_accuracy_must_exceed_chance_by_more_than_the_test_split_resolves(
+    examples: int, exceeds: bool
+) -> None:
+    assert exceeds_chance(0.52, 0.5, ACCURACY, examples) is exceeds
+    assert exceeds_chance(0.6, 0.69, LOSS, examples)
+    assert not exceeds_chance(0.69, 0.69, LOSS, examples)
+
+
+def test_a_reference_below_a_private_method_is_no_upper_bound(tmp_path: Path) -> None:
+    low = frame(tmp_path, {"sgd": (0.6, 0.6, 0.6), "dp-sgd": STUCK, "dp-adam": LEARNED})
+    notes = " ".join(build_table(low, "comparison").notes)
+    assert "sgd is worse than a private method on digits, logistic: it is no upper bound" in notes
+    high = frame(tmp_path, {"sgd": (0.9, 0.9, 0.9), "dp-sgd": STUCK, "dp-adam": LEARNED})
+    assert "no upper bound" not in " ".join(build_table(high, "comparison").notes)
+
+
+def test_a_figure_of_accuracy_has_a_line_at_the_majority_class(tmp_path: Path) -> None:
+    runs = frame(tmp_path, {"dp-sgd": STUCK, "dp-adam": LEARNED})
+    (*_, ax) = drawn("accuracy-vs-epsilon", runs).axes[:1]
+    assert "majority class" in [text.get_text() for text in ax.texts]
+    assert any(list(line.get_ydata()) == pytest.approx([44.45, 44.45]) for line in ax.lines)
