@@ -11,8 +11,8 @@ from reporting_data import item_data, run_row, write_csv
 
 from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
+from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import MEASURED
-from clipnoise.report.items import TableItem
 from clipnoise.report.records import collected, read_runs
 from clipnoise.report.tables import build_table, choose_metric
 from clipnoise.run.job import run_job
@@ -69,8 +69,8 @@ def test_the_metrics_of_the_documentation_are_measured_collected_and_ranked_by(
     assert 0.1 < chance["test_accuracy"] < 0.2
     assert chance["name"] == "majority class"
     item = item_data("metrics", runs, curves, panels=("p",))
-    block = item.item.block(item) if isinstance(item.item, TableItem) else None
-    assert block is not None
+    (block,) = item.item.blocks(item)
+    assert isinstance(block, ListBlock)
     assert len(block.rows) == 2
     assert len(block.rows[0]) == 4 + 2 + 4
 
