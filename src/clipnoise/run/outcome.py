@@ -48,6 +48,8 @@ class Metrics:
         """Return every value by its column in metrics.csv."""
         values = asdict(self)
         measured = values.pop("measured")
+        if self.learning_rate is None:
+            del values["learning_rate"]
         return {**values, **measured}
 
 
