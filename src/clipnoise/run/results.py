@@ -88,7 +88,7 @@ def write_run(
     Raises:
         OSError: the folder cannot be written; no summary appears then.
     """
-    last = outcome.metrics[-1].row() if outcome.metrics else {}
+    last: dict[str, Any] = dict(outcome.metrics[-1].row()) if outcome.metrics else {}
     more = [MEASURES[name].column for name in spec.metrics]
     statement = privacy_statement(spec, calibration)
     summary = {
