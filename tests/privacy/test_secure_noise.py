@@ -188,7 +188,7 @@ def test_a_stopped_secure_run_keeps_nothing_and_starts_again(
         return run_job(run, calibrate(target), **places)  # type: ignore[arg-type]
 
     with caplog.at_level(logging.INFO), monkeypatch.context() as patch:
-        patch.setattr("clipnoise.run.job.describe", lambda *_: signal.raise_signal(STOP))
+        patch.setattr("clipnoise.run.job.describe", lambda *_, **__: signal.raise_signal(STOP))
         with pytest.raises(InterruptedRunError, match="no checkpoint after step 1: secure noise"):
             job()
     assert not (run_folder(tmp_path, run) / FILE).exists()

@@ -49,6 +49,28 @@ def test_a_network_that_reads_values_runs_one_example_at_a_time() -> None:
     assert "factored cannot: its code depends on the values of its inputs" in choice.reason
 
 
+@pytest.mark.parametrize(
+    "lack", [MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")]
+)
+def test_memory_that_runs_out_in_a_trial_chooses_no_slower_engine(lack: Exception) -> None:
+    """The next engine may have enough of it, and then gives other bits than a repeated run."""
+
+    class Lacks(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Lacks.calls += 1
+            if Lacks.calls == 1:
+                raise lack
+            return super().forward(x)
+
+    data = Examples(*examples("convolution", 4))
+    network = nn.Sequential(nn.Flatten(), Lacks(data.take(slice(1))[0][0].numel(), CLASSES))
+    with pytest.raises(type(lack)):
+        choose_engine(network, losses, data)
+    assert choose_engine(network, losses, data).name == "factored"
+
+
 def test_a_network_that_no_engine_can_take_is_refused_with_the_reason_for_each() -> None:
     class Fails(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

@@ -67,6 +67,7 @@ def choose_engine(
 
     Raises:
         UserError: no engine can compute the network's per-example gradients; says why for each.
+        MemoryError, RuntimeError: memory ran out in a trial.
     """
     first, target = examples.take(slice(1))
     ending = ending_of(network)
@@ -113,6 +114,9 @@ def _problem(
             problem = _unequal_parts(engine, trial, theta, batch)
         return problem
     except Exception as error:  # a network's own code can raise anything under an engine
+        # How much memory is free must not choose the engine: a repeated run would have other bits.
+        if out_of_memory(error):
+            raise
         return _in_words(error)
     finally:
         engine.flat.load(before)
