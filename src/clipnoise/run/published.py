@@ -16,7 +16,7 @@ from clipnoise.errors import UserError, reason
 from clipnoise.fields import to_plain
 from clipnoise.files import finite, read_bytes, read_json, write_atomically, write_json
 from clipnoise.privacy.claim import NEIGHBOURS, PrivacyStatement
-from clipnoise.run.spec import RunSpec, from_mapping, write_spec
+from clipnoise.run.spec import RunSpec, read_spec, write_spec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -161,7 +161,7 @@ def read_published(folder: Path, weights: Path) -> tuple[nn.Module, RunSpec]:
             "author's. Build that network, and load them: "
             f"network.load_state_dict(safetensors.torch.load_file({str(folder / PARAMETERS)!r}))."
         )
-    spec = from_mapping(yaml.safe_load(read_bytes(folder / SPEC).decode()), file=str(folder / SPEC))
+    spec = read_spec(folder / SPEC)
     network = build_network(spec, weights)
     try:
         network.load_state_dict(load(read_bytes(folder / PARAMETERS)))
