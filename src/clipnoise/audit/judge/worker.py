@@ -68,15 +68,29 @@ def _code(value: Any) -> tuple[object, ...]:
 
 
 def changed(before: dict[str, tuple[object, ...]], modules: Iterable[str]) -> list[str]:
-    """Return the names of what has been replaced since a snapshot of some modules."""
+    """Return the names of what has been replaced since a snapshot of some modules.
+
+    A class of the suite that has got a member of its own in place of an inherited one counts.
+    """
     now = snapshot(modules)
-    return sorted(
+    replaced = [
         name
         for name, old in before.items()
         if name not in now
         or len(now[name]) != len(old)
         or any(x is not y for x, y in zip(now[name], old, strict=True))
-    )
+    ]
+    return sorted([*replaced, *(name for name in now.keys() - before.keys() if _hides(name))])
+
+
+def _hides(name: str) -> bool:
+    """Return whether a member of a class of the suite, by its name, stands for an inherited one."""
+    owner, _, member = name.rpartition(".")
+    module, _, kind = owner.rpartition(".")
+    found = vars(sys.modules[module]).get(kind) if module in sys.modules else None
+    if not isinstance(found, type) or not found.__module__.startswith("clipnoise."):
+        return False
+    return any(member in vars(base) for base in found.__mro__[1:])
 
 
 class Worker:
