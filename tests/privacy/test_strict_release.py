@@ -93,13 +93,13 @@ def test_a_strict_run_never_measures_private_or_validation_examples(
     measured: list[int] = []
     real = training.evaluate
 
-    def noted(network: Any, task: Any, examples: Examples, size: int) -> tuple[float, float]:
+    def noted(network: Any, task: Any, examples: Examples, *more: Any) -> training.Scores:
         measured.append(len(examples))
-        return real(network, task, examples, size)
+        return real(network, task, examples, *more)
 
     monkeypatch.setattr(training, "evaluate", noted)
     train(spec(), cache, tmp_path)
-    assert measured == [360] * 3  # the test set
+    assert measured == [360] * 4  # the test set: a constant prediction, and three evaluations
 
 
 @pytest.mark.parametrize(("privacy", "status"), [(STRICT, "completed"), ({}, "diverged")])

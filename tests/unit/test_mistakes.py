@@ -85,7 +85,7 @@ PANELS: list[tuple[dict[str, Any], str]] = [
     ({"methods": [{**SGD, "clip_norm": -1}]}, "methods.0.clip_norm: input should be greater than"),
     (
         {"methods": [{**SGD, "clip_norm": "x"}]},
-        "methods.0.clip_norm: input should be a number, got",
+        "methods.0.clip_norm: input should be a number or a mapping, got",
     ),
     ({"hyperparameters": {"dp-sdg": {}}}, "hyperparameters: unknown method 'dp-sdg'. Did you mean"),
     (override(epsilon=4), "methods.0.overrides.0.epsilon: unknown epsilon of this panel '4'. Allo"),
