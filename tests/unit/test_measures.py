@@ -13,7 +13,7 @@ from clipnoise.data.measures import MEASURES, fitting, measured, require_metric
 from clipnoise.data.signature import NO_TARGET, TASKS
 from clipnoise.errors import UserError
 from clipnoise.run.spec import from_mapping, to_mapping
-from clipnoise.run.train import Constant, Scores, evaluate
+from clipnoise.run.train import ConstantPrediction, Scores, evaluate
 
 GENERATOR = torch.Generator().manual_seed(0)
 CLASSES = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
@@ -34,7 +34,7 @@ def scores(task: Any, outputs: torch.Tensor, targets: torch.Tensor, size: int = 
 
 def constant(task: Any, targets: torch.Tensor, outputs: int) -> Scores:
     fit = [one for one in MEASURES.values() if task in one.tasks]
-    network = Constant(TASKS[task].constant(targets, outputs))
+    network = ConstantPrediction(TASKS[task].constant(targets, outputs))
     return evaluate(network, TASKS[task], Examples(torch.zeros(len(targets), 1), targets), 7, fit)
 
 

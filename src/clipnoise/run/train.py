@@ -242,7 +242,7 @@ class Run(Trainer):
         if signature.task.guess is None or "test" in self.spec.withheld or not len(test):
             return {}
         targets = test.targets[slice(None)]
-        constant = Constant(signature.task.constant(targets, signature.outputs))
+        constant = ConstantPrediction(signature.task.constant(targets, signature.outputs))
         found = self._measured(constant, "test")
         values = {"loss": found.loss, "accuracy": found.score, **found.measured}
         known = {column_of(name): one for name, one in values.items() if math.isfinite(one)}
@@ -258,7 +258,7 @@ class Run(Trainer):
         return evaluate(network, signature.task, getattr(self.splits, part), size, measures)
 
 
-class Constant(nn.Module):
+class ConstantPrediction(nn.Module):
     """A network that predicts the same for every example."""
 
     def __init__(self, outputs: torch.Tensor) -> None:
