@@ -80,3 +80,10 @@ def test_a_figure_of_accuracy_has_a_line_at_the_majority_class(tmp_path: Path) -
     (*_, ax) = drawn("accuracy-vs-epsilon", runs).axes[:1]
     assert "majority class" in [text.get_text() for text in ax.texts]
     assert any(list(line.get_ydata()) == pytest.approx([44.45, 44.45]) for line in ax.lines)
+
+
+def test_a_majority_class_far_below_all_methods_leaves_them_the_axis(tmp_path: Path) -> None:
+    far = frame(tmp_path, {"dp-sgd": (0.9, 0.91, 0.92), "dp-adam": (0.93, 0.94, 0.95)})
+    (*_, ax) = drawn("accuracy-vs-epsilon", far).axes[:1]
+    assert "majority class: 44.45" in [text.get_text() for text in ax.texts]
+    assert ax.get_ylim()[0] > 80

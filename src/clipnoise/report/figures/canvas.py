@@ -310,12 +310,21 @@ def line_with_deviations(
 
 
 def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
-    """Draw the level of the best constant prediction, where it is known, with its name."""
+    """Show the level of the best constant prediction, where it is known, with its name.
+
+    Far from everything else it is a number in the corner: a line would leave the methods no room.
+    """
     name, level = chance(runs, metric.column)
-    if name:
+    if not name:
+        return
+    low, high = ax.get_ylim()
+    if low - (high - low) <= level * metric.factor <= high + (high - low):
         ax.axhline(level * metric.factor, zorder=0, **THIN)
         place = ax.get_yaxis_transform()
         ax.text(0.01, level * metric.factor, name, transform=place, fontsize=7, va="bottom")
+    else:
+        words = f"{name}: {metric.show(level)}"
+        ax.text(0.5, 0.03, words, transform=ax.transAxes, fontsize=7, color=PALE, ha="center")
 
 
 def powers(axis: Axis) -> None:
