@@ -617,7 +617,7 @@ def test_a_network_that_changes_between_steps_is_refused(change: Any, message: s
         next(steps)
 
 
-# What it says of itself
+# How it describes itself
 
 
 def test_its_length_is_the_number_of_steps() -> None:

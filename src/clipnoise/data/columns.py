@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -94,6 +95,11 @@ class ColumnRule:
         if self.missing is not None:
             words.append(f"a missing value is {self.missing:g}, with an indicator")
         return "; ".join(words) or "as it is"
+
+
+def may_lack(rules: Mapping[str, ColumnRule]) -> list[str]:
+    """Return the columns of which values may be missing."""
+    return [name for name, rule in rules.items() if rule.missing is not None]
 
 
 def _is_missing(value: Any) -> bool:

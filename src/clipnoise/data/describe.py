@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from clipnoise.data.columns import ColumnRule
+from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.own import Form, Own, as_labels, labels_in, numbers_in, require_labels, words_of
 from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns, with_leading_zeros
 from clipnoise.errors import UserError, unknown
@@ -99,9 +99,11 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
 def _read(path: Path, wanted: Wanted) -> dict[str, Any]:
     """Read the columns that are used; a column that is not may hold whatever it holds."""
     said = (*wanted.inputs, *wanted.target, *([wanted.user] if wanted.user else ()))
-    may_lack = [name for name, rule in wanted.columns.items() if rule.missing is not None]
     columns = read_columns(
-        path, said if wanted.inputs else None, layout=wanted.layout, may_lack=may_lack
+        path,
+        said if wanted.inputs else None,
+        layout=wanted.layout,
+        may_lack=may_lack(wanted.columns),
     )
     for name in (*said, *wanted.columns):
         if name not in columns:

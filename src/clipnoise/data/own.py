@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from clipnoise.data.base import Examples, Partitioned
-from clipnoise.data.columns import ColumnRule
+from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
 from clipnoise.data.remote import digest
 from clipnoise.data.rows import SPARSE, RaggedWriter, Rows, SparseRows, StoredRows
@@ -53,7 +53,7 @@ SEEN_AS: dict[Form, Kind] = {
 }  # fmt: skip
 
 
-def _as_labels(values: Any) -> Any:
+def _without_booleans(values: Any) -> Any:
     """Refuse what YAML makes of `no` and `yes`, which no file holds."""
     if isinstance(values, list | tuple) and any(isinstance(one, bool) for one in values):
         raise ValueError("YAML reads no, yes, off and on as false and true: write them in quotes")
@@ -113,7 +113,7 @@ class Own(Partitioned):
     shape: tuple[Count, ...] = (1,)
     channels: Literal["first", "last"] | None = None
     outputs: Count = 2
-    classes: Annotated[Labels, BeforeValidator(_as_labels)] = ()
+    classes: Annotated[Labels, BeforeValidator(_without_booleans)] = ()
     task: Literal["classification", "multi-label", "regression"] = "classification"
     vocabulary: Count | None = None
     tokenizer: str | None = None
@@ -225,11 +225,10 @@ class Own(Partitioned):
         files = {"train": self.training_file, "test": self.test_file}
         files |= {"validation": self.validation_file} if self.validation_file else {}
         names = (*self.inputs, *self.targets, *([self.user] if self.user else ()))
-        may_lack = [name for name, rule in self.columns.items() if rule.missing is not None]
         owners: dict[str, Any] = {}
         for part, count in files.items():
             path = own_file(cache / "raw" / self.name, part)
-            columns = read_columns(path, names, layout=self.layout, may_lack=may_lack)
+            columns = read_columns(path, names, layout=self.layout, may_lack=may_lack(self.columns))
             try:
                 for name, values in columns.items():
                     if len(values) != count:
@@ -406,8 +405,9 @@ class Own(Partitioned):
         Raises:
             UserError: the file is damaged, or its inputs are not as they were described.
         """
-        may_lack = [name for name, rule in self.columns.items() if rule.missing is not None]
-        columns = read_columns(path, self.inputs, layout=self.layout, may_lack=may_lack)
+        columns = read_columns(
+            path, self.inputs, layout=self.layout, may_lack=may_lack(self.columns)
+        )
         with tempfile.TemporaryDirectory() as folder:
             try:
                 found = self._prepared(path, columns, Path(folder), weights)

@@ -106,8 +106,8 @@ def draw_sweep(
 def _lines(runs: pd.DataFrame) -> pd.Series:
     """Return what the line of each run is called: its budget, and other settings that are swept.
 
-    Another hyper-parameter is swept if it differs between runs of one seed at one value; one that
-    is chosen anew for each value or budget is not.
+    Another hyper-parameter is swept if it differs between runs of one seed at one value. One that
+    merely follows from the value or the budget is not.
     """
     options = [json.loads(text) for text in runs["hyperparameters"]]
     by_run = dict(zip(runs.index, options, strict=True))
