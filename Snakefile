@@ -1,3 +1,4 @@
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +25,11 @@ plan = or_exit(
     lambda: Plan.from_values(
         config,
         Path(workflow.basedir) / "workflow" / "studies",
-        plans_jobs=workflow.is_main_process,
+        planned=(
+            None
+            if workflow.is_main_process
+            else os.environ.get("CLIPNOISE_PLANNED_CODE", "")
+        ),
     )
 )
 if workflow.is_main_process:
@@ -81,6 +86,7 @@ onstart:
     for line in outlooks(studies, Path(RESULTS), workflow.cores or 1):
         logger.info(line, extra={"kinds": kinds})
     or_exit(plan.note_studies)
+    os.environ["CLIPNOISE_PLANNED_CODE"] = plan.code(trained)  # sbatch passes it on
     planned = {rule for rule, _ in kinds}
     if (
         plan.config.tracking != "off"

@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# Of the image for all platforms; `docker buildx imagetools inspect NAME:TAG` prints it.
+IMAGE = "sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b"  # 1 October 2026
 NOTE = "# Made by `make lock` from envs/requirements.lock; change envs/generate.py instead."
 
 CONDA = """\
@@ -43,7 +45,7 @@ CONTAINER = """\
 #
 #   docker save clipnoise --output clipnoise.tar
 #   apptainer build clipnoise.sif docker-archive:clipnoise.tar
-FROM python:{python}-slim-bookworm
+FROM python:{python}-slim-bookworm@{image}
 
 ENV PATH=/opt/clipnoise/bin:$PATH PYTHONUNBUFFERED=1
 RUN python -m venv /opt/clipnoise
@@ -86,6 +88,7 @@ def recipes(folder: Path = HERE) -> dict[str, str]:
     pins = requirements(lock.decode())
     facts = {
         "note": NOTE,
+        "image": IMAGE,
         "digest": hashlib.sha256(lock).hexdigest(),
         "python": project["requires-python"].removeprefix(">="),
         "requirements": "\n".join(f"      - {json.dumps(pin)}" for pin in pins),

@@ -117,6 +117,7 @@ class Story:
         cancelled, preempted, lost: the jobs' ids.
         gpus: node and index of the GPU of each of the three jobs, while they ran at the same time.
         resumed: log of the run that the preempted job was in.
+        planned: what each of the three jobs was told of the code that Snakemake planned.
         jobs: all jobs by id, as they were in the end.
     """
 
@@ -126,6 +127,7 @@ class Story:
     lost: str
     gpus: list[tuple[str, str]]
     resumed: Path
+    planned: list[str | None]
     jobs: dict[str, Job]
 
 
@@ -207,6 +209,7 @@ def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
     noticed = "Snakemake asks while the controller is away"
     cluster.wait(lambda: "does not answer; it" in (folder / "snakemake.txt").read_text(), noticed)
     cluster.start_controller()
+    planned = [run.environ().get("CLIPNOISE_PLANNED_CODE") for run in held.values()]
     shown = {job.id: job.shown for job in jobs()}
     gpus = {job: (shown[job]["NodeList"], shown[job]["GRES"]) for job in held}
     alone, full = sorted(cluster.NODES, key=[node for node, _ in gpus.values()].count)
@@ -221,7 +224,7 @@ def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
     release(held[preempted])
     cluster.start_node(alone)
     facts = {"cancelled": cancelled, "preempted": preempted, "lost": lost, "resumed": resumed}
-    return {**facts, "gpus": list(gpus.values())}
+    return {**facts, "gpus": list(gpus.values()), "planned": planned}
 
 
 def runs(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
@@ -294,6 +297,13 @@ def test_a_job_gets_what_its_runs_ask_for_not_what_the_submitting_machine_has(
     for job in story.jobs.values():
         assert int(job.shown["NumCPUs"]) == THREADS
         assert job.shown["TresPerNode"] == "gres:gpu:1"
+
+
+def test_jobs_know_the_code_that_snakemake_planned(story: Story) -> None:
+    """A node reads the code anew, and must not train by an edit that Snakemake knows nothing of."""
+    (summary, *_) = (story.folder / RESULTS / "runs").rglob("summary.json")
+    trained_by = json.loads(summary.read_text())["fingerprint"]
+    assert [trained_by in str(planned) for planned in story.planned] == [True] * 3
 
 
 def test_concurrent_jobs_use_different_gpus(story: Story) -> None:

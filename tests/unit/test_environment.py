@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -51,6 +52,20 @@ def test_the_conda_file_names_every_pin_and_hash_of_the_lock() -> None:
     assert pins("\n".join(lines)) == pins(lock)
     hashes = re.compile(r"--hash=(\S+)")
     assert hashes.findall("\n".join(lines)) == hashes.findall(lock)
+
+
+def test_images_and_actions_are_named_by_what_they_hold() -> None:
+    """A tag can stand for something else tomorrow."""
+    image = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
+    container = re.findall(r"^FROM (\S+)", (ENVS / "Containerfile").read_text(), re.MULTILINE)
+    development = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["image"]
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"].values()
+    images = [*container, development, *(job["container"] for job in jobs)]
+    assert len(images) == 3
+    assert all(image.fullmatch(name) for name in images), images
+    actions = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    assert actions
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in actions), actions
 
 
 def test_a_changed_lock_makes_other_recipes(generate: ModuleType, tmp_path: Path) -> None:

@@ -323,8 +323,9 @@ def test_a_run_whose_code_was_edited_since_it_was_planned_is_not_trained(
     words = [*command(spec(), tmp_path, cache), "--fingerprint"]
     assert main([*words, "0123456789ab-cdef"]) == 2
     assert "has been edited since Snakemake planned it" in capsys.readouterr().err
+    assert main([*words, "0123456789ab,ba9876543210-cdef"]) == 2
     assert read_run(run_folder(tmp_path, spec())) is None
-    assert main([*words, f"{fingerprint(spec())}-cdef"]) == 0
+    assert main([*words, f"0123456789ab,{fingerprint(spec())}-cdef"]) == 0
     assert read_run(run_folder(tmp_path, spec())) is not None
 
 

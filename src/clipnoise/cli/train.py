@@ -44,7 +44,9 @@ class Circumstances:
         bool, "Leave a result as it is if the present code, data and calibration would give it."
     ] = False
     fingerprint: Annotated[
-        str, "Of the code that was planned to train; an edit since is an error. Empty: any."
+        str,
+        "Of the code that was planned to train; an edit since is an error. Empty: any; several, "
+        "separated by commas: one of them.",
     ] = ""
     checkpoint_minutes: Annotated[
         Positive, "How often a run is saved, so that it can resume after a stop."
@@ -123,8 +125,8 @@ def _check_code(run: RunSpec, planned: str) -> None:
     """
     from clipnoise.run.fingerprint import fingerprint
 
-    code = planned.partition("-")[0]  # what follows is that of weights
-    if code and fingerprint(run) != code:
+    codes = {one.partition("-")[0] for one in planned.split(",")}  # what follows is of weights
+    if planned and fingerprint(run) not in codes:
         raise UserError(
             f"run {run.hash}: code that can change its result has been edited since Snakemake "
             "planned it. The next call trains it with the present code."

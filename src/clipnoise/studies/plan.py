@@ -65,14 +65,14 @@ class Plan:
         folder: the folder of study files.
         scale: the file of the scale; None at the paper's own.
         configured: the studies that config.yaml names, in its order.
-        plans_jobs: whether this process plans jobs, rather than running one on a node.
+        planned: on a node, the `code` of the process that planned the job; None in that process.
     """
 
     config: Config
     folder: Path
     scale: Path | None
     configured: tuple[str, ...]
-    plans_jobs: bool = True
+    planned: str | None = None
     _studies: dict[str, Study] = field(default_factory=dict)
     _runs: dict[str, RunSpec] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Plan:
         folder: Path,
         *,
         root: Path = Path(),
-        plans_jobs: bool = True,
+        planned: str | None = None,
     ) -> Plan:
         """Read the studies that a configuration names, and expand them.
 
@@ -96,7 +96,7 @@ class Plan:
             values: config.yaml as read, command-line overrides included.
             folder: the folder of study files.
             root: the folder that those of plug-ins are relative to.
-            plans_jobs: as in the attributes.
+            planned: as in the attributes.
 
         Raises:
             UserError: config.yaml or a study is wrong; names file, key, value and what is allowed.
@@ -109,7 +109,7 @@ class Plan:
         secure = config.secure_noise
         studies = [find_study(one, folder, scale, secure_noise=secure) for one in config.studies]
         _check_names(studies)
-        plan = cls(config, folder, scale, tuple(study.name for study in studies), plans_jobs)
+        plan = cls(config, folder, scale, tuple(study.name for study in studies), planned)
         for name in rules.reproductions:
             if name not in plan.reproductions:
                 raise unknown("reproduction", name, plan.reproductions, file=str(scale))
@@ -208,15 +208,20 @@ class Plan:
     def fingerprint(self, run_hash: str) -> str:
         """Return the fingerprint of the code, and of the weights if there are any, behind a run.
 
-        Only the process that plans jobs compares it; a job on a node starts sooner without.
+        On a node it is those of all planned runs: Snakemake makes the command of a job again there,
+        when the code may have been edited.
         """
-        if not self.plans_jobs:
-            return ""
+        if self.planned is not None:
+            return self.planned
         run = self.run(run_hash)
         if run.model not in self._weights:
             weights = tensors_digest(run.model, Path(self.config.weights))
             self._weights[run.model] = "".join(f"-{digest[:12]}" for digest in weights.values())
         return fingerprint(run) + self._weights[run.model]
+
+    def code(self, run_hashes: Iterable[str]) -> str:
+        """Return the fingerprints of some runs, each once, separated by commas."""
+        return ",".join(sorted({self.fingerprint(run_hash) for run_hash in run_hashes}))
 
     def priority(self, run_hash: str) -> int:
         """Return how early a run is started: the longest first, so that no core waits for another.
