@@ -239,7 +239,7 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
 def test_what_is_noted_of_the_environment_is_a_short_list() -> None:
     noted = Provenance("cpu").as_mapping()
     assert set(noted) == {"versions", "git_commit", "hardware", "started", "finished"}
-    assert set(noted["hardware"]) == {"cpu", "cores", "gpu", "memory_gb", "host"}
+    assert set(noted["hardware"]) == {*("cpu", "cores", "gpu", "memory_gb", "host", "processes")}
 
 
 # Files do not grow when they are read.

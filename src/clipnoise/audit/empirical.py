@@ -169,6 +169,7 @@ def _one_run(
     for batch in run.batches():
         engine.known = zeros(method.query.of, expected, counts=method.query.counts)
         run.step(batch)
+        engine.known = subject.ranks.total(engine.known)
         release = recorder.releases[-1]
         seen.append(_seen(method.query, release, engine, sigma))
         b, c = release.constants.expected_batch_size, release.clipping.bound

@@ -20,6 +20,7 @@ from clipnoise.privacy.microbatches import MicroBatchAssignment, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.run import setup
 from clipnoise.run.procedure import Training
+from clipnoise.run.ranks import Ranks
 from clipnoise.run.spec import RunSpec, units_of
 from clipnoise.run.train import Run
 from clipnoise.seeds import generator
@@ -76,6 +77,8 @@ class Subject:
         microbatches: how examples are averaged before clipping.
         node_sensitivity: what noise for nodes of a graph is scaled to, in units of C; None for
             that of the real code, another one only in a deliberately broken variant.
+        ranks: the processes that train together, each of which audits; others than those of the
+            real code only in a deliberately broken variant.
     """
 
     method: Method
@@ -86,6 +89,7 @@ class Subject:
     batches: Callable[[RunSpec], Sampler] = setup.sampler
     microbatches: MicroBatches = field(default_factory=MicroBatches)
     node_sensitivity: float | None = None
+    ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def sensitivity_factor(self) -> float:
@@ -217,7 +221,7 @@ def recorded_run(
     """Return a run of the real training loop at σ, and what records its releases."""
     run = Run.prepare(spec, cache, "cpu", noise_multiplier=sigma)
     run.cross = recorder = Recorder(subject.cross)
-    run.sampler = subject.batches(spec)
+    run.sampler, run.ranks = subject.batches(spec), subject.ranks
     return run, recorder
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from clipnoise.cli import options
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import Natural, Positive
+from clipnoise.fields import Count, Natural, Positive
 from clipnoise.run.scheduler import SLOTS, Slots, describe_start
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class Circumstances:
     threads: options.Threads = 1
     gpus: Annotated[Natural, "GPUs to wait for and hold, where no scheduler assigns them."] = 0
     slots: Annotated[Slots, "How many of the slots of a GPU; less than all shares it."] = SLOTS
+    processes: Annotated[
+        Count, "How many processes train the run together, each with its threads and a GPU."
+    ] = 1
     requeue: Annotated[bool, "Put the Slurm job back into the queue when told to stop."] = False
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."
@@ -73,6 +76,7 @@ def train(
     from clipnoise.run.checkpoint import InterruptedRunError
     from clipnoise.run.job import run_job
     from clipnoise.run.memory import keep_freed_memory
+    from clipnoise.run.outcome import LostRankError
     from clipnoise.run.scheduler import hold_gpus
 
     _check_code(run, given.fingerprint)
@@ -92,10 +96,14 @@ def train(
                 device=given.device,
                 checkpoint_seconds=60 * given.checkpoint_minutes,
                 keep_finished=given.keep_finished,
+                processes=given.processes,
             )
     except InterruptedRunError as reason:
         logging.getLogger(__name__).info(reason)
         return _try_again(given.requeue)
+    except LostRankError as error:
+        logging.getLogger(__name__).error(error)
+        return 1
     return 0
 
 

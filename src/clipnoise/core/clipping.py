@@ -11,9 +11,11 @@ from clipnoise.core.clip_rules import HARD, SHORTEST, ClipRule, OwnClipRule
 from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule", "Taken", "zeros"]
+__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule", "Taken", "over_shares", "zeros"]
 
 Taken = Literal["gradients", "losses"]
 
@@ -110,3 +112,13 @@ class ClippedSum:
 
 # The tensors are kept here and not on the object, so that no attribute leads to one.
 _SEALED: WeakKeyDictionary[ClippedSum, Tensor] = WeakKeyDictionary()
+
+
+def over_shares(share: ClippedSum, add: Callable[[Tensor], Tensor]) -> ClippedSum:
+    """Return the sum over a batch whose units are shared out among processes; it stays sealed.
+
+    Args:
+        share: Σ v_i over the units of this process.
+        add: returns the sum of a vector over the processes.
+    """
+    return ClippedSum(add(_SEALED[share]))

@@ -87,6 +87,7 @@ class Checkpoint:
         stop: after a request to stop, a checkpoint is due at once.
         kept: whether anything is written. A run with secure noise keeps nothing that could reveal
             its noise or its batches, and starts again from the beginning after a stop.
+        first: whether this process writes it: of several that train together the first one does.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class Checkpoint:
     every: float
     stop: StopRequest = field(default_factory=StopRequest)
     kept: bool = True
+    first: bool = True
     _last: float = field(default_factory=time.monotonic)
 
     def load(self) -> Saved | None:
@@ -131,7 +133,9 @@ class Checkpoint:
         """
         step = notes["outcome"]["steps_done"]
         outcome = f"no checkpoint after step {step}: secure noise is not kept"
-        if self.kept:
+        if self.kept and not self.first:
+            outcome = f"after step {step}"
+        elif self.kept:
             try:
                 write(self.path, self.identity, tensors, notes)
                 outcome = f"checkpoint after step {step}"

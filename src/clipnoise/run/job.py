@@ -8,18 +8,25 @@ import math
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.data.cache import read_manifest
 from clipnoise.errors import UserError
+from clipnoise.fields import parse, to_plain
 from clipnoise.files import LockedError, locked, remove_unfinished, require_writable
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.privacy.calibration import Calibration, read_calibration
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
-from clipnoise.run.checkpoint import FILE, Checkpoint, identity, stop_requests
+from clipnoise.run.checkpoint import (
+    FILE,
+    Checkpoint,
+    InterruptedRunError,
+    identity,
+    stop_requests,
+)
 from clipnoise.run.fingerprint import fingerprint
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
@@ -31,7 +38,10 @@ from clipnoise.run.results import (
     run_folder,
     write_run,
 )
-from clipnoise.run.spec import RunSpec, read_spec, to_mapping
+from clipnoise.run.spec import RunSpec, from_mapping, read_spec, to_mapping
+
+if TYPE_CHECKING:
+    from clipnoise.run.ranks import Ranks
 
 CHECKPOINT_SECONDS = 600.0
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
@@ -90,6 +100,7 @@ def run_job(
     device: str,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep_finished: bool = False,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
 
@@ -100,6 +111,8 @@ def run_job(
         device: a torch device name; "auto" takes a CUDA GPU if there is one.
         checkpoint_seconds: how often the run is saved, so that it can resume where it stopped.
         keep_finished: whether a finished run is left as it is; see `is_finished`.
+        processes: how many train the run together, this one among them; each on a GPU of its own,
+            or all on the CPU.
 
     Returns:
         The run's summary.
@@ -109,7 +122,9 @@ def run_job(
             cannot be trained privately, or the results folder cannot be written.
         OSError: the result files cannot be written.
         InterruptedRunError: the process was told to stop; the next call resumes the run.
+        LostRankError: another process of the run has ended; the next call resumes the run.
     """
+    from clipnoise.run.ranks import started
     from clipnoise.run.setup import exact_arithmetic, named_device
     from clipnoise.run.train import train
 
@@ -117,7 +132,7 @@ def run_job(
         calibration.check(spec.budget)
     device = named_device(device)
     exact_arithmetic(device)
-    provenance = Provenance(device)
+    provenance = Provenance(device, processes)
     folder = run_folder(results, spec)
     require_writable(folder)
     with _locked_run(folder) as waited:
@@ -135,20 +150,58 @@ def run_job(
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             start_progress(folder, spec, provenance.started)
-            outcome = train(
-                spec,
-                cache=cache,
-                calibration=calibration,
-                weights=weights,
-                device=device,
-                on_metrics=partial(_note, folder, spec),
-                checkpoint=checkpoint,
-            )
+            places = {"cache": cache, "weights": weights, "device": device}
+            plain = to_mapping(spec), None if calibration is None else to_plain(calibration)
+            resumed = checkpoint.path, made_by
+            with started(processes, device, take_part, *plain, *resumed, places) as ranks:
+                outcome = train(
+                    spec,
+                    calibration=calibration,
+                    on_metrics=partial(_note, folder, spec),
+                    checkpoint=checkpoint,
+                    ranks=ranks,
+                    **places,
+                )
             summary = write_run(folder, spec, outcome, calibration, provenance)
             checkpoint.path.unlink(missing_ok=True)
             end_progress(folder)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
+
+
+def take_part(
+    ranks: Ranks,
+    spec: dict[str, Any],
+    calibration: dict[str, Any] | None,
+    path: Path,
+    made_by: dict[str, str],
+    places: dict[str, Any],
+) -> None:
+    """Train a run as one of its processes that write nothing.
+
+    Args:
+        ranks: this process among them.
+        spec, calibration: those of the first process, as plain data.
+        path, made_by: the checkpoint that the run resumes from, and what must have made it.
+        places: cache, weights and device.
+    """
+    from clipnoise.run.memory import keep_freed_memory
+    from clipnoise.run.setup import exact_arithmetic
+    from clipnoise.run.train import train
+
+    exact_arithmetic(places["device"])
+    keep_freed_memory()
+    run = from_mapping(spec)
+    with stop_requests() as stop, suppress(InterruptedRunError):
+        train(
+            run,
+            calibration=None if calibration is None else parse(Calibration, calibration),
+            checkpoint=Checkpoint(
+                path, made_by, math.inf, stop, kept=not run.secure_noise, first=False
+            ),
+            ranks=ranks,
+            **places,
+        )
 
 
 @contextmanager

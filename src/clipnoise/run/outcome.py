@@ -135,6 +135,7 @@ class Outcome:
         parameters: d, the number of trained parameters.
         physical_batch_size: examples held in memory at once; below what the spec says where that
             many did not fit.
+        bytes_sent: of vectors, by all of them together, since the run last resumed.
         resumed: the steps after which the run resumed from a checkpoint.
         cost: of all steps, evaluations excluded, as `Clock.cost` gives it.
         seconds_before: time that the run took before it last resumed from a checkpoint.
@@ -155,6 +156,7 @@ class Outcome:
     engine: str = ""
     parameters: int = 0
     physical_batch_size: int = 0
+    bytes_sent: int = 0
     resumed: list[int] = field(default_factory=list)
     cost: dict[str, float] = field(default_factory=lambda: Clock().cost())
     seconds_before: float = 0.0
@@ -177,3 +179,7 @@ class Outcome:
 
 class DivergenceError(Exception):
     """Parameters or losses are no longer finite. A result, not a fault."""
+
+
+class LostRankError(Exception):
+    """Another process that trains the run, too, has ended, so that this one cannot go on."""

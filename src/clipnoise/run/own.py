@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,6 +146,17 @@ def examples_of(data: object, name: str) -> Examples:
     for part, values in zip(("inputs", "targets"), first, strict=True):
         _check_finite(values, f"{name}: {part}")
     return examples
+
+
+def digest_of(examples: Examples) -> str:
+    """Return 16 hex digits over examples; of those of a torch Dataset, over a few of them."""
+    plain = not isinstance(examples, DatasetExamples)
+    chosen = slice(None) if plain else torch.linspace(0, len(examples) - 1, FIRST).long()
+    digest = hashlib.sha256()
+    for values in examples.take(chosen):
+        digest.update(f"{values.dtype} {tuple(values.shape)}".encode())
+        digest.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _check_finite(values: Tensor, what: str) -> None:

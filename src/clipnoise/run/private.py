@@ -30,15 +30,25 @@ from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import PAIRS, OwnProcedure, PreparedNetwork, examples_of, tried_out
+from clipnoise.run.own import (
+    PAIRS,
+    OwnProcedure,
+    PreparedNetwork,
+    digest_of,
+    examples_of,
+    tried_out,
+)
 from clipnoise.run.procedure import Procedure, Training
 from clipnoise.run.published import PublishedModel, publish, tensors_of
+from clipnoise.run.ranks import from_environment, send_state
 from clipnoise.run.results import privacy_statement
 from clipnoise.run.setup import Material, exact_arithmetic, named_device
 from clipnoise.run.trainer import Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from clipnoise.run.ranks import Ranks
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
 LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics", "save"}
@@ -58,6 +68,10 @@ def private(
     **settings: Any,
 ) -> PrivateTraining:
     """Prepare to train a network privately; the steps are taken by iterating over the result.
+
+    Processes that torchrun has started train together, each with its part of every batch: all of
+    them call this with the same examples in the same order, and take every step. The network, and
+    what is drawn, are those of the first.
 
     Args:
         model: from inputs of shape (b, …) to one tensor of outputs. It is moved to the device, and
@@ -104,16 +118,21 @@ def private(
         (20, True, 'guarantee')
     """
     device = named_device(device)
+    ranks = from_environment(device)
+    device = ranks.device(device)
     exact_arithmetic(device)
     with explained(f"device: {device!r} cannot be used"):
         torch.empty(0, device=device)
     with _as_arguments():
         chosen = _method(method, settings)
         material = _material(model, loss, data, public, chosen)
-        procedure = _procedure(chosen, settings, len(material.examples), seed)
+        drawn = ranks.same(lambda: secrets.randbits(63))
+        procedure = _procedure(chosen, settings, len(material.examples), seed, drawn)
+        _require_alike(ranks, procedure, material)
+        send_state(ranks, material.network)
         calibration = None if procedure.budget is None else calibrate(procedure.budget)
         sigma = 0.0 if calibration is None else calibration.noise_multiplier
-        trainer = Trainer.begin(procedure, material.to(device), noise_multiplier=sigma)
+        trainer = Trainer.begin(procedure, material.to(device), noise_multiplier=sigma, ranks=ranks)
     if not trainer.engine_name.startswith("factored"):
         logger.warning("a slower gradient engine is used: %s", trainer.engine_name)
     training = PrivateTraining(trainer, calibration)
@@ -173,16 +192,37 @@ def _material(
 
 
 def _procedure(
-    method: Method, settings: Mapping[str, Any], examples: int, seed: int | None
+    method: Method, settings: Mapping[str, Any], examples: int, seed: int | None, drawn: int
 ) -> OwnProcedure:
-    """Return what is done with n examples."""
+    """Return what is done with n examples; without a seed, a number that was drawn decides."""
     asked = _only(settings, BUDGET)
     return OwnProcedure(
         method=method,
         privacy=parse(Privacy, {**asked, "secure_noise": seed is None}) if asked else None,
         training=parse(Training, {**_only(settings, LENGTH), "evaluations": 1}),
-        seed=secrets.randbits(63) if seed is None else parse(int, seed, key="seed"),
+        seed=drawn if seed is None else parse(int, seed, key="seed"),
         examples=examples,
+    )
+
+
+def _require_alike(ranks: Ranks, procedure: OwnProcedure, material: Material) -> None:
+    """Refuse processes that were given other examples or settings: an index must name one example.
+
+    Raises:
+        UserError: names what differs.
+    """
+    if ranks.count == 1:
+        return
+    public = material.public
+    ranks.require_alike(
+        {
+            "method": f"{procedure.method.id} {to_plain(procedure.method)}",
+            "budget": str(to_plain(procedure.privacy)),
+            "training": str(to_plain(procedure.training)),
+            "seed": str(procedure.seed),
+            "data": f"{len(material.examples)} examples, {digest_of(material.examples)}",
+            "public": "none" if public is None else f"{len(public)} {digest_of(public)}",
+        }
     )
 
 
@@ -344,7 +384,8 @@ class PrivateTraining:
     def statement(self) -> OwnStatement:
         """What may be said about privacy: ε is that of all T steps."""
         statement = privacy_statement(self._procedure, self._calibration)
-        assumes = () if statement.claim == "non-private" else _assumptions(self._procedure)
+        count = self._trainer.ranks.count
+        assumes = () if statement.claim == "non-private" else _assumptions(self._procedure, count)
         return OwnStatement(**vars(statement), assumes=assumes)
 
     def save(self, path: str | Path) -> None:
@@ -362,7 +403,9 @@ class PrivateTraining:
                 "the sampler 'poisson', or an experiment with a seed."
             )
         notes = {"step": self.step, "set": self._numbers}
-        checkpoint.write(Path(path), self._identity(), run.get_state(), notes)
+        if run.ranks.first:
+            checkpoint.write(Path(path), self._identity(), run.get_state(), notes)
+        run.ranks.same(lambda: None)  # the others wait until it is there
 
     def publish(self, folder: str | Path) -> tuple[str, ...]:
         """Write the model for others: parameters, privacy statement and a model card.
@@ -386,7 +429,9 @@ class PrivateTraining:
             statement=statement,
             assumes=statement.assumes,
         )
-        publish(Path(folder), model)
+        if self._trainer.ranks.first:
+            publish(Path(folder), model)
+        self._trainer.ranks.same(lambda: None)  # the others wait until it is there
         for doubt in model.doubts:
             logger.warning("%s: not to be published as a private model: %s", folder, doubt)
         return model.doubts
@@ -432,7 +477,7 @@ class PrivateTraining:
         }
 
 
-def _assumptions(procedure: Procedure) -> tuple[str, ...]:
+def _assumptions(procedure: Procedure, processes: int) -> tuple[str, ...]:
     """Return what a claim about privacy rests on, in sentences."""
     randomness = (
         "Noise and batches came from a cryptographic source of the operating system."
@@ -440,8 +485,13 @@ def _assumptions(procedure: Procedure) -> tuple[str, ...]:
         else "Whoever sees the model does not know the seed, which determines noise and batches; a "
         "seed is for experiments."
     )
+    together = (
+        f"The {processes} processes were given the same examples in the same order, and what they "
+        "send to each other stays secret."
+    )
     return (
         randomness,
+        *((together,) if processes > 1 else ()),
         "An item of the data depends on one example alone; starting values, settings and public "
         "examples depend on none. Choosing among several trainings costs more.",
         "Only one continuation of what was saved is published.",

@@ -27,11 +27,13 @@ class Provenance:
 
     Attributes:
         device: the torch device name that trains.
+        processes: how many train together, each on a device of its own or all on the CPU.
         started: when, UTC.
         begin: the same moment on a monotonic clock, seconds.
     """
 
     device: str
+    processes: int = 1
     started: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0))
     begin: float = field(default_factory=time.perf_counter)
 
@@ -45,7 +47,7 @@ class Provenance:
         return {
             "versions": versions(),
             "git_commit": git_commit(),
-            "hardware": hardware(self.device),
+            "hardware": {**hardware(self.device), "processes": self.processes},
             "started": self.started.isoformat(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }

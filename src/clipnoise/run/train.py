@@ -19,6 +19,7 @@ from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.memory import PeakMemory
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.run.published import tensors_of
+from clipnoise.run.ranks import Ranks
 from clipnoise.run.setup import (
     WEIGHTS,
     Material,
@@ -48,6 +49,7 @@ def train(
     device: str = "cpu",
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
     checkpoint: Checkpoint | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """Train one run from its spec.
 
@@ -59,6 +61,7 @@ def train(
         device: a torch device name.
         on_metrics: called at each evaluation, in order; those before a checkpoint included.
         checkpoint: where the run resumes, and what is saved as it trains; None saves nothing.
+        ranks: the processes that train together, each of which calls this; None for one alone.
 
     Returns:
         The outcome; a run that diverges has one too.
@@ -68,7 +71,9 @@ def train(
         InterruptedRunError: the process was asked to stop; the checkpoint is written.
     """
     sigma = 0.0 if calibration is None else calibration.noise_multiplier
-    run = Run.prepare(spec, cache, device, weights, noise_multiplier=sigma)
+    ranks = ranks or Ranks()
+    run = Run.prepare(spec, cache, ranks.device(device), weights, noise_multiplier=sigma)
+    run.ranks = ranks
     outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
     clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
     spent = calibration.spent if calibration is not None and run.diagnostics is None else None
@@ -82,13 +87,15 @@ def train(
             raise DivergenceError(f"the loss is not finite after step {t}")
 
     try:
-        if not _resume(checkpoint, run, outcome, clock, on_metrics):
+        resumed = _resume(checkpoint, run, outcome, clock, on_metrics)
+        ranks.require_same(run.theta, run.state.step)
+        if not resumed:
             evaluate_at(0)
         for t in run.steps(clock):
             outcome.steps_done = t
             if t in due:
                 evaluate_at(t)
-            if checkpoint is not None and t < spec.steps and checkpoint.due():
+            if checkpoint is not None and t < spec.steps and _due(checkpoint, ranks):
                 notes = {"outcome": outcome.get_state(), "clock": clock.get_state()}
                 checkpoint.save(run.get_state(), notes)
     except DivergenceError as reason:
@@ -100,10 +107,20 @@ def train(
         run.engine.flat.load(run.evaluated())
         outcome.tensors = tensors_of(run.engine.network)
     outcome.cost = clock.cost()
+    outcome.bytes_sent = ranks.sent
+    outcome.cost["cpu_seconds"] = sum(ranks.each(clock.cpu_seconds))
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()
     outcome.chance = run.chance()
     return outcome
+
+
+def _due(checkpoint: Checkpoint, ranks: Ranks) -> bool:
+    """Return whether the run is to be saved; a request to stop one process stops all of them."""
+    asked = ranks.each((checkpoint.due(), checkpoint.stop.signal))
+    signals = [signal for _, signal in asked if signal is not None]
+    checkpoint.stop.signal = signals[0] if signals else None
+    return any(due for due, _ in asked)
 
 
 def _resume(

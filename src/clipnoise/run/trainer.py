@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from clipnoise.core.clipping import over_shares, zeros
 from clipnoise.core.method import WithClipRule
 from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
@@ -30,6 +31,7 @@ from clipnoise.run.memory import PhysicalBatch
 from clipnoise.run.outcome import Clock, DivergenceError
 from clipnoise.run.procedure import Procedure
 from clipnoise.run.public import PublicData, public_data, side_information
+from clipnoise.run.ranks import Ranks
 from clipnoise.run.setup import (
     Material,
     Units,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.query import Query
     from clipnoise.resumable import Resumable
 
 
@@ -69,6 +72,8 @@ class Trainer:
         scale: s of the last step, shape (d,); None where nothing is scaled.
         average: θ̄ after the last step, shape (d,); None where the last iterate is published.
         diagnostics: observes the steps; the run is then marked non-private. None otherwise.
+        ranks: the processes that train together; the streams of noise, batches and micro-batches
+            move in the first one alone.
         sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
             replaces it.
         cross: how a sum crosses the privacy boundary; only an audit replaces it.
@@ -91,6 +96,7 @@ class Trainer:
     scale: Tensor | None = None
     average: Tensor | None = None
     diagnostics: Diagnostics | None = None
+    ranks: Ranks = field(default_factory=Ranks)
     sums: Callable[[LogicalBatch], ClippedSum] = physical_batches
     cross: Crossing = privatize
 
@@ -197,13 +203,14 @@ class Trainer:
             UserError: the network keeps something besides its trained parameters.
         """
         while self.state.step < self.procedure.steps:
-            batch = self.sampler.sample()
+            batch = self.ranks.same(self.sampler.sample)
             with clock.training(self.units.examples_in(batch)):
                 self.step(batch)
             # Layers that are known keep nothing; at the end, every value is compared.
             last = self.state.step == self.procedure.steps
             if last or not self.engine.together:
                 self.kept.require_unchanged(exactly=last)
+            self.ranks.require_same(self.theta, self.state.step)
             if not is_finite(self.theta):
                 raise DivergenceError(f"a parameter is not finite after step {self.state.step}")
             yield self.state.step
@@ -215,8 +222,8 @@ class Trainer:
             batch: the drawn examples (or users), indices of shape (b,); b may be 0.
         """
         t, method = self.state.step + 1, self.procedure.method
-        key = step_key(self.procedure, t)
-        batch, groups = self.units.arrange(batch)
+        key = self.ranks.same(lambda: step_key(self.procedure, t))
+        batch, groups = self.ranks.share(*self.ranks.same(lambda: self.units.arrange(batch)))
         self.past.appendleft(self.theta)
 
         def clipped_sum(clipping: Clipping) -> ClippedSum:
@@ -226,11 +233,12 @@ class Trainer:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population
             views = self.procedure.training.views
-            return self.physical.fit(
+            share = self.physical.fit(
                 lambda size: self.sums(
                     LogicalBatch(engine, population, batch, clipping, size, views)
                 )
             )
+            return share if self.ranks.count == 1 else over_shares(share, self.ranks.total)
 
         variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
         public = self.known
@@ -242,7 +250,7 @@ class Trainer:
             self.state,
             public,
             clipped_sum=clipped_sum,
-            noise=self.noise.next(method.query.draws) if method.query.draws else (),
+            noise=self._noise(method.query),
             past=list(self.past)[1:],
             cross=self.cross,
             observe=None if self.diagnostics is None else self.diagnostics.observe,
@@ -251,6 +259,13 @@ class Trainer:
             assert self.procedure.training.average is not None
             share = self.procedure.training.average.share(t, self.procedure.steps)
             self.average = torch.lerp(self.average, self._last(), share)
+
+    def _noise(self, query: Query) -> list[Tensor]:
+        """Return the noise of a step, drawn once, whatever the number of processes."""
+        if not query.draws:
+            return []
+        like = zeros(query.of, self.theta)
+        return self.ranks.vectors(lambda: self.noise.next(query.draws), [like] * query.draws)
 
     def _public_gradient(self, t: int) -> Tensor | None:
         if self.public is None or not self.procedure.method.uses_public_gradient:

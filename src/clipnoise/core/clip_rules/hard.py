@@ -21,7 +21,7 @@ class HardClip(ClipRule):
     id: ClassVar[str] = "hard"
 
     def factors(self, norms: Tensor, clip_norm: float) -> Tensor:
-        return norms.reciprocal().mul_(clip_norm).clamp_(max=1.0)
+        return norms.reciprocal().mul_(clip_norm).clamp_max_(1.0)
 
 
 HARD = HardClip()
