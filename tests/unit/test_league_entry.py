@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
@@ -187,3 +188,14 @@ def test_a_method_that_diverged_has_no_rank_and_says_so(tmp_path: Path) -> None:
     assert at["not_ranked"] == ["mine"]
     _, (row,) = standing_rows({**found, "baseline": "dp-sgd"})
     assert "(1 of 3 runs failed)" in row[3]
+
+
+def test_an_entry_chooses_by_what_its_league_is_ranked_by(lite: Study, tmp_path: Path) -> None:
+    ranked = {"metrics": ("auc",), "rank_by": "auc"}
+    panels = {name: replace(panel, **ranked) for name, panel in lite.panels.items()}
+    entry = entered(replace(lite, panels=panels), "dp-adam")
+    path = tmp_path / "entry.yaml"
+    path.write_text(yaml.safe_dump(entry.study))
+    mine = load_study(path)
+    assert {search.metric for search in mine.searches.values()} == {"validation_auc"}
+    assert mine.ranked_by == "auc"

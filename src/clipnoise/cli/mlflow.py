@@ -49,7 +49,8 @@ def mlflow_sync(
     planned = [load_study(path, scale, secure_noise=secure_noise) for path in study]
     if planned:
         known = read_notes(results).runs
-        note(results, memberships(planned, known), descriptions(planned))
+        ranked = {one.experiment: one.ranked_by for one in planned}
+        note(results, memberships(planned, known), descriptions(planned), ranked)
     look = partial(_look, results, planned, runs, report)
     if follow:
         if out is not None:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from clipnoise.cli import options
+from clipnoise.data.measures import ValidationMetric
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, to_plain
 from clipnoise.files import json_text, read_yaml, write_atomically, write_json
 from clipnoise.privacy.remarks import of_delta, of_epsilon
-from clipnoise.run.choice import Metric
+from clipnoise.run.choice import in_words
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
 from clipnoise.studies.collect import collect as collect_results
@@ -383,7 +384,9 @@ def select(
     parameters: Annotated[Sequence[str], "What is tuned: hyper-parameters, or keys of training."],
     out: Annotated[Path, "JSON file to write."],
     below: Annotated[Path, "The folder that contains these folders."] = Path(),
-    metric: Annotated[Metric, "What the choice maximises or minimises."] = "validation_accuracy",
+    metric: Annotated[
+        ValidationMetric, "What the choice maximises or minimises."
+    ] = "validation_accuracy",
 ) -> None:
     """Choose the tuned settings with the best mean validation metric over their runs.
 
@@ -408,10 +411,9 @@ def select(
     except (KeyError, TypeError, ValueError) as error:  # their digests are right
         raise UserError(f"{below}: a result file is damaged ({error!r}). Delete it.") from None
     write_json(out, to_plain(choice))
-    chosen = {name: value for name, value in choice.choice.items() if value is not None}
-    values = ", ".join(f"{name} {value}" for name, value in chosen.items())
     edge = f"WARNING: {', '.join(choice.edges)} at an edge of the grid. " if choice.edges else ""
-    print(f"{out}: {values}, the best of {len(choice.tried)}. {edge}{choice.remark}".rstrip())
+    best = f"{in_words(choice.choice)}, the best of {len(choice.tried)}"
+    print(f"{out}: {best}. {edge}{choice.remark}".rstrip())
 
 
 @options.command()

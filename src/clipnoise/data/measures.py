@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.data.signature import NO_TARGET, TASKS, TaskName
 from clipnoise.errors import UserError, nearest, unknown
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 BINS = 15  # of confidence (Guo et al. 2017, section 4)
+
+
+def column_of(name: str, split: str = "test") -> str:
+    """Return the column of a metric on a split, by its name in study files."""
+    return f"{split}_{name}"
 
 
 class Measure(ABC):
@@ -45,8 +50,8 @@ class Measure(ABC):
 
     @property
     def column(self) -> str:
-        """Its column in metrics.csv, runs.csv and curves.csv: it is measured on the test split."""
-        return f"test_{self.id}"
+        """Its column of the test split, in metrics.csv, runs.csv and curves.csv."""
+        return column_of(self.id)
 
     def kept(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Return what the value needs of a batch: tensors whose first axis runs over examples."""
@@ -214,6 +219,12 @@ MEASURES: dict[str, Measure] = {
 }
 COLUMNS = tuple(one.column for one in MEASURES.values())
 ACCURACY, LOSS = "accuracy", "loss"  # which every run measures, where its task has them
+VALIDATION = tuple(f"validation_{name}" for name in (ACCURACY, LOSS, *MEASURES))
+# What a search may choose by; for mypy any text.
+if TYPE_CHECKING:
+    ValidationMetric = str
+else:
+    ValidationMetric = Literal[VALIDATION]
 
 
 def fitting(task: TaskName) -> list[str]:
@@ -250,6 +261,19 @@ def measured(names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in MEASURES if name in names)
 
 
-def column_of(name: str) -> str:
-    """Return the column of a metric, by its name in study files."""
-    return f"test_{name}"
+def measured_columns(names: Collection[str]) -> list[str]:
+    """Return the columns of the metrics among some that not every run measures.
+
+    They are of the test split and, for searches, of the validation split.
+    """
+    return [column_of(name, split) for split in ("test", "validation") for name in measured(names)]
+
+
+def default_metric(task: TaskName) -> str:
+    """Return what runs are compared by where their study does not say: accuracy, or loss."""
+    return LOSS if TASKS[task].score is None else ACCURACY
+
+
+def higher_is_better(name: str) -> bool:
+    """Return which direction of a metric is good, by its name in study files."""
+    return MEASURES[name].higher_is_better if name in MEASURES else name != LOSS

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clipnoise.data.measures import MEASURES
+from clipnoise.data.measures import MEASURES, column_of
 from clipnoise.files import csv_text, without_formulas
 
 DASH = "–"
@@ -84,6 +84,11 @@ METRICS = {
 def metric_of(column: str) -> Metric:
     """Return the metric in a column, or a plain one of that name."""
     return METRICS.get(column, Metric(column, column))
+
+
+def searched_by(name: str) -> Metric:
+    """Return the metric on the test split of what a search chose by, e.g. `validation_loss`."""
+    return METRICS.get(column_of(name.removeprefix("validation_")), ACCURACY)
 
 
 def measured_in(columns: Container[str]) -> list[Metric]:

@@ -13,14 +13,13 @@ import pandas as pd
 from clipnoise.report.formats import (
     ACCURACY,
     DASH,
-    LOSS,
     CompactTable,
-    Metric,
     budget,
     compact,
     count,
     merged,
     named,
+    searched_by,
     shown,
     significant,
 )
@@ -216,13 +215,14 @@ MOST = 12  # rows of the table
 IMPLIED = {1: 0, 2: 0}  # datasets and models, where they follow from the panel
 CLEAR, TIED, EDGE, PENDING = "clear", "tied", "at an edge", "not made yet"
 SCORES = (
-    "Score: mean validation accuracy in %, or validation loss, over the tuning seeds. Tied: the "
-    "next best is nearer than one standard error of such an accuracy, √(p(1−p)/n) for n validation "
-    "examples, so that another validation set may well choose otherwise; losses are not tested."
+    "Score: the mean over the tuning seeds of what the search chose by, on the validation split: "
+    "accuracy in %, loss, or what the panel is ranked by. Tied: the next best is nearer than one "
+    "standard error of such an accuracy, √(p(1−p)/n) for n validation examples, so that another "
+    "validation set may well choose otherwise; other metrics are not tested."
 )
 EVERY = (
-    "Median lead: of the chosen one over the next best, in points or loss. Every choice with its "
-    "scores is in the column `choice` of the study's runs.csv."
+    "Median lead: of the chosen one over the next best, in points, or the unit of the metric. "
+    "Every choice with its scores is in the column `choice` of the study's runs.csv."
 )
 BEYOND = (
     "the smallest or the largest value tried, so a value beyond the grid may be better, and the "
@@ -238,7 +238,7 @@ def clarity(cell: pd.DataFrame) -> tuple[str, ...]:
     if made is None:
         return (PENDING,)
     doubts = []
-    if _metric(made) is ACCURACY and len(made.best) > 1:
+    if searched_by(made.metric) is ACCURACY and len(made.best) > 1:
         best, runner_up = (one.score for one in made.best[:2])
         error = sampling_error(best, cell["validation_examples"].iloc[0])
         doubts += [TIED] if best - runner_up < error else []
@@ -270,10 +270,6 @@ def choices_data(runs: pd.DataFrame) -> ChoicesSection:
     return ChoicesSection(compact(HEADS, rows, implied=IMPLIED), notes)
 
 
-def _metric(made: FoundChoice) -> Metric:
-    return LOSS if made.metric.endswith("loss") else ACCURACY
-
-
 def _made(cell: pd.DataFrame) -> FoundChoice | None:
     """Return what `clipnoise collect` found of a choice, or None before it is made."""
     text = next((text for text in cell["choice"] if text), "")
@@ -284,7 +280,7 @@ def _made(cell: pd.DataFrame) -> FoundChoice | None:
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     *place, text = key
     made = _made(cell) or FoundChoice()
-    found = [(named(one.values), _metric(made).show(one.score)) for one in made.best]
+    found = [(named(one.values), searched_by(made.metric).show(one.score)) for one in made.best]
     best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
     edge = f"{EDGE} of {', '.join(made.edges)}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]
@@ -304,6 +300,6 @@ def _counted(cells: list[tuple[tuple[str, ...], pd.DataFrame]]) -> CompactTable:
         counts = Counter(word for cell in own for word in ("choices", *clarity(cell)))
         compared = [made for cell in own if (made := _made(cell)) and len(made.best) > 1]
         leads = [abs(one.best[0].score - one.best[1].score) for one in compared]
-        lead = _metric(compared[0]).show(statistics.median(leads)) if leads else DASH
+        lead = searched_by(compared[0].metric).show(statistics.median(leads)) if leads else DASH
         rows.append((label, *(str(counts[head]) for head in heads[1:-1]), lead))
     return compact(heads, rows, numbers=len(heads) - 1)

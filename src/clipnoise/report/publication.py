@@ -13,7 +13,7 @@ import pandas as pd
 from clipnoise.data.measures import COLUMNS as MEASURED
 from clipnoise.errors import UserError
 from clipnoise.report.formats import exact, safe_csv
-from clipnoise.report.records import NON_PRIVATE
+from clipnoise.report.records import NON_PRIVATE, split
 from clipnoise.report.tables import choose_metric
 from clipnoise.studies.collect import RUN_COLUMNS, TEXT
 from clipnoise.studies.study import Study
@@ -71,11 +71,15 @@ CONTEXT: dict[str, Any] = {
 
 def run_rows(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per planned run of a study, with the columns of COLUMNS."""
-    metric = choose_metric(runs)
-    done = runs["status"] == "completed"
+    ranked = pd.Series("", index=runs.index)
+    values = pd.Series(math.nan, index=runs.index)
+    for _, rows in split(runs, "panel"):
+        column = choose_metric(rows).column
+        ranked[rows.index] = column
+        values[rows.index] = rows[column].where(rows["status"] == "completed")
     named = runs.rename(columns={"git_commit": "commit"}).assign(
-        metric=metric.column,
-        value=runs[metric.column].where(done),
+        metric=ranked,
+        value=values,
         epsilon_achieved=runs["epsilon_achieved"].round(6),
         noise_multiplier=runs["noise_multiplier"].round(6),
         seconds=runs["seconds"].round(3),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.data.measures import COLUMNS
+from clipnoise.data.measures import MEASURES, measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS, TEXT, FoundChoice, collect
@@ -93,7 +93,8 @@ def _read(source: Path | io.StringIO, path: Path, columns: Sequence[str]) -> pd.
     for column in columns:
         if column not in frame.columns:
             raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it again.")
-    for column in [*columns, *(name for name in COLUMNS if name in frame.columns)]:
+    more = [name for name in measured_columns(MEASURES) if name in frame.columns]
+    for column in [*columns, *more]:
         if column in TEXT:
             continue
         try:

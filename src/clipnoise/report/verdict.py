@@ -29,7 +29,7 @@ from clipnoise.report.statistics import ALPHA, paired_differences, paired_interv
 from clipnoise.report.tables import Cell, Table, build_table
 
 HEADS = (
-    *("panel", "dataset", "model", "budget", "metric", "highest mean", "verdict"),
+    *("panel", "dataset", "model", "budget", "metric", "best mean", "verdict"),
     *(f"over {BASELINE}", "over the next best", f"time ÷ {BASELINE}", "hyper-parameters"),
 )
 DATA_HEADS = (
@@ -56,10 +56,11 @@ METHOD = (
     "equal: the intervals show what these seeds leave open."
 )
 OVER = (
-    "Over: by how much the highest mean exceeds the other, seed by seed (positive is better; "
-    "points of accuracy, or loss), with the 95% t-interval over seeds, each interval by itself. It "
-    "covers initial weights, batches and noise, but not which test examples were drawn: that is "
-    "the standard error √(p(1−p)/n) above, at the median private accuracy, which all runs share."
+    "Over: by how much the best mean exceeds the other, seed by seed (positive is better, also "
+    "where a lower metric is; points, or the unit of the metric), with the 95% t-interval over "
+    "seeds, each interval by itself. It covers initial weights, batches and noise, but not which "
+    "test examples were drawn: for an accuracy, that is the standard error √(p(1−p)/n) above, at "
+    "the median private accuracy, which all runs share."
 )
 TIME = (
     "Of the processor, or of the GPU where one trained, in all steps; the median ratio over seeds "
@@ -84,7 +85,7 @@ class JudgedSetting(NamedTuple):
     model: str
     budget: str
     metric: str
-    highest: str
+    best: str
     verdict: str
     over_baseline: str
     over_next: str
@@ -171,7 +172,7 @@ def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
         model=model,
         budget=budget(text),
         metric=table.metric.heading,
-        highest=DASH if best is None else best[1],
+        best=DASH if best is None else best[1],
         verdict=_verdict(table, place, ranked, watermark),
         over_baseline=over(base),
         over_next=f"{over(ranked[1])} ({ranked[1][1]})" if len(ranked) > 1 else DASH,
@@ -181,7 +182,7 @@ def _row(table: Table, place: Place, watermark: str) -> JudgedSetting:
 
 
 def _verdict(table: Table, place: Place, ranked: list[Key], watermark: str) -> str:
-    """Return whether the highest mean is the best method, in a few words."""
+    """Return whether the best mean is the best method, in a few words."""
     found = table.verdicts[place]
     if watermark:
         return NOT_EVIDENCE
@@ -227,7 +228,7 @@ def _summary(rows: list[JudgedSetting], watermark: str) -> str:
     if watermark:
         return f"No verdict: {watermark}."
     words = [row.verdict for row in rows]
-    winners = Counter(row.highest for row in rows if row.verdict.startswith(f"{BEST} "))
+    winners = Counter(row.best for row in rows if row.verdict.startswith(f"{BEST} "))
     best = winners.total()
     none = sum(word.startswith("none") for word in words)
     left = f" {count(none, 'setting')} cannot be judged." if none else ""
@@ -251,7 +252,7 @@ def _data(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
         yield (
             *(*task, f"{done['parameters'].max():,.0f}"),
             *(f"{first[f'{part}_examples']:,.0f}" for part in ("train", "validation", "test")),
-            f"{ACCURACY.show(error)} points",
+            DASH if math.isnan(error) else f"{ACCURACY.show(error)} points",
         )
 
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
+from clipnoise.data.measures import ValidationMetric, higher_is_better
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, parse, to_plain
 from clipnoise.files import read_json
 from clipnoise.run.spec import TRAINING, RunSpec
-
-Metric = Literal["validation_accuracy", "validation_loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +74,7 @@ class Choice:
 
     __pydantic_config__: ClassVar = STRICT
 
-    metric: Metric
+    metric: ValidationMetric
     choice: dict[str, Any]
     tried: tuple[Tried, ...]
     spent: tuple[Spent, ...] = ()
@@ -84,7 +83,8 @@ class Choice:
     @property
     def ranked(self) -> list[Tried]:
         """The configurations that could win, the best first; of equally good ones the first."""
-        able, up = (one for one in self.tried if one.mean is not None), "accuracy" in self.metric
+        able = (one for one in self.tried if one.mean is not None)
+        up = higher_is_better(self.metric.removeprefix("validation_"))
         return sorted(able, key=lambda one: one.mean or 0.0, reverse=up)
 
     @property
@@ -129,6 +129,11 @@ def tuned_values(spec: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any
         names: hyper-parameters of its method, or keys of its training section.
     """
     return {name: spec["training" if name in TRAINING else "method"][name] for name in names}
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Return tuned settings in words: `learning_rate 0.3, clip_norm 1`."""
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def resolve(spec: RunSpec, choice: Choice) -> RunSpec:

@@ -27,7 +27,7 @@ class Metrics:
             resumption.
         learning_rate: η of the last step, or of the first one before it, where η follows a
             schedule; None where it does not change.
-        measured: what else the run was asked to measure on the test split, by column.
+        measured: what else the run was asked to measure, by column.
     """
 
     step: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clipnoise.data.measures import MEASURES
+from clipnoise.data.measures import measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
@@ -89,7 +89,7 @@ def write_run(
         OSError: the folder cannot be written; no summary appears then.
     """
     last: dict[str, Any] = dict(outcome.metrics[-1].row()) if outcome.metrics else {}
-    more = [MEASURES[name].column for name in spec.metrics]
+    more = measured_columns(spec.metrics)
     statement = privacy_statement(spec, calibration)
     summary = {
         "hash": spec.hash,

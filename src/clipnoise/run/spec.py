@@ -66,7 +66,7 @@ class RunSpec(Procedure):
         public: the dataset whose training examples serve as public data; None if `dataset` sets its
             public examples aside itself, or if none are needed.
         tuning: which settings earlier runs choose; None if none is tuned.
-        metrics: what is measured on the test split beside loss and accuracy.
+        metrics: what is measured on test and validation split beside loss and accuracy.
     """
 
     dataset: Dataset

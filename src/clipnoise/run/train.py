@@ -239,7 +239,11 @@ class Run(Trainer):
             peak_memory_mb=memory,
             seconds=seconds,
             learning_rate=self._learning_rate(t),
-            measured={MEASURES[name].column: value for name, value in test.measured.items()},
+            measured={
+                column_of(name, split): value
+                for split, scores in (("test", test), ("validation", validation))
+                for name, value in scores.measured.items()
+            },
         )
 
     def _learning_rate(self, t: int) -> float | None:
@@ -266,9 +270,10 @@ class Run(Trainer):
         return {"name": signature.task.guess, **known}
 
     def _measured(self, network: nn.Module, part: str) -> Scores:
-        """Measure a network on a part of the dataset; what else was asked for on the test split."""
+        """Measure a network on a part of the dataset; further metrics not on training examples."""
         signature = self.spec.dataset.signature
-        measures = [MEASURES[name] for name in self.spec.metrics] if part == "test" else []
+        further = part in ("test", "validation")
+        measures = [MEASURES[name] for name in self.spec.metrics] if further else []
         if part in self.spec.withheld:
             return Scores(math.nan, math.nan, {one.id: math.nan for one in measures})
         size = max(1, min(EVALUATION_BATCH, EVALUATION_NUMBERS // signature.numbers))

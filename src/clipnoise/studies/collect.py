@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from clipnoise.data.measures import COLUMNS, MEASURES, column_of, measured
+from clipnoise.data.measures import COLUMNS, column_of, measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, read_json
@@ -110,8 +110,9 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         rows.append(row)
         curves.extend(points)
     asked = {name for run in study.runs for name in run.spec.metrics}
-    more = [MEASURES[name].column for name in measured(asked)]
-    return csv_text([*RUN_COLUMNS, *more], rows), csv_text([*CURVE_COLUMNS, *more], curves)
+    more = measured_columns(asked)
+    tested = [name for name in more if name in COLUMNS]
+    return csv_text([*RUN_COLUMNS, *tested], rows), csv_text([*CURVE_COLUMNS, *more], curves)
 
 
 def audit_of(results: Path, method: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.core.method import Method
-from clipnoise.data.measures import ACCURACY, LOSS, require_metric
+from clipnoise.data.measures import ACCURACY, LOSS, column_of, default_metric, require_metric
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.methods.base import example, method_class, methods
@@ -39,6 +39,11 @@ class PlannedRun:
     model: str
     tune: Tune | None = None
     rank_by: str = ""
+
+    @property
+    def ranked_by(self) -> str:
+        """The metric that it is compared by."""
+        return self.rank_by or default_metric(self.spec.dataset.signature.task_name)
 
     @property
     def name(self) -> str:
@@ -186,12 +191,12 @@ class PanelGrid:
                 yield PlannedRun(run, self._name, setting.label, *names, setting.tune, rank_by)
 
     def _spec(
-        self, setting: Setting, configuration: Mapping[str, Any], *, tunes: bool = False
+        self, setting: Setting, configuration: Mapping[str, Any], *, chooses_by: str = ""
     ) -> RunSpec:
         """Return the run of a setting with one configuration of what is tuned, at the first seed.
 
-        A run that tunes has no diagnostics and no further metrics, so that studies with and without
-        them share it.
+        A run that tunes has no diagnostics, and no further metric than the one that it chooses by,
+        so that studies with and without them share it.
         """
         seeds = self._panel.seeds
         if setting.tune is not None and not configuration:
@@ -200,7 +205,7 @@ class PanelGrid:
         training = {name: value for name, value in configuration.items() if name in TRAINING}
         if "epochs" in training or "steps" in training:  # instead of those of the panel
             training = {"epochs": None, "steps": None, **training}
-        if tunes:
+        if chooses_by:
             training["diagnostics"] = False
             seeds = seeds if setting.tune is None else setting.tune.seeds
         kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
@@ -213,7 +218,7 @@ class PanelGrid:
             "privacy": privacy if example(kind).query.draws else None,
             "training": self._scale.batches({**self._panel.training, **training}),
             "seed": seeds[0],
-            "metrics": [] if tunes else list(self._panel.metrics),
+            "metrics": [chooses_by] if chooses_by else list(self._panel.metrics),
         }
         public = self._panel.public
         if public is not None:
@@ -240,10 +245,11 @@ class PanelGrid:
                 f"{self._path}: {setting.places['method']}.tune: settings that share a choice must "
                 "share what is tuned. Name the axis of the override in `per`."
             )
+        metric = self._chooses_by(setting, tune)
         configurations = tuple(
             tuple(
                 spec.at_seed(seed)
-                for spec in (self._spec(other, values, tunes=True) for other in sharing)
+                for spec in (self._spec(other, values, chooses_by=metric) for other in sharing)
                 for seed in tune.seeds[: self._scale.tuning_seeds]
             )
             for values in tune.configurations(self._scale.configurations)
@@ -251,7 +257,17 @@ class PanelGrid:
         # Limits of a scale can make two configurations one. They may also put steps for epochs.
         different = {tuple(spec.hash for spec in specs): specs for specs in configurations}
         length = ("steps",) if "epochs" in tune.grid else ()
-        return Search((*tune.parameters, *length), tune.metric, tuple(different.values()))
+        by = column_of(metric, "validation")
+        return Search((*tune.parameters, *length), by, tuple(different.values()))
+
+    def _chooses_by(self, setting: Setting, tune: Tune) -> str:
+        """Return the metric that a search chooses by: its own, or what the panel is ranked by."""
+        task = self._spec(setting, {}).dataset.signature.task_name
+        if tune.metric is None:
+            return self._panel.rank_by or default_metric(task)
+        name = tune.metric.removeprefix("validation_")
+        require_metric(name, task, f"{self._path}: {setting.places['method']}.tune.metric")
+        return name
 
 
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:

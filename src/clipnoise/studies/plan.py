@@ -355,7 +355,9 @@ class Plan:
 
     def note_studies(self) -> None:
         """Note which of the studies read so far plan which runs, for MLflow."""
-        note(Path(self.config.results), memberships(self.read), descriptions(self.read))
+        ranked = {study.experiment: study.ranked_by for study in self.read}
+        known = memberships(self.read), descriptions(self.read)
+        note(Path(self.config.results), *known, ranked)
 
     def tracked(self) -> list[str]:
         """Return the files that record that MLflow shows each study of config.yaml."""

@@ -9,10 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from clipnoise.data.measures import ACCURACY
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
-from clipnoise.run.spec import RunSpec
+from clipnoise.run.choice import in_words, tuned_values
+from clipnoise.run.spec import RunSpec, to_mapping
 from clipnoise.studies.claims import PlacedClaim, place_claims
 from clipnoise.studies.file import (
     SHARED_FILE,
@@ -90,13 +92,25 @@ class Study:
         return tuple(run for grid in self._grids for run in grid.runs)
 
     @cached_property
+    def ranked_by(self) -> str:
+        """The metric by which all of its runs are compared; accuracy where panels differ."""
+        names = {run.ranked_by for run in self.runs}
+        return names.pop() if len(names) == 1 else ACCURACY
+
+    @cached_property
     def names(self) -> dict[str, str]:
-        """What its runs are called, by hash: the words of the first panel that has them."""
+        """What its runs are called, by hash: the words of the first panel that has them.
+
+        A run of a search is called by the configuration that it tries, too.
+        """
         called = {(run.spec.dataset, run.spec.model): run for run in reversed(self.runs)}
-        names = {}
-        for spec in self.tuning_runs:
-            run = called[spec.dataset, spec.model]
-            names[spec.hash] = f"{replace(run, spec=spec, label=spec.method.id).name}, tuning"
+        names: dict[str, str] = {}
+        for search in self.searches.values():
+            for specs in search.configurations:
+                tried = f"tuning {in_words(tuned_values(to_mapping(specs[0]), search.parameters))}"
+                for spec in specs:
+                    run = replace(called[spec.dataset, spec.model], spec=spec, label=spec.method.id)
+                    names.setdefault(spec.hash, f"{run.name}, {tried}")
         return names | {run.spec.hash: run.name for run in reversed(self.runs)}
 
     @cached_property

@@ -15,10 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator
 
 from clipnoise.core.schedule import each_candidate
+from clipnoise.data.measures import ValidationMetric
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
-from clipnoise.run.choice import Choice, Metric, Spent, Tried, tuned_values
+from clipnoise.run.choice import Choice, Spent, Tried, tuned_values
 from clipnoise.run.spec import TRAINING, RunSpec, Tuning
 
 Axis = Literal["dataset", "model", "epsilon"]
@@ -56,7 +57,8 @@ class Tune:
         trials: how many configurations are tried: points of a quasi-random sequence, evenly spread
             over the candidates and over the logarithms of the ranges.
         seeds: those of the tuning runs; none of them is reported.
-        metric: what is averaged over them, on the validation split.
+        metric: what is averaged over them, on the validation split; None takes what the panel is
+            ranked by.
         per: the axes along which choices are made separately; over the others the metric is
             averaged.
         at: the ε at which the choice is made, for runs at any ε; None chooses where `per` says.
@@ -72,7 +74,7 @@ class Tune:
     grid: dict[str, Candidates] = field(default_factory=dict)
     ranges: dict[str, Range | dict[str, Any]] = field(default_factory=dict)
     trials: Count | None = None
-    metric: Metric = "validation_accuracy"
+    metric: ValidationMetric | None = None
     per: tuple[Axis, ...] = AXES
     at: Positive | None = None
     times: dict[str, Positive] = field(default_factory=dict)
@@ -174,7 +176,7 @@ class Search:
     """
 
     parameters: tuple[str, ...]
-    metric: Metric
+    metric: ValidationMetric
     configurations: tuple[tuple[RunSpec, ...], ...]
 
     @cached_property
@@ -206,7 +208,9 @@ class Search:
         )
 
 
-def choose(summaries: Iterable[Summary], parameters: Sequence[str], metric: Metric) -> Choice:
+def choose(
+    summaries: Iterable[Summary], parameters: Sequence[str], metric: ValidationMetric
+) -> Choice:
     """Choose the configuration with the best mean metric on the validation split.
 
     Of two equally good configurations the first wins. A configuration with a diverged run cannot
@@ -253,7 +257,7 @@ def best_of(choice: Choice) -> list[float | None]:
     return expected
 
 
-def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: Metric) -> Tried:
+def _tried(values: dict[str, Any], runs: Sequence[Summary], metric: ValidationMetric) -> Tried:
     finite = _finite(runs, metric)
     tested = _finite(runs, metric.replace("validation", "test"))
     mean, test = (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from clipnoise.data.measures import ACCURACY
 from clipnoise.errors import reason
 from clipnoise.files import UNFINISHED, locked, read_json, write_json
 from clipnoise.tracking.view import MEANS, Membership, description, means_of, saved_view
@@ -41,11 +42,13 @@ class Notes:
             it was called first, so that it may be moved, and on whatever machine it is read.
         runs: the studies that plan each run, by spec hash.
         descriptions: experiment name → the text that MLflow shows above its runs.
+        ranked_by: experiment name → the metric by which its runs are compared.
     """
 
     owner: str
     runs: Mapping[str, Membership] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    ranked_by: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_notes(results: Path) -> Notes:
@@ -56,8 +59,9 @@ def read_notes(results: Path) -> Notes:
             run_hash: Membership(**{**fields, "studies": tuple(fields["studies"])})
             for run_hash, fields in values["runs"].items()
         }
-        descriptions = dict(values.get("descriptions", {}))  # earlier versions noted none
-        return Notes(str(values.get("owner") or _owner(results)), runs, descriptions)
+        names = ("descriptions", "ranked_by")  # earlier versions noted none
+        more = (dict(values.get(name, {})) for name in names)
+        return Notes(str(values.get("owner") or _owner(results)), runs, *more)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return Notes(_owner(results))
 
@@ -66,6 +70,7 @@ def note(
     results: Path,
     runs: Mapping[str, Membership] | None = None,
     descriptions: Mapping[str, str] | None = None,
+    ranked_by: Mapping[str, str] | None = None,
 ) -> Notes:
     """Add to what a results folder notes, and return all of it.
 
@@ -73,13 +78,18 @@ def note(
         results: the results folder.
         runs: the studies that plan each run, by spec hash.
         descriptions: experiment name → the text that MLflow shows above its runs.
+        ranked_by: experiment name → the metric by which its runs are compared.
 
     Raises:
         UserError: the folder cannot be written.
     """
     before = read_notes(results)
-    descriptions = {**before.descriptions, **(descriptions or {})}
-    noted = Notes(before.owner, {**before.runs, **(runs or {})}, descriptions)
+    noted = Notes(
+        before.owner,
+        {**before.runs, **(runs or {})},
+        {**before.descriptions, **(descriptions or {})},
+        {**before.ranked_by, **(ranked_by or {})},
+    )
     if noted != before or not notes_path(results).exists():
         write_json(notes_path(results), asdict(noted))
     return noted
@@ -168,7 +178,9 @@ def _make_database(uri: str) -> None:
         unfinished.rename(file)
 
 
-def experiment(client: Any, name: str, results: Path, text: str | None = None) -> str:
+def experiment(
+    client: Any, name: str, results: Path, text: str | None = None, ranked_by: str = ACCURACY
+) -> str:
     """Return the id of an experiment, creating it, or restoring it if it was deleted.
 
     Args:
@@ -177,10 +189,11 @@ def experiment(client: Any, name: str, results: Path, text: str | None = None) -
         results: the results folder.
         text: the description of a study's runs; an experiment for its means is then made, too, and
             the descriptions of both link to both.
+        ranked_by: the metric by which its runs are compared.
     """
     if text is None:
-        return str(_experiment(client, name, results).experiment_id)
-    both = [_experiment(client, one, results) for one in (name, means_of(name))]
+        return str(_experiment(client, name, results, ranked_by).experiment_id)
+    both = [_experiment(client, one, results, ranked_by) for one in (name, means_of(name))]
     titles = ("runs, best first", MEANS)
     pages = {title: one.experiment_id for title, one in zip(titles, both, strict=True)}
     for one in both:
@@ -188,13 +201,13 @@ def experiment(client: Any, name: str, results: Path, text: str | None = None) -
     return str(both[0].experiment_id)
 
 
-def _experiment(client: Any, name: str, results: Path) -> Any:
+def _experiment(client: Any, name: str, results: Path, ranked_by: str) -> Any:
     existing = client.get_experiment_by_name(name)
     if existing is None:
         existing = _create(client, name, results)
     if existing.lifecycle_stage == "deleted":
         client.restore_experiment(existing.experiment_id)
-    _set_tags(client, existing, saved_view(name))
+    _set_tags(client, existing, saved_view(name, ranked_by))
     return existing
 
 

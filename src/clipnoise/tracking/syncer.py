@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from clipnoise.data.measures import ACCURACY
 from clipnoise.errors import UserError
 from clipnoise.run.progress import PROGRESS, is_training
 from clipnoise.run.results import SUMMARY
@@ -32,7 +33,15 @@ from clipnoise.tracking.store import (
     store_errors,
     tracking_uri,
 )
-from clipnoise.tracking.view import UNPLANNED, Membership, View, means_of, rows_shown, run_view
+from clipnoise.tracking.view import (
+    UNPLANNED,
+    Membership,
+    View,
+    means_of,
+    rows_shown,
+    run_view,
+    study_of,
+)
 
 Change = Literal["added", "continued", "completed", "replaced", "retagged", "unchanged"]
 
@@ -249,8 +258,9 @@ class _Store:
 
     def _id(self, name: str) -> str:
         if name not in self._ids:
-            text = self.notes.descriptions.get(name)
-            self._ids[name] = experiment(self.client, name, self._results, text)
+            text, study = self.notes.descriptions.get(name), study_of(name)
+            ranked_by = self.notes.ranked_by.get(study, ACCURACY)
+            self._ids[name] = experiment(self.client, name, self._results, text, ranked_by)
         return self._ids[name]
 
     def _create(self, place: str, view: View, present: Iterable[Any]) -> str:

@@ -12,7 +12,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from clipnoise.data.measures import COLUMNS
+from clipnoise.data.measures import (
+    ACCURACY,
+    MEASURES,
+    column_of,
+    higher_is_better,
+    measured_columns,
+)
 from clipnoise.errors import UserError
 from clipnoise.files import read_bytes
 from clipnoise.run.outcome import Metrics
@@ -33,7 +39,7 @@ SECTIONS = {  # curves that are not of losses and accuracies
 }
 CURVES = [
     *(one.name for one in fields(Metrics) if one.name not in ("step", "seconds", "measured")),
-    *COLUMNS,
+    *measured_columns(MEASURES),
 ]
 
 Point = tuple[str, float, int, int]  # metric, value, milliseconds since 1970, step
@@ -288,8 +294,6 @@ Widths = Mapping[str, int]  # columns in order, with their widths in pixels
 NAME: Widths = {"attributes.`Run Name`": 380}
 PLACE: Widths = {"tags.`dataset`": 90, "tags.`model`": 110, "tags.`budget`": 100}
 RUNS: Widths = {
-    **NAME,
-    "metrics.`final/test_accuracy`": 150,
     "metrics.`privacy/epsilon`": 130,
     "tags.`label`": 150,
     **PLACE,
@@ -298,9 +302,6 @@ RUNS: Widths = {
     "duration": 80,
 }
 SETTINGS: Widths = {
-    **NAME,
-    "metrics.`mean/test_accuracy`": 160,
-    "metrics.`std/test_accuracy`": 150,
     "tags.`runs`": 80,
     "metrics.`privacy/epsilon`": 130,
     "metrics.`privacy/delta`": 130,
@@ -318,11 +319,26 @@ def means_of(experiment: str) -> str:
     return f"{experiment} ({MEANS})"
 
 
-def saved_view(name: str) -> dict[str, str]:
-    """Return the experiment tag that holds the saved view of an experiment, by its name."""
+def study_of(experiment: str) -> str:
+    """Return the study whose runs, or their means, an experiment holds, by its name."""
+    return experiment.removesuffix(f" ({MEANS})")
+
+
+def saved_view(name: str, ranked_by: str = ACCURACY) -> dict[str, str]:
+    """Return the experiment tag that holds the saved view of an experiment.
+
+    Args:
+        name: of the experiment.
+        ranked_by: the metric by which its runs are compared, by its name in study files.
+    """
+    column, upward = column_of(ranked_by), not higher_is_better(ranked_by)
     if name.endswith(f"({MEANS})"):  # in the order in which they were written: the report's
-        return _saved_view("Means over seeds", SETTINGS, "attributes.start_time")
-    return _saved_view("Runs, best first", RUNS, "metrics.`final/test_accuracy`")
+        shown = {f"metrics.`mean/{column}`": 160, f"metrics.`std/{column}`": 150}
+        return _saved_view(
+            "Means over seeds", {**NAME, **shown, **SETTINGS}, "attributes.start_time"
+        )
+    final = f"metrics.`final/{column}`"
+    return _saved_view("Runs, best first", {**NAME, final: 150, **RUNS}, final, upward=upward)
 
 
 def page(experiment_id: str) -> str:
@@ -341,11 +357,11 @@ def description(text: str, pages: Mapping[str, str]) -> str:
     return f"{' · '.join([head, *links])}\n{rest}"
 
 
-def _saved_view(name: str, columns: Widths, order: str) -> dict[str, str]:
+def _saved_view(name: str, columns: Widths, order: str, *, upward: bool = False) -> dict[str, str]:
     state = {
         "searchFilter": "",
         "orderByKey": order,
-        "orderByAsc": False,
+        "orderByAsc": upward,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",

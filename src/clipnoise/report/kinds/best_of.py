@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
+from clipnoise.report.formats import Metric, searched_by
 from clipnoise.report.items import FigureItem, ItemData
 from clipnoise.report.lazy import canvas, records, tasks
 from clipnoise.studies.items import SeveralPanels
@@ -30,7 +31,7 @@ class BestOf(SeveralPanels, FigureItem):
         """Draw what a search of k configurations finds, on average over tasks, per budget."""
         every, titled = tasks.subplots(data.runs)
         figure, subplots = canvas.grid(titled, tasks.COLUMNS, height=3.2)
-        metric = data.metric
+        metric = _searched_by(data)
         found = [
             {one: metric.factor * _best_of(one.of(runs)) for one in every} for _, runs in subplots
         ]
@@ -43,23 +44,36 @@ class BestOf(SeveralPanels, FigureItem):
                 look = {**series.style.options, "markersize": 4} if series in named else canvas.THIN
                 ax.plot(range(1, len(y) + 1), y, zorder=2 + (series in named), **look)
             if len(named) < len(every):
-                _focus(ax, lines, named)
+                _focus(ax, lines, named, metric)
             ax.set_xlabel("Configurations tried")
         subplots[0][0].set_ylabel(metric.heading)
-        tasks.legend(figure, every, named, "that are highest at the right end")
+        tasks.legend(figure, every, named, "that are best at the right end")
         return figure
 
 
-def _focus(ax: Axes, lines: Mapping[Series, NDArray[np.float64]], named: Sequence[Series]) -> None:
-    """Give the height of the axes to the named lines, and name those that lie below."""
+def _searched_by(data: ItemData) -> Metric:
+    """Return what the searches chose by, on the test split; before any, what runs are ranked by."""
+    texts = (text for text in data.runs["choice"] if text)
+    made = records.found_choice(next(texts, ""))
+    return data.metric if made is None else searched_by(made.metric)
+
+
+def _focus(
+    ax: Axes, lines: Mapping[Series, NDArray[np.float64]], named: Sequence[Series], metric: Metric
+) -> None:
+    """Give the height of the axes to the named lines, and name those that are worse."""
     values = np.concatenate([lines[one] for one in named])
     if not np.isfinite(values).any():
         return
     low, high = np.nanmin(values), np.nanmax(values)
-    low -= 0.2 * (high - low)
-    below = [one.title for one, y in lines.items() if len(y) and np.nanmax(y) < low]
-    ax.set_ylim(low, high + 0.05 * (high - low))
-    canvas.remark(ax, f"below: {', '.join(below)}" if below else "")
+    best, worst = (high, low) if metric.higher_is_better else (low, high)
+    best, worst = best + 0.05 * (best - worst), worst - 0.2 * (best - worst)
+    beyond = [
+        one.title for one, y in lines.items() if len(y) and np.nanmax(metric.sign * (y - worst)) < 0
+    ]
+    ax.set_ylim(min(best, worst), max(best, worst))
+    where = "below" if metric.higher_is_better else "above"
+    canvas.remark(ax, f"{where}: {', '.join(beyond)}" if beyond else "")
 
 
 def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
