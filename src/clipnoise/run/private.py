@@ -40,7 +40,7 @@ from clipnoise.run.trainer import Trainer
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
+BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release", "counterfactual"}
 LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics", "save"}
 
 logger = logging.getLogger(__name__)
