@@ -30,7 +30,7 @@ USERS = _files(
     predict="predict",
     privacy="account calibrate samplers",
     reports="papers partial-report",
-    studies="archive check schema status verify",
+    studies="archive check diagnose schema status verify",
     train="replay train",
 )
 WORKFLOW = _files(

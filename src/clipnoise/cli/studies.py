@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 from clipnoise.cli import options
 from clipnoise.data.measures import ValidationMetric
 from clipnoise.errors import UserError
-from clipnoise.fields import Count, Natural, to_plain
+from clipnoise.fields import Count, Natural, Positive, to_plain
 from clipnoise.files import json_text, read_yaml, write_atomically, write_json
 from clipnoise.privacy.remarks import of_delta, of_epsilon
 from clipnoise.run.choice import in_words
@@ -272,6 +272,42 @@ def _study_mapping(study: StudyStatus) -> dict[str, Any]:
         "seconds_left": study.time_left,
         "each": runs,
     }
+
+
+@options.command()
+def diagnose(
+    study: Annotated[str, options.ARGUMENT],
+    panel: Annotated[Sequence[str], "Panels to diagnose; all by default."] = (),
+    method: Annotated[Sequence[str], "Labels of methods to diagnose; all by default."] = (),
+    epsilon: Annotated[Sequence[Positive], "Targets ε to diagnose; all by default."] = (),
+    out: Annotated[
+        Path | None, "Study file to write; by default beside that of STUDY, with -diagnosis."
+    ] = None,
+    config: Annotated[Path, "Sets scale and folders."] = Path("config.yaml"),
+) -> None:
+    """Write a study that asks what of privacy costs the methods of STUDY their accuracy.
+
+    Each private run with a target ε is repeated as it is; without clipping and noise; without one
+    of them; with the noise that ten times the data would have; and with twice the steps. The report
+    of the new study shows them side by side, and says which costs most. Runs without noise or
+    clipping are not private, and are marked so. What STUDY tunes takes the values that were chosen.
+    """
+    import yaml
+
+    from clipnoise.studies.diagnosis import diagnosis
+
+    plan, root = _planned(config, [study])
+    asked = plan.study(plan.configured[0])
+    results = root / plan.config.results
+    values = diagnosis(asked, results, panels=panel, methods=method, epsilons=epsilon)
+    out = out or asked.path.with_name(f"{asked.path.stem}-diagnosis.yaml")
+    if out.exists():
+        raise UserError(f"{out}: is there already.")
+    write_atomically(out, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    print(out)
+    if not out.absolute().is_relative_to((root / "workflow" / "studies").absolute()):
+        print(f"List {out} under studies in config.yaml.")
+    print(f"Run it: snakemake --cores all reports/{load_study(out).name}/report.pdf")
 
 
 @options.command()

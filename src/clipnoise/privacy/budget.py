@@ -14,6 +14,7 @@ from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
 from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.privacy.participation import Participation
@@ -44,6 +45,8 @@ class Privacy:
             seed. Such a run can be neither reproduced nor resumed.
         release: "full" writes losses, accuracies and speeds beside the model, which no ε covers;
             "strict" writes nothing that depends on private data and that ε does not cover.
+        counterfactual: what is left out of the private run; such a run is not private, and is
+            marked so everywhere. None for a private run.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -59,6 +62,7 @@ class Privacy:
     microbatch_accounting: Accounting = "corrected"
     secure_noise: bool = False
     release: Release = "full"
+    counterfactual: Counterfactual | None = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -70,6 +74,8 @@ class Privacy:
                 "release: strict needs secure_noise: true, because the seed, which is written, "
                 "gives seeded noise away"
             )
+        if self.release == "strict" and self.counterfactual is not None:
+            raise ValueError("release: strict is for private runs, and counterfactual makes none")
         _ = self.microbatches  # checks its fields
 
     @property
@@ -79,10 +85,13 @@ class Privacy:
 
     @property
     def label(self) -> str:
-        """What is asked for, as a path and table label: `eps=1` or `sigma=0.5`."""
-        if self.epsilon is not None:
-            return f"eps={self.epsilon:g}"
-        return f"sigma={self.noise_multiplier:g}"
+        """What is asked for, as a label: `eps=1`, `sigma=0.5`, `eps=1, without noise, …`."""
+        asked = (
+            f"sigma={self.noise_multiplier:g}" if self.epsilon is None else f"eps={self.epsilon:g}"
+        )
+        if self.counterfactual is None:
+            return asked
+        return f"{asked}, {self.counterfactual.words}, non-private"
 
 
 @dataclass(frozen=True, kw_only=True)

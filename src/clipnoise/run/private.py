@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from clipnoise.run.ranks import Ranks
 
-BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release"}
+BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release", "counterfactual"}
 LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics", "save"}
 
 logger = logging.getLogger(__name__)

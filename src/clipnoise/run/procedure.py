@@ -15,6 +15,7 @@ from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision,
 from clipnoise.kinds import OwnKind
 from clipnoise.plugins import require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
+from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.units import Unit
@@ -141,6 +142,11 @@ class Procedure:
                 f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
                 "so that no table can show an epsilon for it."
             )
+        if not self.clips and self.method.query.counts:
+            raise UserError(
+                f"privacy.counterfactual.clipping: must be true for {self.method.id}, whose clip "
+                "norm follows from how many vectors are clipped."
+            )
         unit = self.unit
         if self.training.expected_batch_size > unit.count:
             raise UserError(
@@ -217,6 +223,27 @@ class Procedure:
     def secure_noise(self) -> bool:
         """Whether noise and batches come from a cryptographic source, not from the seed."""
         return self.privacy is not None and self.privacy.secure_noise
+
+    @property
+    def counterfactual(self) -> Counterfactual | None:
+        """What is left out of the private run; None where nothing is."""
+        return None if self.privacy is None else self.privacy.counterfactual
+
+    @property
+    def protects(self) -> bool:
+        """Whether what is released protects the units: ε is stated of no other run."""
+        watched = self.training.diagnostics or self.counterfactual is not None
+        return self.method.private and not watched
+
+    @property
+    def noise_factor(self) -> float:
+        """What the noise of a private run is multiplied by; 1 in every private run."""
+        return 1.0 if self.counterfactual is None else self.counterfactual.noise
+
+    @property
+    def clips(self) -> bool:
+        """Whether vectors are clipped as the method says, as in every private run."""
+        return self.counterfactual is None or self.counterfactual.clipping
 
     @property
     def strict(self) -> bool:

@@ -63,7 +63,7 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
         procedure.mechanism,
         privacy,
         calibration,
-        private=method.private and not procedure.training.diagnostics,
+        private=procedure.protects,
         clip_norm=max(known) if known and len(known) == len(clip_norms) else None,
         caveat=procedure.caveat(),
     )

@@ -27,6 +27,8 @@ from clipnoise.privacy.budget import Privacy
 from clipnoise.privacy.units import Unit
 from clipnoise.run.procedure import Procedure, Training
 
+NON_PRIVATE = "non-private"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
@@ -160,8 +162,11 @@ class RunSpec(Procedure):
 
     @property
     def budget_label(self) -> str:
-        """The privacy budget in paths and tables: `eps=1`, `sigma=0.5` or `non-private`."""
-        return "non-private" if self.privacy is None else self.privacy.label
+        """The privacy budget in tables: `eps=1`, `sigma=0.5` or `non-private`.
+
+        That of a run that leaves something out says so: `eps=1, without noise, non-private`.
+        """
+        return NON_PRIVATE if self.privacy is None else self.privacy.label
 
     @cached_property
     def hash(self) -> str:
@@ -201,7 +206,8 @@ class RunSpec(Procedure):
     @property
     def folder(self) -> str:
         """The run's folder below results/runs."""
-        place = (self.dataset.id, self.model.id, self.method.id, self.budget_label)
+        budget = self.budget_label if self.counterfactual is None else NON_PRIVATE
+        place = (self.dataset.id, self.model.id, self.method.id, budget)
         return "/".join((*place, f"seed={self.seed}", self.hash))
 
 
@@ -230,7 +236,7 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "dataset": _with_id(spec.dataset),
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
-        "privacy": to_plain(spec.privacy),
+        "privacy": None if spec.privacy is None else _privacy(spec.privacy),
         "training": _training(spec.training),
         "seed": spec.seed,
         "public": None if spec.public is None else _with_id(spec.public),
@@ -243,6 +249,13 @@ def _training(training: Training) -> dict[str, Any]:
     """Return the section as plain data; runs that save no model keep the hash that they had."""
     plain: dict[str, Any] = to_plain(training)
     return plain if training.save else {k: v for k, v in plain.items() if k != "save"}
+
+
+def _privacy(privacy: Privacy) -> dict[str, Any]:
+    """Return the section as plain data; private runs keep the hash that they had."""
+    plain: dict[str, Any] = to_plain(privacy)
+    changed = privacy.counterfactual is not None
+    return plain if changed else {k: v for k, v in plain.items() if k != "counterfactual"}
 
 
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:

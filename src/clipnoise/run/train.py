@@ -76,7 +76,8 @@ def train(
     run.ranks = ranks
     outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
     clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
-    spent = calibration.spent if calibration is not None and run.diagnostics is None else None
+    watched = spec.training.diagnostics or spec.counterfactual is not None
+    spent = None if calibration is None or watched else calibration.spent
     due = set(spec.evaluation_steps())
 
     def evaluate_at(t: int) -> None:

@@ -114,7 +114,7 @@ class Trainer:
         Args:
             procedure: what is done.
             material: the network, and what it is trained on.
-            noise_multiplier: σ of the noise on the sum.
+            noise_multiplier: σ of the noise on the sum, as a private run has it.
             more: attributes of a subclass.
 
         Raises:
@@ -150,7 +150,7 @@ class Trainer:
             theta=theta,
             state=State(like=theta, shapes=choice.engine.flat.shapes),
             known=Public(
-                noise_multiplier=noise_multiplier,
+                noise_multiplier=procedure.noise_factor * noise_multiplier,
                 expected_batch_size=procedure.mechanism.denominator,
                 sensitivity_factor=procedure.mechanism.sensitivity_factor,
                 total_steps=procedure.steps,
@@ -229,6 +229,8 @@ class Trainer:
         def clipped_sum(clipping: Clipping) -> ClippedSum:
             self.scale = clipping.scale
             clipping = replace(clipping, key=key, examples=batch)
+            if not self.procedure.clips:  # never in a private run
+                clipping = replace(clipping, clip_norm=None)
             if groups is not None:
                 clipping = replace(clipping, group_size=self.units.size, groups=groups)
             engine, population = self.units.engine, self.units.population

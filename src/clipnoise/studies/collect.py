@@ -169,7 +169,7 @@ def _identity(study: str, run: PlannedRun) -> dict[str, Any]:
         "method": spec.method.id,
         "label": run.label,
         "budget": spec.budget_label,
-        "epsilon": spec.privacy.epsilon if spec.privacy else None,
+        "epsilon": spec.privacy.epsilon if spec.privacy and not spec.counterfactual else None,
         "seed": spec.seed,
         "hash": spec.hash,
     }

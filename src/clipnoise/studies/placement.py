@@ -63,8 +63,18 @@ def _items(
                 f"({', '.join(ranked)}); give them one rank_by, or leave out together."
             )
         placed = _placed(entry, group, panels, path, key)
-        titles = tuple(one.titles["panel"] for one in group)
+        titles = _apart(group)
         yield replace(placed, titles=titles) if together else placed
+
+
+def _apart(group: Sequence[NamedPanel]) -> tuple[str, ...]:
+    """Return what tells panels apart that are shown together: options where they are of one."""
+    titles = tuple(one.titles["panel"] for one in group)
+    if len(set(titles)) == len(group):
+        return titles
+    each = [{k: v for k, v in one.titles.items() if k != "panel"} for one in group]
+    options = tuple(", ".join(one.values()) for one in each)
+    return options if len(set(titles)) == 1 else tuple(one.title for one in group)
 
 
 def _placed(

@@ -20,7 +20,9 @@ from clipnoise.data.measures import (
     measured_columns,
 )
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.files import read_bytes
+from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.run.outcome import Metrics
 from clipnoise.run.progress import is_training, read_progress
 from clipnoise.run.results import SPEC, SUMMARY, RunFiles, read_run, verify_epsilon
@@ -216,13 +218,16 @@ def _verify(files: RunFiles) -> None:
 
 
 def budget_label(spec: Mapping[str, Any]) -> str:
-    """Return the privacy budget for a reader: `ε=1`, `σ=0.5` or `non-private`."""
+    """Return the privacy budget for a reader: `ε=1`, `σ=0.5` or `non-private`.
+
+    That of a run that leaves noise or clipping out says so.
+    """
     privacy = spec.get("privacy")
     if privacy is None:
         return "non-private"
-    if privacy.get("epsilon") is not None:
-        return f"ε={privacy['epsilon']:g}"
-    return f"σ={privacy['noise_multiplier']:g}"
+    epsilon, changed = privacy.get("epsilon"), privacy.get("counterfactual")
+    asked = f"σ={privacy['noise_multiplier']:g}" if epsilon is None else f"ε={epsilon:g}"
+    return f"{asked}, {parse(Counterfactual, changed).words}, non-private" if changed else asked
 
 
 def points(row: Mapping[str, Any], milliseconds: int) -> list[Point]:
