@@ -476,7 +476,7 @@ def balanced(outputs: Tensor, targets: Tensor) -> Tensor:
         (network(Opaque()), {}, "model: no engine can compute its per-example gradients"),
         (network().half(), {}, "model: fails on inputs|model: torch.float16 parameters"),
         (network(nn.LSTM(4, 4)), {}, "model: fails on inputs of shape"),
-        (nn.LSTM(6, 4), {}, "model: must return one tensor, got tuple"),
+        (nn.LSTM(6, 4), {}, "model: must return one tensor, .*got tuple"),
         (None, {"loss": nn.CrossEntropyLoss()}, r"loss: must return .* reduction='none'"),
         (None, {"loss": of_first}, "loss: mixes examples"),
         (None, {"loss": balanced}, "loss: mixes examples"),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from clipnoise.data.base import Dataset, DenseExamples, Splits
+from clipnoise.data.base import Dataset, DenseExamples, Examples, Splits
+from clipnoise.data.several import mapped
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of
 from clipnoise.privacy.units import User
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.core.clipping import Clipping
+    from clipnoise.data.several import Inputs
 
 SIZE = 1e8  # of a canary's gradient: after any scale and offset it is still one coordinate
 
@@ -59,11 +61,14 @@ class WithCanaries(Dataset):
         if self.user_unit() is not None:
             return splits  # the last m users have no example: they are the canaries
         inputs, targets = splits.train.take(slice(None))
-        train = DenseExamples(
-            torch.cat([inputs, inputs.new_zeros(self.canaries, *inputs.shape[1:])]),
+        train = Examples(
+            mapped(self._with_places, inputs),
             torch.cat([targets, -1 - torch.arange(self.canaries, dtype=targets.dtype)]),
         )
         return Splits(train, splits.validation, splits.test, splits.public, splits.provenance)
+
+    def _with_places(self, inputs: Tensor) -> Tensor:
+        return torch.cat([inputs, inputs.new_zeros(self.canaries, *inputs.shape[1:])])
 
 
 def as_users(units: DenseExamples, canaries: int) -> DenseExamples:
@@ -101,7 +106,7 @@ class CanaryEngine(GradientEngine):
         self.known, self.toward = torch.zeros(()), 1.0
 
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         real, rows = targets >= 0, theta.new_zeros(len(inputs), len(theta))
         if real.any():
@@ -115,11 +120,11 @@ class CanaryEngine(GradientEngine):
         return rows
 
     def per_example_losses(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks
     ) -> Tensor:
         return SIZE * self.included[-1 - targets].to(theta).unsqueeze(1) * theta[0]
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
+    def clipped_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
         real = targets >= 0
         there = ~real & (self.included[-1 - targets.clamp(max=-1)] | self.replaced)
         examples = Masks.of(clipping, len(inputs)).examples

@@ -23,7 +23,7 @@ from clipnoise.data.base import dataset_class
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError, reason
 from clipnoise.fields import Precision, parse
-from clipnoise.gradients.checks import made_up
+from clipnoise.gradients.checks import made_up_tensor
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
@@ -107,7 +107,7 @@ def _case(name: str, device: str, dtype: torch.dtype, examples: int = EXAMPLES) 
     draws = torch.Generator().manual_seed(0)
     shape = (examples, *signature.shape)
     if signature.vocabulary is None:
-        inputs = made_up(torch.zeros(1, *signature.shape), examples).to(dtype)
+        inputs = made_up_tensor(torch.zeros(1, *signature.shape), examples).to(dtype)
     else:
         inputs = torch.randint(1, signature.vocabulary, shape, generator=draws)
     targets = torch.randint(signature.outputs, (examples,), generator=draws).to(device)

@@ -83,12 +83,14 @@ def _predictions(
     """Yield a row of the table for each input: a class and its probability, or numbers."""
     import torch
 
+    from clipnoise.data.several import call
+
     signature = dataset.signature
     names = getattr(dataset, "classes", ()) or range(signature.outputs)
     columns = _columns(dataset)
     for start in range(0, len(rows), BATCH):
         with torch.no_grad():
-            outputs = network(rows[start : start + BATCH])
+            outputs = call(network, rows[start : start + BATCH])
         if signature.task_name == "classification":
             found = outputs[:, : signature.outputs].softmax(dim=-1).max(dim=-1)
             pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from clipnoise.data.cache import read_arrays, read_manifest, write_arrays
 from clipnoise.data.remote import RawFiles, RemoteFile
 from clipnoise.data.rows import Rows, StoredRows
+from clipnoise.data.several import Inputs, Several
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural
@@ -28,29 +29,32 @@ class Examples:
     """Examples of one split.
 
     Attributes:
-        inputs: shape (n, …), dense or as rows that are made dense when taken.
+        inputs: shape (n, …), dense or as rows that are made dense when taken; or several of these.
         targets: shape (n, …), likewise; class indices int64 for classification.
     """
 
-    inputs: Tensor | Rows
+    inputs: Inputs | Rows
     targets: Tensor | Rows
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def take(self, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
+    def take(self, chosen: Tensor | slice) -> tuple[Inputs, Tensor]:
         """Return the dense inputs and targets of some examples, each of shape (b, …)."""
         return self.inputs[chosen], self.targets[chosen]
 
-    def seen(self, chosen: Tensor, key: int) -> tuple[Tensor, Tensor]:
+    def seen(self, chosen: Tensor, key: int) -> tuple[Inputs, Tensor]:
         """Return some examples as a training step sees them: as for `Rows.seen`."""
         inputs = self.inputs
-        views = inputs.seen(chosen, key) if isinstance(inputs, Rows) else inputs[chosen]
-        return views, self.targets[chosen]
+        if isinstance(inputs, Rows | Several):
+            return inputs.seen(chosen, key), self.targets[chosen]
+        return inputs[chosen], self.targets[chosen]
 
     def dense(self) -> DenseExamples:
-        """Return the same examples as plain tensors, all in memory."""
-        return DenseExamples(*self.take(slice(None)))
+        """Return the same examples, of one input each, as plain tensors, all in memory."""
+        inputs, targets = self.take(slice(None))
+        assert not isinstance(inputs, Several)
+        return DenseExamples(inputs, targets)
 
     def to(self, device: str) -> Examples:
         """Return the same examples on a device."""
@@ -59,7 +63,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class DenseExamples(Examples):
-    """Examples as plain tensors."""
+    """Examples as plain tensors, of one input each."""
 
     inputs: Tensor
     targets: Tensor

@@ -5,12 +5,13 @@ All of it is public and known before any data are read.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clipnoise.lazy import Tensor, nn
 
-Kind = Literal["features", "image", "tokens", "nodes"]
+Kind = Literal["features", "image", "tokens", "nodes", "several"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
 
 NO_TARGET = -100  # as a target: there is nothing to predict at this token
@@ -150,6 +151,25 @@ TASKS: dict[TaskName, Task] = {
 
 
 @dataclass(frozen=True)
+class Input:
+    """One of several inputs.
+
+    Attributes:
+        name: under which the network takes it; its place, as text, where inputs are a tuple.
+        shape: of one example.
+        vocabulary: number of ids, where it holds some; None for numbers.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    vocabulary: int | None = None
+
+    def __str__(self) -> str:
+        ids = "" if self.vocabulary is None else f" with {self.vocabulary} ids"
+        return f"{self.name} of shape {self.shape}{ids}"
+
+
+@dataclass(frozen=True)
 class Signature:
     """The contract between a dataset and a model.
 
@@ -157,13 +177,15 @@ class Signature:
         kind: what an input is. "features": a vector; "image": (channels, height, width);
             "tokens": token ids, padded with 0 at the end; "nodes": the features of a node, then of
             its up to K in-neighbours, (1 + K, features + 1); the last column is 1 where there is a
-            node and 0 where there is none, see `clipnoise.data.graphs`.
-        shape: of one input, without the batch axis; for tokens the longest.
+            node and 0 where there is none, see `clipnoise.data.graphs`; "several": the tensors of
+            `parts`, see `clipnoise.data.several`.
+        shape: of one input, without the batch axis; for tokens the longest; () for several.
         outputs: numbers per example (or per token) that a network returns: classes, tags, pixels.
         task_name: what the outputs are compared with, and how.
         vocabulary: number of token ids; None where inputs are not tokens.
         meaning: what features or tokens stand for, where the same shape can mean different things;
             it matters to public data and to no model.
+        parts: the inputs, where there are several.
     """
 
     kind: Kind
@@ -172,6 +194,12 @@ class Signature:
     task_name: TaskName = "classification"
     vocabulary: int | None = None
     meaning: str = ""
+    parts: tuple[Input, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many numbers or ids an example has."""
+        return sum(math.prod(one.shape) for one in self.parts) or math.prod(self.shape)
 
     @property
     def numbers(self) -> int:
@@ -184,5 +212,7 @@ class Signature:
         return TASKS[self.task_name]
 
     def __str__(self) -> str:
+        if self.parts:
+            return f"{', '.join(map(str, self.parts))} for {self.task_name}"
         words = "" if self.vocabulary is None else f" from a vocabulary of {self.vocabulary}"
         return f"{self.kind} of shape {self.shape}{words} for {self.task_name}"

@@ -7,6 +7,7 @@ would take one example at a time in another sense than the user's, or not at all
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from clipnoise.data.several import Several, arguments, call, mapped, tensors_of
 from clipnoise.errors import UserError
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.kept import WITHOUT, Held, counters, difference, look
@@ -23,17 +25,19 @@ from clipnoise.gradients.kept import WITHOUT, Held, counters, difference, look
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from clipnoise.data.several import Inputs
+
 INSTEAD = "Use GroupNorm or LayerNorm, which normalise each example separately."
 
 
-def check_model(network: nn.Module, inputs: Tensor) -> frozenset[str]:
+def check_model(network: nn.Module, inputs: Inputs) -> frozenset[str]:
     """Refuse a network in which examples of a batch influence each other, or that keeps some.
 
     Parameters, buffers, modes and random streams are left as they were.
 
     Args:
         network: on its device.
-        inputs: one or more examples; only their shape, dtype and device are used.
+        inputs: one or more examples; only their shapes, dtypes and device are used.
 
     Returns:
         The attributes of the network that count its forward passes, whatever the examples.
@@ -43,6 +47,7 @@ def check_model(network: nn.Module, inputs: Tensor) -> frozenset[str]:
             random numbers that they share, and what to use instead.
     """
     check_kinds(network)
+    check_arguments(network, inputs)
     with unchanged(network):
         probe = _Probe(network, inputs)
         counting = _counters_unless_it_remembers(probe)
@@ -76,6 +81,23 @@ def check_kinds(network: nn.Module) -> None:
             )
 
 
+def check_arguments(network: nn.Module, inputs: Inputs) -> None:
+    """Refuse several inputs that the network does not take as arguments."""
+    if not isinstance(inputs, Several):
+        return
+    by_place, by_name = arguments(inputs)
+    parameters = inspect.signature(network.forward)
+    try:
+        parameters.bind(*by_place, **by_name)
+    except TypeError as error:
+        given = f"named {', '.join(by_name)}" if by_name else "in order"
+        raise UserError(
+            f"model: its forward does not take {len(inputs.each)} inputs {given}: {error}. A dict "
+            "of tensors is given by name, a tuple in order; forward takes "
+            f"{', '.join(parameters.parameters) or 'nothing'}."
+        ) from None
+
+
 def _reject_global_randomness(probe: _Probe) -> None:
     """Refuse a network that draws random numbers from torch's global stream as it trains."""
     with torch.no_grad():
@@ -102,7 +124,7 @@ def _reject_recomputation(probe: _Probe) -> None:
 def _reject_mixing(probe: _Probe) -> None:
     """Refuse a network in which changing one made-up example changes the output of another."""
     path = probe.mixing_module()
-    if path is None and probe.inputs.is_floating_point() and probe.gradients_mix():
+    if path is None and probe.gradients_mix():
         path = ""
     if path is None and probe.depends_on_the_batch():
         path = ""
@@ -155,30 +177,29 @@ def unchanged(network: nn.Module) -> Iterator[None]:
                     value.copy_(copy)
 
 
+@torch.no_grad()
+def perturb(network: nn.Module) -> None:
+    """Move every parameter: a layer whose weights start at zero hides whatever comes before it."""
+    for parameter in network.parameters():
+        if parameter.is_floating_point():
+            parameter.add_(0.05 * normal(parameter))
+
+
 class _Probe:
-    """A network at perturbed parameters, and three made-up examples and a fourth one.
+    """A network at perturbed parameters, and three made-up examples and a fourth one."""
 
-    The parameters are perturbed because a layer whose weights start at zero would hide whatever
-    comes before it.
-    """
-
-    def __init__(self, network: nn.Module, inputs: Tensor) -> None:
+    def __init__(self, network: nn.Module, inputs: Inputs) -> None:
         self.network = network
-        with torch.no_grad():
-            for parameter in network.parameters():
-                if parameter.is_floating_point():
-                    parameter.add_(0.05 * normal(parameter))
-        *self.rows, other = made_up(inputs, 4, ending=ending_of(network))
-        self.other = 3 * other if inputs.is_floating_point() else _flipped(self.rows[1])
-        self.inputs = torch.stack(self.rows)
-        self.changed = torch.stack([self.rows[0], self.other, self.rows[2]])
+        perturb(network)
+        examples = made_up(inputs, 4, ending=ending_of(network))
+        self.inputs: Inputs = examples[:3]
+        self.changed = mapped(_with_another_second, examples)
 
-    def run(self, inputs: Tensor, *, training: bool = True) -> Tensor:
+    def run(self, inputs: Inputs, *, training: bool = True) -> Tensor:
         """Run the network in training or evaluation mode."""
         self.network.train(training)
         with Masks.first(len(inputs)).active():
-            outputs: Tensor = self.network(inputs)
-        return outputs
+            return call(self.network, inputs)
 
     def layers_that_draw(self) -> list[str]:
         """Return the modules that move torch's global stream, the innermost first."""
@@ -241,7 +262,7 @@ class _Probe:
                 return path
         return None
 
-    def _other_rows(self, batch: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+    def _other_rows(self, batch: Inputs) -> list[tuple[str, Tensor, Tensor]]:
         """Return each module's path and all but the second rows of its input and output."""
         rows: list[tuple[str, Tensor, Tensor]] = []
 
@@ -266,7 +287,10 @@ class _Probe:
     def gradients_mix(self) -> bool:
         """Return whether one example's output has a gradient with respect to another's input."""
         with torch.enable_grad():
-            inputs = self.inputs.clone().requires_grad_()
+            inputs = mapped(_with_gradient, self.inputs)
+            real = [part for part in tensors_of(inputs) if part.requires_grad]
+            if not real:
+                return False
             try:
                 outputs = self.run(inputs)
             except RuntimeError:  # it takes no inputs that need a gradient
@@ -274,12 +298,13 @@ class _Probe:
             if not outputs.requires_grad:
                 return False
             for i in range(len(inputs)):
-                (gradient,) = torch.autograd.grad(
-                    outputs[i].sum(), inputs, retain_graph=True, materialize_grads=True
+                gradients = torch.autograd.grad(
+                    outputs[i].sum(), real, retain_graph=True, materialize_grads=True
                 )
-                gradient[i] = 0
-                if bool((gradient != 0).any()):  # nan is not 0 either
-                    return True
+                for gradient in gradients:
+                    gradient[i] = 0
+                    if bool((gradient != 0).any()):  # nan is not 0 either
+                        return True
         return False
 
     def depends_on_the_batch(self) -> bool:
@@ -287,7 +312,7 @@ class _Probe:
         order = [2, 0, 1]
         with torch.no_grad():
             together = self.run(self.inputs, training=False)
-            alone = [self.run(row.unsqueeze(0), training=False) for row in self.rows]
+            alone = [self.run(self.inputs[i : i + 1], training=False) for i in range(3)]
             turned = self.run(self.inputs[order], training=False)
         return not (_close(torch.cat(alone), together) and _close(turned, together[order]))
 
@@ -297,38 +322,64 @@ class _Probe:
         Those of the first one may leave what is computed once, such as a table of positions.
         """
         found = []
-        for batch in (self.inputs, self.changed, self.changed.flip(0)):
+        for batch in (self.inputs, self.changed, self.changed[[2, 1, 0]]):
             with torch.no_grad():
                 self.run(batch)
             found.append(look(self.network))
         return found[0], found[1], found[2]
 
 
-def normal(like: Tensor) -> Tensor:
-    """Return standard normal numbers, equal at each call, in a tensor's shape, dtype and device."""
-    draws = torch.Generator().manual_seed(0)
+def _with_another_second(examples: Tensor) -> Tensor:
+    """Return three of four made-up examples, the second one exchanged for something else."""
+    other = 3 * examples[3] if examples.is_floating_point() else _flipped(examples[1])
+    return torch.stack([examples[0], other, examples[2]])
+
+
+def _with_gradient(part: Tensor) -> Tensor:
+    return part.clone().requires_grad_() if part.is_floating_point() else part
+
+
+def normal(like: Tensor, seed: int = 0) -> Tensor:
+    """Return standard normal numbers that follow from a seed, in a tensor's shape and dtype."""
+    draws = torch.Generator().manual_seed(seed)
     return torch.randn(like.shape, generator=draws).to(like)
 
 
-def made_up(inputs: Tensor, count: int, *, ending: int | None = None) -> Tensor:
+def made_up(inputs: Inputs, count: int, *, ending: int | None = None) -> Inputs:
     """Make up examples, for trying a network without using any private value.
 
     Args:
-        inputs: shape (n, …); only its shape, dtype and device are used.
+        inputs: shape (n, …), or several; only their shapes, dtypes and device are used.
         count: how many to make.
-        ending: a token that every text has to end with.
+        ending: a token that every text has to end with: `input_ids`, or the first integers.
 
     Returns:
         Shape (count, …): normal numbers. For integers 0 and 1, since every vocabulary has these
         two: 1 first, so that no example is all padding, then either, and 0 for padding at the end,
-        which is of another length in each example.
+        which is of another length in each example. Several inputs differ from each other, but their
+        padding is of one length.
     """
+    if not isinstance(inputs, Several):
+        return made_up_tensor(inputs, count, ending)
+    named = zip(inputs.names, inputs.each, strict=True)
+    whole = [name for name, part in named if not part.is_floating_point()]
+    text = "input_ids" if "input_ids" in whole else whole[0] if whole else None
+    return inputs.with_each(
+        [
+            made_up_tensor(part, count, ending if name == text else None, place)
+            for place, (name, part) in enumerate(zip(inputs.names, inputs.each, strict=True))
+        ]
+    )
+
+
+def made_up_tensor(inputs: Tensor, count: int, ending: int | None = None, place: int = 0) -> Tensor:
+    """Make up one tensor of inputs, the one at a place among several: as `made_up`."""
     empty = inputs.new_empty(count, *inputs.shape[1:])
     if inputs.is_floating_point():
-        return normal(empty)
+        return normal(empty, place)
     if inputs.ndim == 1:
-        return empty.copy_(torch.arange(count) % 2)
-    tokens = (normal(empty.float().cpu()) > 0).long().flatten(1)
+        return empty.copy_((torch.arange(count) + place) % 2)
+    tokens = (normal(empty.float().cpu(), place) > 0).long().flatten(1)
     length = tokens.shape[1]
     real = length - torch.arange(count) % 4 * length // 4  # at least a quarter
     tokens[torch.arange(length) >= real.unsqueeze(1)] = 0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from clipnoise.data.base import Examples
+    from clipnoise.data.several import Inputs
     from clipnoise.fields import Precision
     from clipnoise.gradients.engine import GradientEngine, Losses
 
@@ -72,7 +73,7 @@ def choose_engine(
     first, target = examples.take(slice(1))
     ending = ending_of(network)
 
-    def trial(count: int) -> tuple[Tensor, Tensor]:
+    def trial(count: int) -> tuple[Inputs, Tensor]:
         return made_up(first, count, ending=ending), target.new_zeros(count, *target.shape[1:])
 
     problems: list[str] = []
@@ -90,7 +91,7 @@ def choose_engine(
 
 def _problem(
     engine: GradientEngine,
-    trial: Callable[[int], tuple[Tensor, Tensor]],
+    trial: Callable[[int], tuple[Inputs, Tensor]],
     precision: Precision,
     batch: int,
 ) -> str | None:
@@ -132,7 +133,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _difference(
-    engine: GradientEngine, inputs: Tensor, targets: Tensor, theta: Tensor
+    engine: GradientEngine, inputs: Inputs, targets: Tensor, theta: Tensor
 ) -> str | None:
     """Return how an engine differs from autograd, or None."""
     each = [
@@ -154,7 +155,7 @@ def _difference(
 
 def _unequal_parts(
     engine: GradientEngine,
-    trial: Callable[[int], tuple[Tensor, Tensor]],
+    trial: Callable[[int], tuple[Inputs, Tensor]],
     theta: Tensor,
     batch: int,
 ) -> str | None:

@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 from clipnoise.core.clipping import ClippedSum, zeros
 from clipnoise.core.state import split
+from clipnoise.data.several import arguments, call, closed, mapped, opened, outputs_of
 from clipnoise.errors import UserError
 from clipnoise.gradients.apart import adds_up, keeps_apart
 from clipnoise.gradients.clipping import clipped_sum
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import Examples
+    from clipnoise.data.several import Inputs
     from clipnoise.fields import Precision
 
     Losses = Callable[[Tensor, Tensor], Tensor]
@@ -113,7 +115,7 @@ class FlatModel:
         """
         return dict(zip(self.names, self.split(vector), strict=True))
 
-    def call(self, views: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+    def call(self, views: dict[str, Tensor], inputs: Inputs) -> Tensor:
         """Run the network with other parameters, which `torch.func` can differentiate.
 
         Args:
@@ -122,8 +124,9 @@ class FlatModel:
         """
         # With two names of one module, functional_call would not put its parameters back.
         places = {place: views[name] for place, name in self.uses.items()}
-        outputs: Tensor = functional_call(self.network, places, inputs, tie_weights=False)
-        return outputs
+        return outputs_of(
+            functional_call(self.network, places, *arguments(inputs), tie_weights=False)
+        )
 
     def join(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return tensors in the shapes of the parameters as one vector, the inverse of `split`."""
@@ -171,8 +174,8 @@ class GradientEngine(ABC):
         """Run the network at the precision of the passes.
 
         Args:
-            network: the network, or a function that calls it.
-            arguments: passed to it.
+            network: a function that calls it.
+            arguments: passed to the function.
 
         Returns:
             The outputs, in the dtype of the parameters.
@@ -186,12 +189,12 @@ class GradientEngine(ABC):
 
     @abstractmethod
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         """Return the gradient of each example's loss.
 
         Args:
-            inputs: shape (b, …), b ≥ 1.
+            inputs: shape (b, …), b ≥ 1, or several tensors of such shapes.
             targets: shape (b, …).
             theta: the parameters at which the gradients are taken, shape (d,).
             masks: the key and the indices that decide dropout masks; None stands for key 0 and the
@@ -201,7 +204,7 @@ class GradientEngine(ABC):
             Shape (b, d); zero for parameters that the loss does not use.
         """
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
+    def clipped_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
         """Return Σ clip(v_i) over a physical batch.
 
         A vector that is not finite, or whose norm is not, counts as zero.
@@ -227,7 +230,7 @@ class GradientEngine(ABC):
         return total
 
     def per_example_losses(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks
     ) -> Tensor:
         """Return the loss of each example, by a forward pass alone, shape (b, 1)."""
         self.flat.load(theta)
@@ -236,7 +239,7 @@ class GradientEngine(ABC):
 
     def losses_of_each(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         targets: Tensor,
         masks: Masks,
         around: Around = lambda dropout: dropout,
@@ -253,9 +256,9 @@ class GradientEngine(ABC):
             The loss of each example, shape (b,).
         """
 
-        def alone(input: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        def alone(input: Any, target: Tensor, index: Tensor) -> Tensor:
             with around(masks.active(hidden=index)):
-                outputs = self.outputs(self.network, input.unsqueeze(0))
+                outputs = self.outputs(call, self.network, closed(input).unsqueeze(0))
             return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
 
         def loss_alone(output: Tensor, target: Tensor) -> Tensor:
@@ -263,14 +266,14 @@ class GradientEngine(ABC):
 
         if not self.together:
             index = masks.examples.to(inputs.device)
-            return vmap(alone, randomness="error")(inputs, targets, index)
+            return vmap(alone, randomness="error")(opened(inputs), targets, index)
         with around(masks.active()):
-            outputs = self.outputs(self.network, inputs)
+            outputs = self.outputs(call, self.network, inputs)
         if self._adds_up:
             return self.losses(outputs, targets)
         return vmap(loss_alone, randomness="error")(outputs, targets)
 
-    def _linear_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
+    def _linear_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
         """Return Σ v_i without clipping: linear in the gradients, so plain autograd suffices."""
         total, masks = torch.zeros_like(self.flat.theta), Masks.of(clipping, len(inputs))
         for weight, theta in zip(clipping.weights, clipping.points, strict=True):
@@ -282,19 +285,19 @@ class GradientEngine(ABC):
         return total / clipping.group_size
 
     def summed_gradient(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         """Return the gradient of the summed loss by plain autograd, shape (d,)."""
         if len(inputs) == 0:
             return torch.zeros_like(theta)
         self.flat.load(theta)
         with torch.enable_grad(), (masks or Masks.first(len(inputs))).active():
-            loss = self.losses(self.outputs(self.network, inputs), targets).sum()
+            loss = self.losses(self.outputs(call, self.network, inputs), targets).sum()
         gradients = torch.autograd.grad(loss, self.flat.parameters, materialize_grads=True)
         return self.flat.join(gradients)
 
     def mean_gradient(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         """Return the mean gradient of public examples by plain autograd.
 
@@ -322,20 +325,21 @@ class VmapEngine(GradientEngine):
         self.piece = max(32, 2**20 // self.flat.theta.numel())
 
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         masks = masks or Masks.first(len(inputs))
         key = masks.key
 
-        def loss(views: dict[str, Tensor], input: Tensor, target: Tensor, index: Tensor) -> Tensor:
+        def loss(views: dict[str, Tensor], input: Any, target: Tensor, index: Tensor) -> Tensor:
             with Masks(key, index.unsqueeze(0)).active():
-                outputs = self.outputs(self.flat.call, views, input.unsqueeze(0))
+                outputs = self.outputs(self.flat.call, views, closed(input).unsqueeze(0))
             return self.losses(outputs, target.unsqueeze(0)).squeeze(0)
 
         # Nothing may be drawn from torch's global stream, where one example would shift the others.
         gradient_of_each = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="error")
         views = self.flat.views(theta.detach())
-        gradients = gradient_of_each(views, inputs, targets, masks.examples.to(inputs.device))
+        index = masks.examples.to(inputs.device)
+        gradients = gradient_of_each(views, opened(inputs), targets, index)
         return self.flat.join_rows([gradients[name] for name in self.flat.names])
 
 
@@ -349,7 +353,7 @@ class OneByOne(GradientEngine):
     piece = 32
 
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         masks = masks or Masks.first(len(inputs))
         return torch.stack(
@@ -361,7 +365,7 @@ class OneByOne(GradientEngine):
 
     def losses_of_each(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         targets: Tensor,
         masks: Masks,
         around: Around = lambda dropout: dropout,
@@ -369,7 +373,7 @@ class OneByOne(GradientEngine):
         each = []
         for one in torch.arange(len(inputs)).unsqueeze(1):
             with around(masks.reordered(one).active()):
-                outputs = self.outputs(self.network, inputs[one])
+                outputs = self.outputs(call, self.network, inputs[one])
             each.append(self.losses(outputs, targets[one]))
         return torch.cat(each)
 
@@ -487,15 +491,20 @@ def _in_views(clipping: Clipping, indices: Tensor, views: int) -> Clipping:
     )
 
 
-def _seen(batch: LogicalBatch, indices: Tensor) -> tuple[Tensor, Tensor]:
+def _seen(batch: LogicalBatch, indices: Tensor) -> tuple[Inputs, Tensor]:
     """Return the inputs and targets of examples that stand K times in a row, in K views."""
     views, key = batch.views, batch.clipping.key
     if views == 1:
         return batch.examples.seen(indices, key)
     keys = [key, *(derive("views", key, view) for view in range(1, views))]
     seen = [batch.examples.seen(indices[::views], one) for one in keys]
-    inputs, targets = (torch.stack(part, dim=1).flatten(0, 1) for part in zip(*seen, strict=True))
-    return inputs, targets
+    inputs, targets = zip(*seen, strict=True)
+    return mapped(_in_turn, *inputs), _in_turn(*targets)
+
+
+def _in_turn(*views: Tensor) -> Tensor:
+    """Return the K views of each example next to each other, shape (K·b, …)."""
+    return torch.stack(views, dim=1).flatten(0, 1)
 
 
 def physical_batches(batch: LogicalBatch) -> ClippedSum:

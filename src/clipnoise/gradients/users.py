@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from clipnoise.data.base import Examples
+from clipnoise.data.several import tensors_of
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, pieces
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.core.method import LocalTraining
+    from clipnoise.data.several import Inputs
 
 
 class UserEngine(GradientEngine):
@@ -77,7 +79,7 @@ class UserEngine(GradientEngine):
         return local - theta
 
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         """Return Δ_u of each user.
 
@@ -91,12 +93,14 @@ class UserEngine(GradientEngine):
             Shape (b, d).
         """
         key = 0 if masks is None else masks.key
-        return torch.stack([self.update_of(user, theta, key) for user in inputs.tolist()])
+        (numbers,) = tensors_of(inputs)
+        return torch.stack([self.update_of(user, theta, key) for user in numbers.tolist()])
 
     def summed_gradient(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         """Return Σ Δ_u over users, shape (d,)."""
         key = 0 if masks is None else masks.key
-        updates = [self.update_of(user, theta, key) for user in inputs.tolist()]
+        (numbers,) = tensors_of(inputs)
+        updates = [self.update_of(user, theta, key) for user in numbers.tolist()]
         return torch.stack([torch.zeros_like(theta), *updates]).sum(dim=0)

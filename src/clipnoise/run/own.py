@@ -1,185 +1,31 @@
-"""What is handed over as Python objects: a network, a loss and examples, and their checks."""
+"""What is handed over as Python objects: a network and a loss, and their checks."""
 
 from __future__ import annotations
 
-import hashlib
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from clipnoise.data.base import DenseExamples, Examples
-from clipnoise.data.signature import Kind, Signature
+from clipnoise.data.several import Several, call, shape_of
+from clipnoise.data.signature import Input, Kind, Signature
 from clipnoise.errors import UserError, explained
-from clipnoise.gradients.checks import check_kinds, ending_of, made_up, unchanged
+from clipnoise.gradients.checks import check_arguments, check_kinds, ending_of, made_up, unchanged
 from clipnoise.methods.base import WithSideInformation
 from clipnoise.privacy.units import Example, Unit
 from clipnoise.run.procedure import Procedure
-from clipnoise.seeds import words
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.data.base import Examples
+    from clipnoise.data.several import Inputs
+
     Losses = Callable[[Tensor, Tensor], Tensor]
 
 EXACT = {torch.float32, torch.float64}
-ARRAYS = (torch.Tensor, np.ndarray)
-FIRST = 8  # items that are looked at before training
-TOGETHER = 4096  # rows that are looked at at once
-PAIRS = "a pair of tensors (inputs, targets), or a torch Dataset of such pairs with a length"
-
-
-class DatasetExamples(Examples):
-    """The examples of a torch Dataset, fetched when a step draws them.
-
-    What an item draws from the global streams of Python, NumPy and torch, such as a random crop, is
-    a function of the step's key and the item's index alone, like a dropout mask.
-    """
-
-    def __init__(self, dataset: Any, device: str = "cpu") -> None:
-        """Wrap a dataset of pairs (input, target), tensors or numbers; batches go to the device."""
-        object.__setattr__(self, "dataset", dataset)
-        object.__setattr__(self, "device", device)
-
-    dataset: Any
-    device: str
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def take(self, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
-        if isinstance(chosen, slice):
-            chosen = torch.arange(len(self))[chosen]
-        return self.seen(chosen, 0)
-
-    def seen(self, chosen: Tensor, key: int) -> tuple[Tensor, Tensor]:
-        with _global_streams():
-            items = []
-            for index in chosen.tolist():
-                _seed_global_streams(int(words(key, np.array([index]), 1)[0, 0]))
-                items.append(self.dataset[index])
-        inputs, targets = _joined(items)
-        return inputs.to(self.device), targets.to(self.device)
-
-    def to(self, device: str) -> Examples:
-        return DatasetExamples(self.dataset, device)
-
-
-def _joined(items: list[Any]) -> tuple[Tensor, Tensor]:
-    """Return items as a batch.
-
-    Raises:
-        UserError: they differ in their shapes.
-    """
-    try:
-        inputs, targets = default_collate(items)
-    except RuntimeError:
-        shapes = {torch.as_tensor(item[0]).shape for item in items}
-        if len(shapes) == 1:
-            raise
-        some = ", ".join(str(tuple(shape)) for shape in sorted(shapes)[:3])
-        raise UserError(
-            f"data: inputs differ in their shapes ({some}), so they make no batch. Pad them in the "
-            "dataset, to a length that does not depend on the private examples."
-        ) from None
-    return inputs, targets
-
-
-@contextmanager
-def _global_streams() -> Iterator[None]:
-    """Leave the global random streams as they were before the `with` block."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-
-
-def _seed_global_streams(word: int) -> None:
-    random.seed(word)
-    np.random.seed(word % 2**32)
-    torch.default_generator.manual_seed(word)
-
-
-def examples_of(data: object, name: str) -> Examples:
-    """Return examples that were handed over.
-
-    Args:
-        data: a pair of tensors, or a torch Dataset.
-        name: of the argument, for error messages.
-
-    Raises:
-        UserError: it is something else, or is empty.
-    """
-    if isinstance(data, DataLoader):
-        raise UserError(
-            f"{name}: give the DataLoader's dataset instead. Batches are drawn here, as the "
-            "accountant assumes; a DataLoader draws others."
-        )
-    if type(data) is TensorDataset:  # a subclass may do anything with the tensors
-        data = data.tensors
-    if isinstance(data, tuple | list) and all(isinstance(one, ARRAYS) for one in data):
-        if len({len(one) for one in data}) != 1 or len(data) != 2:
-            shapes = ", ".join(str(tuple(one.shape)) for one in data)
-            raise UserError(f"{name}: expected inputs and as many targets, got shapes {shapes}.")
-        examples: Examples = DenseExamples(*map(torch.as_tensor, data))
-    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        examples = DatasetExamples(data)
-    else:
-        raise UserError(f"{name}: expected {PAIRS}, got {type(data).__name__}.")
-    if len(examples) == 0:
-        raise UserError(f"{name}: holds no examples.")
-    if isinstance(examples, DatasetExamples):
-        with _global_streams():
-            _check_item(examples.dataset[0], name)
-            first = _joined([examples.dataset[place] for place in range(min(FIRST, len(examples)))])
-    else:
-        first = examples.take(slice(None))
-    for part, values in zip(("inputs", "targets"), first, strict=True):
-        _check_finite(values, f"{name}: {part}")
-    return examples
-
-
-def digest_of(examples: Examples) -> str:
-    """Return 16 hex digits over examples; of those of a torch Dataset, over a few of them."""
-    plain = not isinstance(examples, DatasetExamples)
-    chosen = slice(None) if plain else torch.linspace(0, len(examples) - 1, FIRST).long()
-    digest = hashlib.sha256()
-    for values in examples.take(chosen):
-        digest.update(f"{values.dtype} {tuple(values.shape)}".encode())
-        digest.update(values.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def _check_finite(values: Tensor, what: str) -> None:
-    """Refuse rows that are not numbers: the gradients of such examples would be taken to be 0."""
-    starts = range(0, len(values), TOGETHER)
-    parts = (values[start : start + TOGETHER].unsqueeze(-1).flatten(1) for start in starts)
-    wrong = ~torch.cat([part.isfinite().all(1) for part in parts])
-    if bool(wrong.any()):
-        raise UserError(
-            f"{what} are nan or infinite in {int(wrong.sum())} of {len(values)} rows, first in row "
-            f"{int(wrong.nonzero()[0])}. Give numbers, chosen without a look at private rows, or "
-            "leave these examples out."
-        )
-
-
-def _check_item(item: object, name: str) -> None:
-    """Refuse a dataset whose items are not pairs of an input and a target."""
-    pair = isinstance(item, tuple | list) and len(item) == 2
-    if not pair or not all(isinstance(one, torch.Tensor) for one in default_collate([item])):
-        raise UserError(
-            f"{name}: an item must be (input, target), two tensors or numbers; "
-            f"got {type(item).__name__}."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,15 +106,19 @@ def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> Signatu
     """
     check_kinds(network)
     first, target = examples.take(slice(1))
+    check_arguments(network, first)
     device = next((p.device for p in network.parameters()), first.device)
     inputs = made_up(first, 3, ending=ending_of(network)).to(device)
     targets = target.new_zeros(3, *target.shape[1:]).to(device)
     targets[1:] = 1  # so that a weight that follows from the classes of a batch is noticed
-    failing = f"model: fails on inputs of shape {tuple(inputs.shape)}"
+    failing = f"model: fails on inputs of shape {shape_of(inputs)}"
     with explained(failing), unchanged(network), torch.no_grad():
-        outputs = network.eval()(inputs)
+        outputs = call(network.eval(), inputs)
     if not isinstance(outputs, torch.Tensor):
-        raise UserError(f"model: must return one tensor, got {type(outputs).__name__}.")
+        raise UserError(
+            "model: must return one tensor, or logits as models of transformers do; got "
+            f"{type(outputs).__name__}."
+        )
     low = {p.dtype for p in network.parameters() if p.requires_grad} - EXACT
     if low:
         raise UserError(
@@ -276,11 +126,22 @@ def tried_out(network: nn.Module, losses: Losses, examples: Examples) -> Signatu
             "Give float32 parameters; precision='bfloat16' speeds the passes up."
         )
     _check_losses(losses, outputs.requires_grad_(), targets)
+    return _signature(inputs, outputs[0].numel())
+
+
+def _signature(inputs: Inputs, outputs: int) -> Signature:
+    """Return what an example looks like."""
+    if isinstance(inputs, Several):
+        parts = tuple(
+            Input(name, tuple(one.shape[1:]))
+            for name, one in zip(inputs.names, inputs.each, strict=True)
+        )
+        return Signature("several", (), outputs, parts=parts)
     numbers: Kind = "features" if inputs.ndim == 2 else "image"
     return Signature(
         kind=numbers if inputs.is_floating_point() else "tokens",
         shape=tuple(inputs.shape[1:]),
-        outputs=outputs[0].numel(),
+        outputs=outputs,
     )
 
 

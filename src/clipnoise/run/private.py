@@ -30,13 +30,13 @@ from clipnoise.resumable import gather
 from clipnoise.run import checkpoint
 from clipnoise.run.fingerprint import fingerprint_of
 from clipnoise.run.outcome import Clock
-from clipnoise.run.own import (
+from clipnoise.run.own import OwnProcedure, PreparedNetwork, tried_out
+from clipnoise.run.own_examples import (
     PAIRS,
-    OwnProcedure,
-    PreparedNetwork,
+    WithAdditiveMask,
     digest_of,
     examples_of,
-    tried_out,
+    takes_additive_mask,
 )
 from clipnoise.run.procedure import Procedure, Training
 from clipnoise.run.published import PublishedModel, publish, tensors_of
@@ -74,11 +74,13 @@ def private(
     what is drawn, are those of the first.
 
     Args:
-        model: from inputs of shape (b, …) to one tensor of outputs. It is moved to the device, and
-            its parameters are overwritten after each step.
+        model: from inputs of shape (b, …) to one tensor of outputs, or to what has it as `logits`,
+            as models of transformers return it. Of several inputs, those of a dict are given by
+            name, those of a tuple in order. It is moved to the device, and its parameters are
+            overwritten after each step.
         loss: (outputs, targets) → the loss of each example, shape (b,).
         data: the private examples: a pair of tensors (inputs, targets), or a torch Dataset of
-            such pairs. Their number is public.
+            such pairs. Inputs may be a dict or a tuple of tensors. Their number is public.
         method: an id, such as "dp-adambc", or a method with its hyper-parameters.
         public: examples that need no protection, for the methods that use some; as `data`.
         seed: of noise, batches and dropout, for an experiment that is to be repeated; whoever knows
@@ -182,12 +184,13 @@ def _material(
         raise UserError(f"public: {method.id} needs public examples, {PAIRS}.")
     if public is not None and not method.uses_public_data():
         raise UserError(f"public: {method.id} uses no public examples; leave public out.")
+    others = None if public is None else examples_of(public, "public")
+    signature = tried_out(model, loss, examples)
+    if takes_additive_mask(model, examples):
+        examples = WithAdditiveMask(examples)
+        others = None if others is None else WithAdditiveMask(others)
     return Material(
-        network=model,
-        losses=loss,
-        examples=examples,
-        public=None if public is None else examples_of(public, "public"),
-        signature=tried_out(model, loss, examples),
+        network=model, losses=loss, examples=examples, public=others, signature=signature
     )
 
 

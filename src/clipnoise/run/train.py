@@ -14,6 +14,7 @@ from torch import nn
 
 from clipnoise.data.base import PARTS, Examples, Splits
 from clipnoise.data.measures import MEASURES, column_of
+from clipnoise.data.several import call
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.memory import PeakMemory
@@ -289,9 +290,10 @@ class ConstantPrediction(nn.Module):
         super().__init__()
         self.outputs = outputs
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> torch.Tensor:
         """Return the outputs for each input."""
-        return self.outputs.expand(len(inputs), -1)
+        first = next(iter((*inputs, *named.values())))
+        return self.outputs.expand(len(first), -1)
 
 
 class Scores(NamedTuple):
@@ -332,7 +334,7 @@ def evaluate(
     network.eval()
     for start in range(0, len(examples), size):
         inputs, targets = examples.take(slice(start, start + size))
-        outputs = network(inputs)
+        outputs = call(network, inputs)
         loss += float(task.losses(outputs, targets).double().sum())
         if task.score is not None:
             score += float(task.scores(outputs, targets).double().sum())

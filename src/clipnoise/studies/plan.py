@@ -230,7 +230,7 @@ class Plan:
         """
         spec = self.run(run_hash)
         examples = spec.steps * spec.training.expected_batch_size * spec.passes
-        numbers = math.prod(spec.dataset.signature.shape)
+        numbers = spec.dataset.signature.size
         return round(10 * math.log10(1 + examples * numbers * spec.model.work))
 
     def factor(self, run_hash: str, limit: Limit, attempt: int, executor: Any) -> int:

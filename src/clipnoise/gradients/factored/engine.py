@@ -35,6 +35,7 @@ from clipnoise.gradients.factored.uses import (
 )
 
 if TYPE_CHECKING:
+    from clipnoise.data.several import Inputs
     from clipnoise.gradients.engine import Losses
 
 LOOSE = 5e-4  # how much further than to C a vector may be clipped before its norm is made exact
@@ -93,7 +94,7 @@ class FactoredEngine(GradientEngine):
         self._rules = rules()
 
     def per_example_gradients(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks | None = None
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks | None = None
     ) -> Tensor:
         whole = Groups.single(len(inputs))
         (piece,) = whole.pieces(0)
@@ -105,10 +106,10 @@ class FactoredEngine(GradientEngine):
             rows.append(ParameterGradient(uses, whole).instantiate(piece) if uses else zeros)
         return self.flat.join_rows(rows)
 
-    def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> Tensor:
+    def clipped_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
         if clipping.clip_norm is None or clipping.of == "losses":
             return super().clipped_sum(inputs, targets, clipping)
-        count = inputs.shape[0]
+        count = len(inputs)
         if count == 0:
             return super().clipped_sum(inputs, targets, clipping)
         total = torch.zeros_like(self.flat.theta)
@@ -150,7 +151,7 @@ class FactoredEngine(GradientEngine):
 
     def gradients(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         targets: Tensor,
         clipping: Clipping,
         groups: Groups,
@@ -176,7 +177,7 @@ class FactoredEngine(GradientEngine):
         return [ParameterGradient(uses, groups) for uses in collected]
 
     def _uses(
-        self, inputs: Tensor, targets: Tensor, theta: Tensor, masks: Masks, weight: float
+        self, inputs: Inputs, targets: Tensor, theta: Tensor, masks: Masks, weight: float
     ) -> list[list[Use]]:
         """Run one forward and one backward pass; return the uses of each parameter."""
         self.flat.load(theta)

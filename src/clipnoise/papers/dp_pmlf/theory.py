@@ -355,9 +355,9 @@ def digits() -> tuple[Array, Array]:
 
     with tempfile.TemporaryDirectory() as folder:
         Digits().prepare(Path(folder))
-        images, labels = Digits().load(Path(folder)).train.take(slice(None))
-    pixels = images.flatten(1).double().numpy()
-    return np.pad(pixels, ((0, 0), (0, 1)), constant_values=1.0), np.eye(10)[labels.numpy()]
+        train = Digits().load(Path(folder)).train.dense()
+    pixels = train.inputs.flatten(1).double().numpy()
+    return np.pad(pixels, ((0, 0), (0, 1)), constant_values=1.0), np.eye(10)[train.targets.numpy()]
 
 
 def spread_around(mean: Array, errors: Array, x: Array) -> float:
