@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import hashlib
 import inspect
 import json
 import os
@@ -470,6 +472,28 @@ def test_the_fingerprint_is_that_of_the_code_that_was_imported(folder: Path) -> 
     _fingerprint.cache_clear()
     assert fingerprint_of(["clipnoise.own.mine"]) == before.strip()
     assert fingerprint(folder) != before
+
+
+OWN_FILES = (
+    "from clipnoise.run.fingerprint import own_files; "
+    "from clipnoise.run.spec import from_mapping; "
+    "run = from_mapping({'dataset': 'digits', 'model': 'logistic', 'seed': 1, "
+    "'method': {'id': 'mine', 'learning_rate': 1, 'clip_norm': 1}, 'privacy': {'epsilon': 1}, "
+    "'training': {'expected_batch_size': 50, 'steps': 1}}); "
+    "print(own_files(run))"
+)
+
+
+def test_the_users_files_behind_a_run_are_named_with_their_digests(folder: Path) -> None:
+    (folder / "helper.py").write_text(FACTOR.format(1.0))
+    (folder / "other.py").write_text("")
+    (folder / "mine.py").write_text("from .helper import FACTOR\n" + method("Mine", *GOOD))
+    environment = {**os.environ, "CLIPNOISE_PLUGINS": str(folder)}
+    printed = subprocess.check_output([sys.executable, "-c", OWN_FILES], env=environment, text=True)
+    assert ast.literal_eval(printed) == {
+        f"{folder.name}/{name}": hashlib.sha256((folder / name).read_bytes()).hexdigest()[:12]
+        for name in ("helper.py", "mine.py")
+    }
 
 
 INTERNAL = {  # of the suite's own code: copies, checkpoints, checks

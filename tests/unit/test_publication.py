@@ -7,6 +7,7 @@ from pathlib import Path
 import mlcroissant
 import pandas as pd
 import pytest
+import yaml
 from pypdf import PdfReader
 from reporting_data import quickstart, run_row, write_study
 
@@ -105,6 +106,17 @@ def test_a_reader_of_the_description_finds_the_same_rows(
     assert [record["runs/value"] for record in records][:50] == table["value"].tolist()[:50]
     assert len(records) == len(table)
     assert not dataset.metadata.ctx.issues.errors
+
+
+@pytest.mark.parametrize("licence", ["", "https://creativecommons.org/licenses/by/4.0/"])
+def test_results_have_the_licence_that_their_study_gives_them_and_no_other(
+    licence: str, published: Path, tmp_path: Path
+) -> None:
+    content = yaml.safe_load((published.parent / "quickstart.yaml").read_text())
+    study = tmp_path / "quickstart.yaml"
+    study.write_text(yaml.safe_dump(content | ({"licence": licence} if licence else {})))
+    described = publication.croissant(load_study(study), "quickstart", b"")
+    assert described.get("license", "") == licence
 
 
 def test_a_method_has_one_row_for_each_option_of_a_task(tmp_path: Path) -> None:

@@ -129,6 +129,19 @@ def test_the_pdf_carries_title_captions_provenance_and_outcome(full):
     assert PdfReader(full).metadata.title == STUDY["title"]
 
 
+def test_the_pdf_names_training_code_plug_ins_and_data_by_their_digests(tmp_path):
+    """A commit need not contain what a run was trained with."""
+    known = {"data": "digits", "data_digest": "0123456789ab", "plugins": "mine/own.py cafe"}
+    rows = [{**row, **known, "fingerprint": "fedcba987654"} for row in quickstart()]
+    said = text(make(tmp_path, rows, figures=()))
+    for digest in ("fedcba987654", "mine/own.py cafe", "digits 0123456789ab"):
+        assert digest in said
+    other = [{**row, "fingerprint": "000000000000"} for row in rows[:3]]
+    said = text(make(tmp_path, [*other, *rows[3:]], figures=()))
+    assert "of 2 fingerprints" in said
+    assert "Training code" not in text(make(tmp_path, quickstart(), figures=()))
+
+
 def test_a_nominal_claim_is_shown_where_a_reader_looks(tmp_path):
     rows = quickstart()
     for row in rows:

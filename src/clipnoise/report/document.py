@@ -20,6 +20,7 @@ from clipnoise.report.hyperparameters import (
     configurations,
 )
 from clipnoise.report.items import ItemData
+from clipnoise.report.origin import digests
 from clipnoise.report.privacy import PrivacySection, headline, privacy_statement
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import STATUSES, split
@@ -237,6 +238,7 @@ def _provenance(runs: pd.DataFrame) -> list[list[str]]:
     }
     return [
         ["Runs with a result", f"{len(done):,} of {len(runs):,}"],
+        *map(list, digests(done).items()),
         *(
             [name, _counted(done[column], "none" if column == "gpu" else "unknown")]
             for name, column in columns.items()

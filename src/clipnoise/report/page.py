@@ -21,6 +21,7 @@ from clipnoise.report.baseline import baseline_of, cost_ratio
 from clipnoise.report.charts import with_intervals
 from clipnoise.report.formats import Metric, budget, named
 from clipnoise.report.items import ItemData
+from clipnoise.report.origin import digests
 from clipnoise.report.records import split
 from clipnoise.report.statistics import (
     paired_differences,
@@ -179,6 +180,7 @@ def _origin(runs: pd.DataFrame) -> str:
         f"{len(done):,} reported runs took {span(float(done['seconds'].sum()))} on "
         f"{machine or 'an unknown machine'}, without those for tuning. "
         f"Commit {', '.join(filter(None, (named['git_commit'] or 'unknown', day)))}."
+        + "".join(f" {name}: {text}." for name, text in digests(done).items())
     )
 
 

@@ -42,7 +42,6 @@ COLUMNS = {  # column → its kind and what it holds
     "hash": ("sc:Text", "Hash of everything that specifies the run."),
     "commit": ("sc:Text", "Commit of the code that trained it."),
 }
-LICENCE = "https://www.apache.org/licenses/LICENSE-2.0"
 
 # The specification asks for this context word by word, in this order.
 CONTEXT: dict[str, Any] = {
@@ -168,7 +167,7 @@ def croissant(study: Study, name: str, table: bytes) -> dict[str, Any]:
         "name": name,
         "alternateName": study.title,
         "description": " ".join(study.description.split()),
-        "license": LICENCE,
+        **({"license": study.licence} if study.licence else {}),
         "distribution": [
             {
                 "@type": "cr:FileObject",

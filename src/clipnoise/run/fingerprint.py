@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from clipnoise.plugins import imported_text, own_packages
+from clipnoise.plugins import imported_text, is_own, own_packages
 from clipnoise.run.spec import RunSpec
 
 PACKAGE = "clipnoise"
@@ -31,9 +31,29 @@ def fingerprint(spec: RunSpec) -> str:
     Args:
         spec: the run; the plug-ins of its datasets, model, method, clip rule and noise count.
     """
-    parts = (*spec.datasets, spec.model, *spec.choices)
     facts = json.dumps([type(dataset).facts for dataset in spec.datasets], sort_keys=True)
-    return _fingerprint((ROOT, *(type(part).__module__ for part in parts)), facts)
+    return _fingerprint(_roots(spec), facts)
+
+
+def _roots(spec: RunSpec) -> tuple[str, ...]:
+    parts = (*spec.datasets, spec.model, *spec.choices)
+    return (ROOT, *(type(part).__module__ for part in parts))
+
+
+def own_files(spec: RunSpec) -> dict[str, str]:
+    """Return the user's files that a run imports, each with 12 hex digits of its SHA-256.
+
+    A file counts as it was when it was imported. Its name is that below its place.
+    """
+    found = {}
+    for module in sorted(filter(is_own, closure(_roots(spec)))):
+        path, text = _source(module), imported_text(module)
+        assert path is not None, module
+        place = next(one for one in own_packages().values() if path.is_relative_to(one))
+        content = path.read_bytes() if text is None else text
+        name = path.relative_to(place.parent).as_posix()
+        found[name] = hashlib.sha256(content).hexdigest()[:12]
+    return found
 
 
 def fingerprint_of(modules: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
 from clipnoise.privacy.claim import PrivacyStatement, state
-from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.fingerprint import fingerprint, own_files
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.procedure import Procedure
 from clipnoise.run.published import MANIFEST, PublishedModel, publish
@@ -96,6 +96,7 @@ def write_run(
         "folder": spec.folder,
         "spec": to_mapping(spec),
         "fingerprint": fingerprint(spec),
+        "plugins": own_files(spec),
         "status": outcome.status,
         "reason": outcome.reason,
         "steps_done": outcome.steps_done,

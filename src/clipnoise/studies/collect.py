@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,8 @@ SPLITS = ("train", "validation", "test")
 TIMES = ("training_seconds", "cpu_seconds")  # in steps; results of earlier versions have none
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
 SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
-ORIGIN = ("git_commit", "torch", "host", "cpu", "gpu", "started", "finished")
+DIGESTS = ("fingerprint", "plugins", "data_digest")
+ORIGIN = ("git_commit", *DIGESTS, "torch", "host", "cpu", "gpu", "started", "finished")
 TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
 SIZES = tuple(f"{split}_examples" for split in SPLITS)
 FOUND = ("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by")
@@ -237,6 +239,9 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         **{name: summary.get(name) for name in TIMES},
         **{name: summary[name] for name in COST},
         "git_commit": summary["git_commit"],
+        "fingerprint": summary.get("fingerprint"),
+        "plugins": "; ".join(f"{k} {v}" for k, v in summary.get("plugins", {}).items()),
+        "data_digest": _data_digest(summary["data"]),
         "torch": summary["versions"].get("torch"),
         **{name: hardware.get(name) for name in ("host", "cpu", "gpu")},
         "started": summary["started"],
@@ -245,6 +250,13 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "diagnostics": json.dumps(seen) if (seen := summary.get("diagnostics")) else None,
         "chance": json.dumps(found) if (found := summary.get("chance")) else None,
     }
+
+
+def _data_digest(data: Mapping[str, str]) -> str:
+    """Return 12 hex digits over all checksums of what a run read, or nothing without any."""
+    sums = {name: text for name, text in data.items() if "sha256" in name}
+    text = json.dumps(sums, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if sums else ""
 
 
 def _points(identity: Mapping[str, Any], files: RunFiles) -> Iterator[dict[str, Any]]:

@@ -297,6 +297,7 @@ class StudyFile:
             study that is small already and is the same at every scale.
         core_minutes: what its runs took on one core when its author measured it, for the estimate
             before the first run has ended.
+        licence: of its results where they are published, an address or a name; empty for none.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -311,6 +312,7 @@ class StudyFile:
     claims: tuple[PaperClaim, ...] = ()
     scales: Literal["none"] | dict[str, Scale] = field(default_factory=dict)
     core_minutes: Positive | None = None
+    licence: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.shares) == bool(self.panels):

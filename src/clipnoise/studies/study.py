@@ -56,6 +56,7 @@ class Study:
         sources: the other files that it was read from: its folder's, and a study whose panels it
             shares.
         core_minutes: how long its runs took on one core when they were timed; None if unknown.
+        licence: of its results where they are published; empty for none.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Study:
     at: str
     sources: tuple[Path, ...]
     core_minutes: float | None = None
+    licence: str = ""
 
     @property
     def experiment(self) -> str:
@@ -170,6 +172,7 @@ def load_study(path: Path, scale: Path | None = None, *, secure_noise: bool = Fa
         at=at,
         sources=tuple(one for one in (shared, *besides) if one != path and one.is_file()),
         core_minutes=file.core_minutes if at == PAPER else None,
+        licence=file.licence,
     )
 
 
