@@ -14,7 +14,7 @@ from real_files import prepare, small
 from reporting_data import drawn, item_data, run_row, write_csv
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from clipnoise.data.base import TestGroups, dataset_class
+from clipnoise.data.base import ExampleGroups, dataset_class
 from clipnoise.data.own import Own
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
@@ -32,7 +32,7 @@ def test_predictions_are_counted_by_group_over_batches() -> None:
     draws = np.random.default_rng(0)
     logits, targets = draws.normal(size=(50, 3)), draws.integers(0, 3, 50)
     of = draws.integers(0, 2, 50)
-    counted = Confusion(3, TestGroups(("f", "m"), torch.from_numpy(of)))
+    counted = Confusion(3, ExampleGroups(("f", "m"), torch.from_numpy(of)))
     for start in (0, 20, 40):
         part = slice(start, start + 20)
         counted.add(torch.from_numpy(logits[part]), torch.from_numpy(targets[part]))

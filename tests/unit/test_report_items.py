@@ -28,7 +28,10 @@ from clipnoise.studies.items import ReportEntry, item_kinds
 from clipnoise.studies.study import load_study
 
 DOCS = Path(__file__).parents[2] / "docs"
-GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+GIVEN = {  # options that some kinds require
+    **{"over": "beta", "across": "beta", "down": "history"},
+    "against": {"part": "first"},
+}
 OTHERS = {"against": ("other",)}
 DIAGNOSED = diagnostics()
 DIAGNOSED["histograms"] |= {

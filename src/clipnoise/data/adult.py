@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from clipnoise.data.base import Partitioned, TestGroups
+from clipnoise.data.base import ExampleGroups, Partitioned
 from clipnoise.data.remote import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
@@ -44,7 +44,7 @@ class Adult(Partitioned):
 
     def groups_of(
         self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
-    ) -> TestGroups | None:
+    ) -> ExampleGroups | None:
         if self.groups is None:
             return None
         names, numbers = f"{self.groups}_names", f"{part}_{self.groups}"
@@ -54,7 +54,7 @@ class Adult(Partitioned):
                 f"again: clipnoise data prepare {self.invocation}"
             )
         of = torch.from_numpy(arrays[numbers][rows.numpy()].astype("int64"))
-        return TestGroups(tuple(arrays[names].tolist()), of)
+        return ExampleGroups(tuple(arrays[names].tolist()), of)
 
     @property
     def signature(self) -> Signature:

@@ -66,7 +66,7 @@ class DenseExamples(Examples):
 
 
 @dataclass(frozen=True)
-class TestGroups:
+class ExampleGroups:
     """To which group of people or things each test example belongs, by a public column.
 
     Attributes:
@@ -99,7 +99,7 @@ class Splits:
     public: Examples | None
     provenance: dict[str, str]
     users: Tensor | None = None
-    groups: TestGroups | None = None
+    groups: ExampleGroups | None = None
 
     @classmethod
     def build(
@@ -108,7 +108,7 @@ class Splits:
         sizes: Mapping[str, int],
         provenance: dict[str, str],
         users: Tensor | None = None,
-        groups: TestGroups | None = None,
+        groups: ExampleGroups | None = None,
     ) -> Splits:
         """Take each part once, in the order of the attributes, which random draws depend on.
 
@@ -494,7 +494,7 @@ class Partitioned(Dataset):
 
     def groups_of(
         self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
-    ) -> TestGroups | None:
+    ) -> ExampleGroups | None:
         """Return the groups of test examples; the arguments are those of `examples_of`."""
         return None
 

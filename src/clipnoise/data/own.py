@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from clipnoise.data.base import Examples, Partitioned, TestGroups
+from clipnoise.data.base import ExampleGroups, Examples, Partitioned
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
 from clipnoise.data.remote import digest
@@ -411,11 +411,11 @@ class Own(Partitioned):
 
     def groups_of(
         self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
-    ) -> TestGroups | None:
+    ) -> ExampleGroups | None:
         if self.groups is None:
             return None
         names, numbers = tuple(arrays["group_names"].tolist()), arrays["test_groups"]
-        return TestGroups(names, torch.from_numpy(numbers[rows.numpy()]))
+        return ExampleGroups(names, torch.from_numpy(numbers[rows.numpy()]))
 
     def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows:
         if self.kind == "words":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from clipnoise.data.base import TestGroups
+    from clipnoise.data.base import ExampleGroups
 
 MOST_CLASSES = 100  # a result file has a number for each pair of classes
 
@@ -15,7 +15,7 @@ MOST_CLASSES = 100  # a result file has a number for each pair of classes
 class Confusion:
     """Counts predictions on a split whose batches come in order."""
 
-    def __init__(self, classes: int, groups: TestGroups | None) -> None:
+    def __init__(self, classes: int, groups: ExampleGroups | None) -> None:
         """Start at 0; without groups, all examples are in one without a name."""
         self._names, self._of = ("",), None
         if groups is not None:

@@ -331,24 +331,24 @@ def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
         ax.text(0.5, 0.03, words, transform=ax.transAxes, fontsize=7, color=PALE, ha="center")
 
 
-def cells(ax: Axes, values: NDArray[np.float64], low: float, high: float, form: str) -> None:
+def cells(
+    ax: Axes, values: NDArray[np.float64], words: NDArray[np.str_], low: float, high: float
+) -> None:
     """Draw a matrix as cells in shades of grey, dark for high values.
 
     Args:
         ax: the axes.
         values: shape (rows, columns); nan leaves a cell white.
+        words: what is written into each cell, of the same shape; may be empty.
         low, high: what is white, and what is the darkest grey.
-        form: how the value is written into each cell; empty writes none.
     """
     ax.imshow(values, cmap=GREYS, vmin=low, vmax=high, aspect="auto")
     ax.grid(visible=False)
     ax.tick_params(length=0)
     for (row, column), value in np.ndenumerate(values):
-        if form and np.isfinite(value):
-            dark = value - low > 0.55 * (high - low)
-            colour = "white" if dark else INK
-            words = form.format(value).replace("-", "−")
-            ax.text(column, row, words, ha="center", va="center", fontsize=7, color=colour)
+        colour = "white" if value - low > 0.55 * (high - low) else INK
+        said = str(words[row, column])
+        ax.text(column, row, said, ha="center", va="center", fontsize=7, color=colour)
 
 
 def powers(axis: Axis) -> None:

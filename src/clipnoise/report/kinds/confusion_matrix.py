@@ -51,7 +51,9 @@ def _matrix(ax: Axes, setting: PredictedSetting) -> None:
         for one in setting.by_seed.values()
     ]
     mean, names = 100 * np.mean(shares, axis=0), setting.first.classes
-    canvas.cells(ax, mean, 0, 100, "{:.0f}" if len(names) <= WRITTEN else "")
+    form = "{:.0f}" if len(names) <= WRITTEN else ""
+    words = np.vectorize(lambda value: form.format(value) if np.isfinite(value) else "")(mean)
+    canvas.cells(ax, mean, words, 0, 100)
     labels = names if len(names) <= WRITTEN else []
     places = range(len(labels))
     ax.set_xticks(places, labels, rotation=90 if max(map(len, names)) > 2 else 0)
