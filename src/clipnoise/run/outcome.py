@@ -146,6 +146,8 @@ class Outcome:
         tensors: the model's parameters and buffers by name, where the run saves them.
         chance: what the best constant prediction would score on the test split, by column of
             metrics.csv, and its name; empty where it is withheld, or the task has none.
+        confusion: how often each class was predicted on the test split, as `Run.confused` returns
+            it; empty where it is withheld, or the task has no classes.
     """
 
     provenance: dict[str, str]
@@ -164,6 +166,7 @@ class Outcome:
     diagnostics: dict[str, Any] | None = None
     tensors: dict[str, Tensor] | None = None
     chance: dict[str, Any] = field(default_factory=dict)
+    confusion: dict[str, Any] = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
         """Return the progress so far as plain data, for a checkpoint."""

@@ -114,6 +114,7 @@ def write_run(
         "scale_spread": outcome.scale_spread,
         "diagnostics": outcome.diagnostics,
         "chance": outcome.chance,
+        "confusion": outcome.confusion,
         **provenance.as_mapping(),
     }
     (folder / SUMMARY).unlink(missing_ok=True)

@@ -259,7 +259,11 @@ def _privacy(privacy: Privacy) -> dict[str, Any]:
 
 
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
-    return {"id": plugin.id, **to_plain(plugin)}
+    """Return a part as plain data; runs without groups of test examples keep their hash."""
+    plain: dict[str, Any] = {"id": plugin.id, **to_plain(plugin)}
+    if plain.get("groups", "") is None:
+        del plain["groups"]
+    return plain
 
 
 def from_mapping(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from clipnoise.data.measures import MEASURES, column_of
 from clipnoise.data.several import call
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
+from clipnoise.run.confusion import MOST_CLASSES, Confusion
 from clipnoise.run.memory import PeakMemory
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.run.published import tensors_of
@@ -114,6 +116,8 @@ def train(
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()
     outcome.chance = run.chance()
+    if outcome.status == "completed":
+        outcome.confusion = run.confused()
     return outcome
 
 
@@ -165,11 +169,13 @@ class Run(Trainer):
         spec: everything that can change the result.
         splits: what it trains and is measured on.
         memory: the largest memory so far.
+        counts: how often each class was predicted on the test split, at the last evaluation.
     """
 
     spec: RunSpec
     splits: Splits
     memory: PeakMemory
+    counts: Mapping[str, list[list[int]]] = field(default_factory=dict)
 
     @classmethod
     def prepare(
@@ -227,6 +233,7 @@ class Run(Trainer):
         self.engine.flat.load(self.evaluated())
         train, validation, test = (self._measured(self.engine.network, part) for part in PARTS[:3])
         costs = (clock.speed_since_last(), self.memory.megabytes(), clock.elapsed)
+        self.counts = test.counts
         speed, memory, seconds = (math.nan,) * 3 if self.spec.strict else costs
         return Metrics(
             step=t,
@@ -271,6 +278,18 @@ class Run(Trainer):
         known = {column_of(name): one for name, one in values.items() if math.isfinite(one)}
         return {"name": signature.task.guess, **known}
 
+    def confused(self) -> dict[str, Any]:
+        """Return which classes are predicted on the test split, by the true class and the group.
+
+        It has, by group, a row for each class with how often it was predicted as each class, the
+        column that the groups are of, and what the classes are called, where they have names.
+        """
+        dataset = self.spec.dataset
+        if not self.counts:
+            return {}
+        named = {"classes": list(dataset.class_names), "column": getattr(dataset, "groups", None)}
+        return {**named, "groups": self.counts}
+
     def _measured(self, network: nn.Module, part: str) -> Scores:
         """Measure a network on a part of the dataset; further metrics not on training examples."""
         signature = self.spec.dataset.signature
@@ -279,7 +298,12 @@ class Run(Trainer):
         if part in self.spec.withheld:
             return Scores(math.nan, math.nan, {one.id: math.nan for one in measures})
         size = max(1, min(EVALUATION_BATCH, EVALUATION_NUMBERS // signature.numbers))
-        return evaluate(network, signature.task, getattr(self.splits, part), size, measures)
+        classifies = signature.task_name == "classification" and signature.outputs <= MOST_CLASSES
+        counted = None
+        if part == "test" and classifies:
+            counted = Confusion(signature.outputs, self.splits.groups)
+        examples = getattr(self.splits, part)
+        return evaluate(network, signature.task, examples, size, measures, counted)
 
 
 class ConstantPrediction(nn.Module):
@@ -302,11 +326,13 @@ class Scores(NamedTuple):
     Attributes:
         loss, score: means over its examples; nan where there is none.
         measured: the other metrics, by id.
+        counts: of predictions, as `Confusion.counts` returns them, where they are counted.
     """
 
     loss: float
     score: float
     measured: dict[str, float]
+    counts: Mapping[str, list[list[int]]] = MappingProxyType({})
 
 
 @torch.no_grad()
@@ -316,6 +342,7 @@ def evaluate(
     examples: Examples,
     size: int = EVALUATION_BATCH,
     measures: Sequence[Measure] = (),
+    counted: Confusion | None = None,
 ) -> Scores:
     """Return the mean loss, the mean score and other metrics of a split; nan for an empty one.
 
@@ -328,6 +355,7 @@ def evaluate(
         examples: the split.
         size: most examples in memory at once.
         measures: the other metrics.
+        counted: counts the predictions; None where they are not wanted.
     """
     loss, score = 0.0, 0.0
     kept: dict[str, list[tuple[torch.Tensor, ...]]] = {one.id: [] for one in measures}
@@ -338,6 +366,8 @@ def evaluate(
         loss += float(task.losses(outputs, targets).double().sum())
         if task.score is not None:
             score += float(task.scores(outputs, targets).double().sum())
+        if counted is not None:
+            counted.add(outputs, targets)
         for one in measures:
             kept[one.id].append(tuple(each.cpu() for each in one.kept(outputs, targets)))
     network.train()
@@ -346,7 +376,7 @@ def evaluate(
         score = math.nan
     values = {one.id: _value(one, kept[one.id]) for one in measures}
     means = (loss / count, score / count) if count else (math.nan, math.nan)
-    return Scores(*means, values)
+    return Scores(*means, values, {} if counted is None else counted.counts())
 
 
 def _value(measure: Measure, batches: Sequence[tuple[torch.Tensor, ...]]) -> float:

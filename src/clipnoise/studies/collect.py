@@ -46,7 +46,10 @@ DIGESTS = ("fingerprint", "plugins", "data_digest")
 ORIGIN = ("git_commit", *DIGESTS, "torch", "host", "cpu", "gpu", "started", "finished")
 TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
 SIZES = tuple(f"{split}_examples" for split in SPLITS)
-FOUND = ("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by")
+FOUND = (
+    *("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by"),
+    "confusion",
+)
 EXTRA = ("data", "tuned", *TUNING, *FOUND)
 RUN_COLUMNS = (
     *(*IDENTITY, "folder", "status", "reason"),
@@ -61,7 +64,7 @@ TEXT = frozenset(  # the columns of text; all others are of numbers
     {
         *(*PLACE, "budget", "hash", "folder", "status", "reason", *STATEMENT_WORDS, "engine"),
         *(*SETTINGS[1:], *ORIGIN, "data", "tuned", "charge", "tuning_remark"),
-        *("choice", "audit", "diagnostics", "chance", "rank_by"),
+        *("choice", "audit", "diagnostics", "chance", "rank_by", "confusion"),
     }
 )
 
@@ -249,6 +252,7 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "scale_spread": summary.get("scale_spread"),
         "diagnostics": json.dumps(seen) if (seen := summary.get("diagnostics")) else None,
         "chance": json.dumps(found) if (found := summary.get("chance")) else None,
+        "confusion": json.dumps(told) if (told := summary.get("confusion")) else None,
     }
 
 

@@ -11,13 +11,16 @@ from html import escape
 from typing import Any, Protocol, cast
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
 
 from clipnoise.report.figures.styles import Style, style
 from clipnoise.report.formats import SUPERSCRIPTS, Metric, budget, count
@@ -37,6 +40,7 @@ BESIDE, AROUND = 0.5, 0.95  # inches beside a subplot, and above and below it, f
 WIDTH = 6.5  # inches: the text width of the report, so that type keeps its size
 INK, PALE, WARNING = "#222222", "#777777", "#C00000"
 THIN: Mapping[str, Any] = {"color": "#BBBBBB", "linewidth": 0.6}  # lines that stay unnamed
+GREYS = LinearSegmentedColormap.from_list("greys", ["#FFFFFF", "#303030"])
 MARK = '<text id="watermark"'
 
 FONTS = ("STIXGeneral", "DejaVu Serif")  # the second has powers of ten
@@ -325,6 +329,26 @@ def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
     else:
         words = f"{name}: {metric.show(level)}"
         ax.text(0.5, 0.03, words, transform=ax.transAxes, fontsize=7, color=PALE, ha="center")
+
+
+def cells(
+    ax: Axes, values: NDArray[np.float64], words: NDArray[np.str_], low: float, high: float
+) -> None:
+    """Draw a matrix as cells in shades of grey, dark for high values.
+
+    Args:
+        ax: the axes.
+        values: shape (rows, columns); nan leaves a cell white.
+        words: what is written into each cell, of the same shape; may be empty.
+        low, high: what is white, and what is the darkest grey.
+    """
+    ax.imshow(values, cmap=GREYS, vmin=low, vmax=high, aspect="auto")
+    ax.grid(visible=False)
+    ax.tick_params(length=0)
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value - low > 0.55 * (high - low) else INK
+        said = str(words[row, column])
+        ax.text(column, row, said, ha="center", va="center", fontsize=7, color=colour)
 
 
 def powers(axis: Axis) -> None:

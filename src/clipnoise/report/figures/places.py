@@ -18,17 +18,33 @@ def places(ax: Axes, texts: list[str]) -> dict[str, float]:
 
     Numbers are placed by value; anything else is evenly spaced in the order of the study.
     """
-    values = [json.loads(text) for text in texts]
-    numbers = [float(value) for value in values if isinstance(value, int | float)]
-    if len(numbers) < len(values):
+    numbers = _numbers(texts)
+    if numbers is None:
         at = {text: float(number) for number, text in enumerate(texts)}
     else:
-        at = dict(sorted(zip(texts, numbers, strict=True), key=lambda pair: pair[1]))
-        if min(numbers) > 0 and max(numbers) > WIDE * min(numbers):
+        at = {text: numbers[text] for text in in_order(texts)}
+        if min(numbers.values()) > 0 and max(numbers.values()) > WIDE * min(numbers.values()):
             ax.set_xscale("log")
-    ax.set_xticks(list(at.values()), [_tick(json.loads(text)) for text in at])
+    ax.set_xticks(list(at.values()), [tick(text) for text in at])
     ax.xaxis.set_minor_locator(NullLocator())
     return at
+
+
+def in_order(texts: list[str]) -> list[str]:
+    """Return values, as JSON, by size if all are numbers, else in the order of the study."""
+    numbers = _numbers(texts)
+    return texts if numbers is None else sorted(texts, key=lambda text: numbers[text])
+
+
+def _numbers(texts: list[str]) -> dict[str, float] | None:
+    values = {text: json.loads(text) for text in texts}
+    able = all(isinstance(value, int | float) for value in values.values())
+    return {text: float(value) for text, value in values.items()} if able else None
+
+
+def tick(text: str) -> str:
+    """Return what stands beside a value, which is JSON."""
+    return _tick(json.loads(text))
 
 
 def _tick(value: Any) -> str:

@@ -37,9 +37,7 @@ class Sweep(FigureItem):
 
     def check(self, methods: Sequence[Mapping[str, Any]], file: str, key: str) -> None:
         """Refuse panels of which no method has the hyper-parameter."""
-        known = {name for method in methods for name in options_of(method)}
-        if self.over not in known:
-            raise unknown("hyper-parameter", self.over, known, file=file, key=f"{key}.over")
+        require_hyperparameter(self.over, methods, file, f"{key}.over")
 
     def draw(self, data: ItemData) -> Figure:
         """Draw one subplot per dataset, model and method, a line per budget.
@@ -47,6 +45,15 @@ class Sweep(FigureItem):
         Where other hyper-parameters are swept, too, each of their settings has a line of its own.
         """
         return draw_sweep(swept(data.runs, self.over), self.over, data.metric)
+
+
+def require_hyperparameter(
+    name: str, methods: Sequence[Mapping[str, Any]], file: str, key: str
+) -> None:
+    """Raise UserError where none of some entries of methods has a hyper-parameter."""
+    known = {option for method in methods for option in options_of(method)}
+    if name not in known:
+        raise unknown("hyper-parameter", name, known, file=file, key=key)
 
 
 def options_of(method: Mapping[str, Any]) -> set[str]:
@@ -91,7 +98,7 @@ def draw_sweep(
     figure, subplots = canvas.grid(every, COLUMNS, height=2.4)
     if beside is not None:
         beside(subplots.pop()[0])
-    lines = _lines(runs)
+    lines = line_names(runs)
     looks = {
         text: styles.style(str(runs["method"].iloc[0]), rank)  # as variants of a method
         for rank, text in enumerate(lines.drop_duplicates())
@@ -103,7 +110,7 @@ def draw_sweep(
     return figure
 
 
-def _lines(runs: pd.DataFrame) -> pd.Series:
+def line_names(runs: pd.DataFrame) -> pd.Series:
     """Return what the line of each run is called: its budget, and other settings that are swept.
 
     Another hyper-parameter is swept if it differs between runs of one seed at one value. One that

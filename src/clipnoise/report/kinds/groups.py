@@ -1,0 +1,72 @@
+"""Accuracy on each group of test examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from clipnoise.report.blocks import ListBlock
+from clipnoise.report.formats import DASH
+from clipnoise.report.items import ItemData, TableItem
+from clipnoise.report.lazy import confusion
+
+if TYPE_CHECKING:
+    from clipnoise.report.confusion import PredictedSetting
+
+HEADS = ("dataset", "model", "budget", "method", "group", "examples", "accuracy (%)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsTable(TableItem):
+    """Accuracy on each group of test examples, the worst group, and the gap between the best and
+    the worst, by method and budget. The dataset names the groups: `groups: sex`.
+    """
+
+    heading: ClassVar = "By group"
+    kind: Literal["groups"] = "groups"
+
+    def block(self, data: ItemData) -> ListBlock:
+        """Return a row for each method, budget and group, and one for the gap."""
+        every = list(confusion.grouped(data.runs))
+        two = all(len(one.first.classes) == 2 for one in every)
+        names = dict.fromkeys(one.first.classes for one in every)
+        heads = [*HEADS]
+        if two and len(names) == 1:
+            heads += [f"recall of {name} (%)" for name in next(iter(names))]
+        rows = [row[: len(heads)] for one in every for row in _rows(one)]
+        return ListBlock(
+            title=data.title,
+            caption=data.placed.caption,
+            heads=heads,
+            numbers=len(heads) - 5,
+            rows=rows or [[f"{confusion.NOTHING} by group", *[DASH] * (len(heads) - 1)]],
+            notes=[
+                "Mean ± sample standard deviation over the completed runs, at their last "
+                "evaluation. Gap: the largest value of a group less the smallest one, seed by "
+                "seed; it is never negative, and the smaller the groups, the larger it is by "
+                "chance. The worst group is that of the lowest mean accuracy."
+            ],
+        )
+
+
+def _rows(setting: PredictedSetting) -> Iterator[list[str]]:
+    by_group = confusion.of_groups(setting)
+    lowest = confusion.worst(by_group)
+    for i, (name, accuracy) in enumerate(by_group.items()):
+        first = setting.first
+        recalls = [
+            setting.sample(
+                {seed: confusion.recalls(one.counts[i])[c] for seed, one in setting.by_seed.items()}
+            )
+            for c in range(len(first.classes))
+        ]
+        group = f"{first.column} {name}{' (worst)' if name == lowest else ''}"
+        examples = f"{first.counts[i].sum():,.0f}"
+        yield [*setting.names, group, examples, *map(confusion.shown, (accuracy, *recalls))]
+    gaps = [confusion.gap(setting, confusion.accuracies)]
+    gaps += [
+        confusion.gap(setting, lambda counts, c=c: confusion.recalls(counts)[..., c])
+        for c in range(len(setting.first.classes))
+    ]
+    yield [*setting.names, "gap", DASH, *map(confusion.shown, gaps)]

@@ -1,0 +1,37 @@
+"""Which classes a network predicts, by the true class and the group of an example."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from clipnoise.data.base import ExampleGroups
+
+MOST_CLASSES = 100  # a result file has a number for each pair of classes
+
+
+class Confusion:
+    """Counts predictions on a split whose batches come in order."""
+
+    def __init__(self, classes: int, groups: ExampleGroups | None) -> None:
+        """Start at 0; without groups, all examples are in one without a name."""
+        self._names, self._of = ("",), None
+        if groups is not None:
+            self._names, self._of = groups.names, groups.of
+        self._counts = torch.zeros(len(self._names), classes, classes, dtype=torch.int64)
+        self._seen = 0
+
+    def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Count a batch: logits of shape (b, classes), and classes of shape (b,)."""
+        classes, end = self._counts.shape[-1], self._seen + len(targets)
+        pairs = targets.cpu() * classes + outputs.argmax(dim=-1).cpu()
+        groups = 0 if self._of is None else self._of[self._seen : end]
+        places = groups * classes**2 + pairs
+        self._counts += places.bincount(minlength=self._counts.numel()).view_as(self._counts)
+        self._seen = end
+
+    def counts(self) -> dict[str, list[list[int]]]:
+        """Return, by group, how often each class (row) was predicted as each (column)."""
+        return dict(zip(self._names, self._counts.tolist(), strict=True))
