@@ -376,3 +376,19 @@ def test_a_lock_is_free_again_when_its_holder_was_killed(cache: Path, tmp_path: 
     (folder / ".lock").touch()  # what is left of it
     assert train_here(run, tmp_path, cache) == 0
     assert not (folder / ".lock").exists()
+
+
+@pytest.mark.long
+def test_two_processes_train_a_run_and_leave_one_result(cache: Path, tmp_path: Path) -> None:
+    run = spec()
+    words = [*command(run, tmp_path / "two", cache), "--processes", "2"]
+    assert train_here(run, tmp_path / "one", cache) == main(words) == 0
+    one, two = (read_run(run_folder(tmp_path / name, run)) for name in ("one", "two"))
+    assert one is not None
+    assert two is not None
+    for name, value in one.summary["final"].items():
+        assert two.summary["final"][name] == pytest.approx(value, rel=1e-5)
+    assert two.summary["hardware"]["processes"] == 2
+    assert two.summary["hardware"]["cpu"].endswith(", 2 processes")
+    sent = run.steps * 2 * 4 * two.summary["parameters"]  # the sums; there is no noise
+    assert (one.summary["bytes_sent"], two.summary["bytes_sent"]) == (0, sent)

@@ -67,9 +67,15 @@ def test_where_slurm_has_shards_each_run_asks_for_its_share() -> None:
     assert (Resources(gpus=2).gres("logistic"), Resources().gres("logistic")) == ("gpu:2", "")
 
 
+def test_a_run_on_several_gpus_has_a_process_for_each() -> None:
+    assert (Resources(gpus=4).together, Resources(gpus=4, threads=3).cpus) == (4, 12)
+    assert (Resources(processes=2).together, Resources().together) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
+        ({"gpus": 4, "processes": 2}, "processes: .* with gpus: 4 there are 4"),
         ({"gpus": 1, "gpu_share": {"logistc": 4}}, "gpu_share: .*'logistc'.*Did you mean"),
         ({"gpus": 0, "shards_per_gpu": 8}, "shards_per_gpu: .* need gpus: 1"),
         ({"gpus": 1, "gpu_share": {"logistic": 65}}, "less than or equal to 64"),

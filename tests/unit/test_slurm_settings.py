@@ -75,6 +75,9 @@ def test_runs_go_where_there_is_room_for_them(slurm: Path) -> None:
         "threads: 32, at most 16",
         "gpus: 1, at most 0",
     ]
+    assert cluster.partitions[0].lacks(Resources(processes=5, threads=4)) == [
+        "threads: 20, at most 16"
+    ]
 
 
 def test_without_accounting_squeue_is_asked_and_the_user_told(slurm: Path) -> None:

@@ -17,14 +17,16 @@ rule train:
         lambda wildcards: plan.group(wildcards.hash)
     conda:
         LOCK
-    threads: JOB.threads
+    threads: JOB.cpus
     resources:
         mem_mb=lambda wildcards, attempt: JOB.memory_mb
         * plan.factor(wildcards.hash, "memory", attempt, workflow.executor_settings),
         runtime=lambda wildcards, attempt: JOB.minutes
         * plan.factor(wildcards.hash, "time", attempt, workflow.executor_settings),
         gres=lambda wildcards: JOB.gres(wildcards.model),
-        cpus_per_task=JOB.threads,
+        cpus_per_task=JOB.cpus,
+        threads_each=JOB.threads,
+        processes=JOB.together,
         gpus_held=JOB.gpus,
         slots=lambda wildcards: JOB.slots(wildcards.model),
         device=plan.config.device,
@@ -40,4 +42,4 @@ rule train:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q}"
-        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint={params.fingerprint:q} --requeue --keep-finished --threads {resources.cpus_per_task} >> {log:q} 2>&1"
+        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint={params.fingerprint:q} --requeue --keep-finished --threads {resources.threads_each} --processes {resources.processes} >> {log:q} 2>&1"

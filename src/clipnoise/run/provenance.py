@@ -47,7 +47,7 @@ class Provenance:
         return {
             "versions": versions(),
             "git_commit": git_commit(),
-            "hardware": {**hardware(self.device), "processes": self.processes},
+            "hardware": hardware(self.device, self.processes),
             "started": self.started.isoformat(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -84,19 +84,25 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def hardware(device: str) -> dict[str, Any]:
-    """Return processor, cores, memory, host name, and the GPU if it is the device that trains."""
-    gpu = None
+def hardware(device: str, processes: int = 1) -> dict[str, Any]:
+    """Return processor, cores, memory, host name, and the GPU if it is the device that trains.
+
+    Where several processes train together, what each of them trains on says how many there are.
+    """
+    gpu, cpu = None, _processor()
     if device.startswith("cuda"):
         import torch
 
         gpu = torch.cuda.get_device_name(device)
+    if processes > 1:
+        gpu, cpu = (f"{processes} × {gpu}", cpu) if gpu else (None, f"{cpu}, {processes} processes")
     return {
-        "cpu": _processor(),
+        "cpu": cpu,
         "cores": os.cpu_count(),
         "gpu": gpu,
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "host": socket.gethostname(),
+        "processes": processes,
     }
 
 

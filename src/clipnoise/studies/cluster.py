@@ -45,7 +45,7 @@ class Partition:
         pairs = [
             ("minutes", wanted.minutes, self.minutes),
             ("memory_mb", wanted.memory_mb, self.memory_mb),
-            ("threads", wanted.threads, self.cpus),
+            ("threads", wanted.cpus, self.cpus),
             ("gpus", wanted.gpus, self.gpus),
         ]
         return [

@@ -49,10 +49,11 @@ class Resources:
     """What one training job asks of a cluster; it gets more after it has lacked time or memory.
 
     Attributes:
-        threads: CPU threads of one run.
+        threads: CPU threads of one run; of each of its processes, where it has several.
         memory_mb: memory of one run, MB.
         minutes: time limit of one run, minutes.
-        gpus: GPUs of one run; 0 trains on the CPU.
+        gpus: GPUs of one run; 0 trains on the CPU. On several, as many processes train it together.
+        processes: how many train one run together on the CPU; 0 is 1, or one for each GPU.
         gpu_share: model id → how many of its runs share one GPU; other models do not share one.
         shards_per_gpu: how many shards Slurm divides a GPU into; a run then asks for its share of
             them. 0 if there are none: runs then share the GPU of the job that they are grouped in.
@@ -64,6 +65,7 @@ class Resources:
     memory_mb: Count = 4000
     minutes: Count = 60
     gpus: Natural = 0
+    processes: Natural = 0
     gpu_share: dict[str, Slots] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
 
@@ -72,8 +74,23 @@ class Resources:
             raise ValueError("gpu_share: runs that share a GPU need gpus: 1")
         if self.shards_per_gpu and self.gpus != 1:
             raise ValueError("shards_per_gpu: runs that ask for shards of a GPU need gpus: 1")
+        if self.gpus and self.processes not in (0, self.gpus):
+            raise ValueError(
+                f"processes: each trains on a GPU of its own, so with gpus: {self.gpus} there are "
+                f"{self.gpus}; leave processes out"
+            )
         for model in self.gpu_share:
             model_class(model, file="gpu_share")
+
+    @property
+    def together(self) -> int:
+        """How many processes train one run."""
+        return self.processes or max(1, self.gpus)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of one run, all its processes together."""
+        return self.threads * self.together
 
     def slots(self, model: str) -> int:
         """Return how many of the slots of a GPU, or of the job that it is in, a run takes."""
