@@ -12,6 +12,7 @@ from pseudocode import (
     RUN,
     Stream,
     Vector,
+    adam,
     assert_same,
     mean_of_clipped,
     noisy,
@@ -59,6 +60,34 @@ def dp_pmlf(h: dict[str, Any], s: Stream) -> list[Vector]:
         )
         x.append([x[-1][j] - h["learning_rate"] * m[t][j] / c_m[t] for j in range(s.d)])
     return x
+
+
+def filtered_adam(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Adam on v̄ after the filter; what the filter leaves of the noise is known from its h_r."""
+    a, b = h["filter_a"], h["filter_b"]
+    response, released = [], [momentum_release(h, s, t, normalise=True) for t in range(s.steps)]
+    for t in range(s.steps):
+        past = sum(a[r - 1] * response[t - r] for r in range(1, len(a) + 1) if r <= t)
+        response.append((b[t] if t < len(b) else 0.0) - past)
+    phi = (h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]) ** 2
+    filtered, noise, beta = [], [], h["betas"][1]
+    for t in range(s.steps):
+        known = response[: t + 1]
+        total = sum(known)
+        sums = [sum(x * released[t - r][j] for r, x in enumerate(known)) for j in range(s.d)]
+        filtered.append([x / total for x in sums])
+        noise.append(phi * sum(x * x for x in known) / total**2)
+
+    def denominator(t: int, v_hat: float) -> float:
+        weights = [(1 - beta) * beta ** (t - i) / (1 - beta**t) for i in range(1, t + 1)]
+        expected = sum(w * x for w, x in zip(weights, noise[:t], strict=True))
+        corrected = max(v_hat - expected, h["gamma_prime"])
+        return math.sqrt(corrected if h["noise_correction"] == "exact" else v_hat) + h["gamma"]
+
+    def release(t: int, _: Vector) -> tuple[Vector, Vector]:
+        return filtered[t], [x * x for x in filtered[t]]
+
+    return adam(h, s, release, denominator)
 
 
 def lp_dpsgd(h: dict[str, Any], s: Stream) -> list[Vector]:
@@ -114,6 +143,19 @@ def test_momentum_follows_the_paper(history: int, beta: float, case: str) -> Non
         assert_same("dp-pmlf-wo-lf", h, stream, dp_pmlf_without_filter(h, stream))
         outer = h | {"momentum": 0.7}
         assert_same("innerouter", outer, stream, innerouter(outer, stream))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("correction", ["none", "exact"])
+def test_adam_after_the_filter_loses_the_noise_that_the_filter_leaves(
+    correction: str, case: str
+) -> None:
+    own = {"betas": [0.8, 0.95], "gamma": 1e-3, "gamma_prime": 1e-4, "noise_correction": correction}
+    for a, b in FILTERS:
+        h = RUN | {"learning_rate": 0.3, "filter_a": a, "filter_b": b} | own
+        stream, k = record(2, case), {"history": 3, "beta": 0.6}
+        assert_same("lp-dpadam", h, stream, filtered_adam(h | {"history": 1, "beta": 1.0}, stream))
+        assert_same("dp-pmlf-adam", h | k, stream, filtered_adam(h | k, stream))
 
 
 def test_outer_momentum_is_nine_tenths_unless_set() -> None:

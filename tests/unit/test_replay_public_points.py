@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,24 +32,57 @@ from clipnoise.core.state import State
 from clipnoise.errors import UserError
 
 
-def kalman(h: dict[str, Any], s: Stream) -> list[Vector]:
-    """DiSK's filtered gradient at each step: x_t + γd_t is the first point, x_t the second."""
+def two_point_gradient(h: dict[str, Any], s: Stream, t: int) -> Vector:
+    """DiSK's g̃_t for t counted from 0: x_t + γd_t is the first point, x_t the second."""
     c, b, kappa = h["clip_norm"], h["expected_batch_size"], h["kappa"]
+    if t == 0:
+        return private_gradient(h, s, 0)
     a = (1 - kappa) / (kappa * h["lookahead"])
-    filtered: list[Vector] = []
-    for t in range(s.steps):
-        if t == 0:
-            filtered.append(private_gradient(h, s, 0))
-            continue
-        ahead, here = s.gradients[t][0], s.gradients[t][1]
-        vectors = [
-            [a * x + (1 - a) * y for x, y in zip(one, other, strict=True)]
-            for one, other in zip(ahead, here, strict=True)
-        ]
-        deviation = h["noise_multiplier"] * c / b
-        g = noisy(mean_of_clipped(vectors, c, b, s.d), deviation, s.noise[t][0])
+    vectors = [
+        [a * x + (1 - a) * y for x, y in zip(ahead, here, strict=True)]
+        for ahead, here in zip(s.gradients[t][0], s.gradients[t][1], strict=True)
+    ]
+    return noisy(mean_of_clipped(vectors, c, b, s.d), h["noise_multiplier"] * c / b, s.noise[t][0])
+
+
+def kalman(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """DiSK's filtered gradient at each step."""
+    filtered, kappa = [two_point_gradient(h, s, 0)], h["kappa"]
+    for t in range(1, s.steps):
+        g = two_point_gradient(h, s, t)
         filtered.append([(1 - kappa) * m + kappa * x for m, x in zip(filtered[-1], g, strict=True)])
     return filtered
+
+
+def innovations(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """FiBeR's filtered gradient at each step: the integral of the filtered residuals."""
+    estimate, residual, filtered, w = [0.0] * s.d, [0.0] * s.d, [], h["omega"]
+    for t in range(s.steps):
+        g = two_point_gradient(h, s, t)
+        for j in range(s.d):
+            innovation = g[j] - estimate[j]
+            residual[j] = (1 - w) * residual[j] + w * innovation
+            estimate[j] += residual[j]
+        filtered.append(list(estimate))
+    return filtered
+
+
+def fiber(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """FiBeR with AdamW: A(ω)σ_w² is taken off v̂, and the weights themselves decay."""
+    (b1, b2), w = h["betas"], h["omega"]
+    variance = (h["noise_multiplier"] * h["clip_norm"] / h["expected_batch_size"]) ** 2
+    attenuated = variance * (2 - w) / (4 - 3 * w)
+    theta, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    for t, g in enumerate(innovations(h, s)):
+        new = []
+        for j in range(s.d):
+            m[j], v[j] = b1 * m[j] + (1 - b1) * g[j], b2 * v[j] + (1 - b2) * g[j] ** 2
+            corrected = max(v[j] / (1 - b2 ** (t + 1)) - attenuated, h["gamma_prime"])
+            step = m[j] / (1 - b1 ** (t + 1)) / (math.sqrt(corrected) + h["gamma"])
+            shrunk = (1 - h["learning_rate"] * h["weight_decay"]) * theta[-1][j]
+            new.append(shrunk - h["learning_rate"] * step)
+        theta.append(new)
+    return theta
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -60,6 +95,24 @@ def test_disk_follows_the_authors(kappa: float, gamma: float, case: str) -> None
     own = h | {"betas": [0.8, 0.9], "gamma": 1e-3}
     expected = adam(own, stream, lambda t, _: (filtered[t], [x * x for x in filtered[t]]))
     assert_same("disk-adam", own, stream, expected)
+
+
+def of_filtered(filtered: list[Vector], t: int, _: Vector) -> tuple[Vector, Vector]:
+    return filtered[t], [x * x for x in filtered[t]]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("omega", "decay"), [(0.7, 0.0), (0.2, 0.3)])
+def test_fiber_follows_the_paper(omega: float, decay: float, case: str) -> None:
+    own = {"kappa": 0.6, "lookahead": 0.5, "omega": omega, "weight_decay": decay}
+    h = RUN | {"learning_rate": 0.3, "betas": [0.8, 0.95], "gamma": 1e-3, "gamma_prime": 1e-4} | own
+    for seed in range(2):
+        stream = record(seed, case)
+        assert_same("fiber", h, stream, fiber(h, stream))
+        filtered = innovations(h, stream)
+        plain = adam(h, stream, partial(of_filtered, filtered))
+        if not decay:
+            assert_same("fiber", h | {"noise_correction": "none"}, stream, plain)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -113,7 +166,7 @@ def test_dp_sat_with_momentum_climbs_a_fixed_length_towards_the_last_iterate() -
     torch.testing.assert_close(point, theta + 0.5 * (last - theta) / (last - theta).norm())
 
 
-@pytest.mark.parametrize("name", ["disk", "disk-adam", "dp-sat", "dp-sat-momentum"])
+@pytest.mark.parametrize("name", ["disk", "disk-adam", "fiber", "dp-sat", "dp-sat-momentum"])
 def test_the_first_step_is_taken_where_it_starts(name: str) -> None:
     found = points_of(name, [HERE], State(HERE, step=1))
     assert found.weights == (1.0,)

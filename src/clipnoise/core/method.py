@@ -198,6 +198,10 @@ class Method(Immutable):
         """Return whether training on public examples precedes the run."""
         return cls.warm_start is not Method.warm_start
 
+    def against_correlated_noise(self) -> str | None:
+        """Return why noise must be independent from step to step, or None where it need not be."""
+        return None
+
     def uses_public_data(self) -> bool:
         """Return whether the method asks for public examples in any way."""
         return self.uses_public_gradient or self.warms_up()

@@ -1,6 +1,7 @@
 """DP-PMLF: per-sample momentum before the clip, a low-pass filter after the noise.
 
-With its two halves alone, LP-DPSGD, and InnerOuter, which has ordinary momentum for the filter.
+With its two halves alone, LP-DPSGD, and InnerOuter, which has ordinary momentum for the filter; and
+with Adam after the filter.
 """
 
 from __future__ import annotations
@@ -20,39 +21,7 @@ from clipnoise.methods.base import (
     State,
     Tensor,
 )
-
-
-def recurse(
-    name: str, x: Tensor, a: tuple[float, ...], b: tuple[float, ...], state: State
-) -> Tensor:
-    """Compute y_t = −Σ_{r≥1} a_r y_{t−r} + Σ_{r≥0} b_r x_{t−r}, with zero history.
-
-    Args:
-        name: under which the past x and y are kept in the state, in as many slots as there are
-            taps: x_t in slot t mod n_b, y_t in slot t mod n_a.
-        x: x_t.
-        a: a_1 … a_{n_a}.
-        b: b_0 … b_{n_b}.
-        state: the memory; its step counter is t.
-
-    Returns:
-        y_t, shaped like x_t.
-    """
-    t = state.step
-
-    def slot(kind: str, r: int, taps: int) -> str:
-        return f"{name} {kind}{(t - r) % taps}"
-
-    y = b[0] * x
-    for r in range(1, min(len(b), t)):
-        y.add_(state[slot("x", r, len(b) - 1)], alpha=b[r])
-    for r in range(1, min(len(a) + 1, t)):
-        y.sub_(state[slot("y", r, len(a))], alpha=a[r - 1])
-    if len(b) > 1:
-        state[slot("x", 0, len(b) - 1)] = x
-    if a:
-        state[slot("y", 0, len(a))] = y
-    return y
+from clipnoise.methods.filters import FilteredAdam, noise_gain, pass_noise_on, recurse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +50,12 @@ class LowPassFiltered(PrivateMethod):
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
-        m = recurse("m", g, self.filter_a, self.filter_b, state)
-        return -self.learning_rate * m / self.normaliser(state)
+        m, c = self.low_passed(g, state)
+        return -self.learning_rate * m / c
+
+    def low_passed(self, g: Tensor, state: State) -> tuple[Tensor, Tensor]:
+        """Return m_t, shape (d,), and c_t, shape ()."""
+        return recurse("m", g, self.filter_a, self.filter_b, state), self.normaliser(state)
 
     def normaliser(self, state: State) -> Tensor:
         """Return c_t, shape ()."""
@@ -99,6 +72,43 @@ class LPDPSGD(LowPassFiltered):
     """
 
     id = "lp-dpsgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowPassAdam(FilteredAdam, LowPassFiltered):
+    """What LP-DPAdam and DP-PMLF with Adam share: Adam on m_t/c_t."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_correction != "none":
+            self.stationary_gain()  # refuses a filter that is not stable
+
+    def filtered(self, g: Tensor, state: State) -> Tensor:
+        m, c = self.low_passed(g, state)
+        return m / c
+
+    def stationary_gain(self) -> float:
+        return noise_gain(self.filter_a, self.filter_b)
+
+    def exact_gain(self, state: State) -> float:
+        variance, c = pass_noise_on(self.filter_a, self.filter_b, self.clip_norm**2, state)
+        return variance / (c * self.clip_norm) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LPDPAdam(LowPassAdam):
+    """Adam on the low-pass filtered gradient m_t/c_t of lp-dpsgd, which takes the place of g̃_t.
+
+    The filter leaves the share A = Σ_r h_r² of the noise, h its impulse response: 0.053 at the
+    default coefficients. `noise_correction: stationary` takes AΦ off v̂, and `exact` what the noise
+    of each step has added in expectation; then the root is that of max(v̂ − …, γ′). The correction
+    is that of FiBeR, which states that A can be computed for any stable linear filter.
+
+    Source: Zhang et al. 2024 (DOPPLER, arXiv 2408.13460), whose filter goes before any optimizer;
+    Dm et al. 2026 (FiBeR, arXiv 2605.03425) for the correction.
+    """
+
+    id = "lp-dpadam"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +156,21 @@ class DPPMLF(PerSampleMomentum, LowPassFiltered):
     """
 
     id = "dp-pmlf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPMLFAdam(PerSampleMomentum, LowPassAdam):
+    """Adam on what DP-PMLF's per-sample momentum and low-pass filter return, m_t/c_t.
+
+    With `noise_correction` it is DP-AdamBC after DP-PMLF: v̂ loses what the filter has left of the
+    noise, AΦ or, with `exact`, what it is at each step. The options are those of dp-pmlf and
+    lp-dpadam.
+
+    Source: DP-PMLF, Algorithm 1, lines 1 to 11; DP-AdamBC, Algorithm 1, with the noise after the
+    filter as in Dm et al. 2026 (FiBeR, arXiv 2605.03425). Together they are of this suite.
+    """
+
+    id = "dp-pmlf-adam"
 
 
 @dataclass(frozen=True, kw_only=True)

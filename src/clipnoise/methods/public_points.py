@@ -1,16 +1,18 @@
 """Gradients at points that are computed from releases: ahead of θ, or uphill of it.
 
 DPZero steps along a public random direction by forward passes alone; DP-SAT climbs along the last
-release, or back along its step; DiSK filters gradients that are taken here and ahead.
+release, or back along its step; DiSK and FiBeR filter gradients that are taken here and ahead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from clipnoise.methods.base import (
-    Adam,
     ClippedLossMean,
     ClippedMean,
     Momentum,
@@ -23,6 +25,7 @@ from clipnoise.methods.base import (
     State,
     Tensor,
 )
+from clipnoise.methods.filters import Coefficients, Correction, FilteredAdam, pass_noise_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +112,11 @@ class DPSATMomentum(Momentum, DPSAT):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KalmanFiltered(PrivateMethod):
-    """What DiSK with any update shares: v_i = a∇f_i(θ_t + γd_t) + (1−a)∇f_i(θ_t), clipped once.
+class LookingAhead(PrivateMethod):
+    """What DiSK and FiBeR share: v_i = a∇f_i(θ_t + γd_t) + (1−a)∇f_i(θ_t), clipped once.
 
-    d_t = θ_t − θ_{t−1} is how the last step has moved θ, and a = (1−κ)/(κγ). The filter predicts
-    the change of the gradient from v_i, and keeps m_t = (1−κ)m_{t−1} + κg̃_t with m_1 = g̃_1. The
-    first step has no d: v_i = ∇f_i(θ_1). The option `lookahead` is γ.
+    d_t = θ_t − θ_{t−1} is how the last step has moved θ, and a = (1−κ)/(κγ). The first step has no
+    d: v_i = ∇f_i(θ_1). The option `lookahead` is γ.
     """
 
     query = ClippedMean()
@@ -133,6 +135,14 @@ class KalmanFiltered(PrivateMethod):
             return [(1.0, theta)]
         a = (1 - self.kappa) / (self.kappa * self.lookahead)
         return [(a, theta + self.lookahead * (theta - past[0])), (1 - a, theta)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KalmanFiltered(LookingAhead):
+    """What DiSK with any update shares: the filter keeps m_t = (1−κ)m_{t−1} + κg̃_t, m_1 = g̃_1.
+
+    It predicts the change of the gradient from v_i.
+    """
 
     def filtered(self, g: Tensor, state: State) -> Tensor:
         """Return m ← (1−κ)m + κg, shape (d,); g itself in the first step."""
@@ -162,19 +172,73 @@ class DiSK(KalmanFiltered):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiSKAdam(Adam, KalmanFiltered):
+class DiSKAdam(KalmanFiltered, FilteredAdam):
     """Adam on what the Kalman filter of DiSK returns.
 
-    v_i and m_t are those of disk; m_t takes the place of g̃_t in Adam.
+    v_i and m_t are those of disk; m_t takes the place of g̃_t in Adam. The filter leaves the share
+    A = κ/(2−κ) of the noise. `noise_correction: stationary` takes AΦ off v̂, and `exact` what the
+    noise of each step has added in expectation: more at first, because m_1 = g̃_1; then the root is
+    that of max(v̂ − …, γ′).
 
     Source: Zhang et al. 2024 (DiSK, arXiv 2410.03883), as stated with the authors' code in
     Opacus, research/disk_optimizer/ReadMe.md, and KFoptimizer.py there, which hands m_t to any
-    optimizer.
+    optimizer; Dm et al. 2026 (FiBeR, arXiv 2605.03425) for the correction.
     """
 
     id = "disk-adam"
 
+    # Left out of what is hashed at their defaults, which are what this method always did.
+    noise_correction: Annotated[Correction, Field(exclude_if="none".__eq__)] = "none"
+    gamma_prime: Annotated[Positive, Field(exclude_if=(1e-8).__eq__)] = 1e-8
+
+    def stationary_gain(self) -> float:
+        return self.kappa / (2 - self.kappa)
+
+    def exact_gain(self, state: State) -> float:
+        entering = self.clip_norm / (self.kappa if state.step == 1 else 1)  # so that m_1 = g̃_1
+        variance, _ = pass_noise_on((self.kappa - 1,), (self.kappa,), entering**2, state)
+        return variance / self.clip_norm**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiBeR(FilteredAdam, LookingAhead):
+    """Filter the innovations of DiSK's two points: r ← (1−ω)r + ω(g̃ − x), x ← x + r; AdamW on x.
+
+    v_i = a∇f_i(θ_t + γd_t) + (1−a)∇f_i(θ_t) with d_t = θ_t − θ_{t−1} and a = (1−κ)/(κγ), and
+    θ ← θ − η (m̂/(√max(v̂ − A(ω)Φ, γ′) + γ₀) + λθ) with the moments of x, from x = r = 0. The filter
+    leaves the share A(ω) = (2−ω)/(4−3ω) of the variance of noise once it has run for long. The
+    options `lookahead`, `gamma_prime` and `gamma` are γ, γ′ and γ₀. Beyond the paper:
+    `noise_correction: exact` takes off what the noise adds to v̂ in expectation at each step, which
+    is less at first, because x begins at 0; `none` takes off nothing.
+
+    Source: Dm et al. 2026 (FiBeR, arXiv 2605.03425), as stated in junaidaliop/zij, math/fiber.md;
+    A(ω) is derived again in the tests. κ, γ and ω have no values there: those of DiSK stand here,
+    ω at its κ.
+    """
+
+    id = "fiber"
+
+    omega: Probability = 0.7
+    weight_decay: NonNegative = 0.0
+    noise_correction: Correction = "stationary"
+
+    def filtered(self, g: Tensor, state: State) -> Tensor:
+        """Return x ← x + r with r ← (1−ω)r + ω(g − x), shape (d,)."""
+        state["r"] = (1 - self.omega) * state["r"] + self.omega * (g - state["x"])
+        state["x"] = state["x"] + state["r"]
+        return state["x"]
+
+    def coefficients(self) -> tuple[Coefficients, Coefficients]:
+        """Return a and b of the same filter as one recursion for x."""
+        return (-2 * (1 - self.omega), 1 - self.omega), (self.omega,)
+
+    def stationary_gain(self) -> float:
+        return (2 - self.omega) / (4 - 3 * self.omega)
+
+    def exact_gain(self, state: State) -> float:
+        variance, _ = pass_noise_on(*self.coefficients(), self.clip_norm**2, state)
+        return variance / self.clip_norm**2
+
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
-        (g,) = released
-        filtered = self.filtered(g, state)
-        return self.descend(*state.moments(filtered, self.betas))
+        decayed = self.learning_rate * self.weight_decay * state.theta
+        return super().update(released, state, public) - decayed

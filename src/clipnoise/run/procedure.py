@@ -165,8 +165,14 @@ class Procedure:
                 f"not a gradient; got {self.training.views}."
             )
         unit.check(self.method.query, self.mechanism.microbatches)
+        self._check_noise()
         self._check_schedules()
         _ = self.budget  # checks that sampler, accountant and noise fit each other
+
+    def _check_noise(self) -> None:
+        reason, kind = self.method.against_correlated_noise(), self.mechanism.noise.id
+        if reason is not None and self.mechanism.bands > 1:
+            raise UserError(f"privacy.noise.kind: {kind} is correlated across steps. {reason}")
 
     def _check_schedules(self) -> None:
         """Check the method with the smallest and the largest number of every schedule."""

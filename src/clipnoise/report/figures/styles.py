@@ -71,10 +71,13 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-pmlf-wo-lf": (PINK, "*", DASHED),
     "dp-pmlf-wo-pm": (ORANGE, "h", DASHDOT),
     "lp-dpsgd": (ORANGE, "h", LONG),
+    "lp-dpadam": (ORANGE, "*", LONG),
+    "dp-pmlf-adam": (WINE, "*", DASHDOT),
     "innerouter": (GREEN, ">", DASHED),
     # at public points
     "disk": (BLUE, "D", SOLID),
     "disk-adam": (VERMILION, "D", DASHED),
+    "fiber": (GREEN, ">", DASHDOT),
     "dp-sat": (WINE, "h", SOLID),
     "dp-sat-momentum": (WINE, "h", DOTTED),
     "dpzero": (BLACK, "X", SOLID),
