@@ -17,6 +17,7 @@ from budgets import flat_budget
 
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
+from clipnoise.privacy import calibration
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import (
@@ -280,3 +281,74 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.json: cannot be read: No such file"):
         read_calibration(tmp_path / "none.json")
+
+
+def verifications(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that grows by σ each time that a verification computes ε."""
+    computed: list[float] = []
+    accounted = calibration._accounted
+
+    def counted(budget: Budget, sigma: float) -> Calibration:
+        computed.append(sigma)
+        return accounted(budget, sigma)
+
+    monkeypatch.setattr(calibration, "_accounted", counted)
+    return computed
+
+
+def test_what_was_verified_once_is_not_verified_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    calibrate(target()).write(path)
+    computed = verifications(monkeypatch)
+    first = read_calibration(path)
+    assert len(computed) == 1
+    again = read_calibration(path)
+    again.check(target())
+    assert (again, len(computed)) == (first, 1)
+
+
+def test_a_seal_counts_only_for_the_content_and_the_code_that_it_is_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    found = calibrate(target())
+    found.write(path)
+    read_calibration(path)
+    replace(found, noise_multiplier=0.9).write(path)
+    with pytest.raises(UserError, match=r"states ε 1.*, but its noise multiplier, 0\.9, costs"):
+        read_calibration(path)
+    found.write(path)
+    computed = verifications(monkeypatch)
+    monkeypatch.setattr(calibration, "_analysis", lambda: "another version")
+    read_calibration(path)
+    assert len(computed) == 1
+
+
+def test_a_calibration_that_was_trusted_and_then_changed_is_refused() -> None:
+    found = calibrate(target())
+    found.trust()
+    with pytest.raises(UserError, match=r"states ε"):
+        replace(found, noise_multiplier=0.9).check(target())
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "wanted"), [(0.0769, 195, 1.0), (0.0769, 195, 8.0), (0.01, 1000, 3.0)]
+)
+def test_numerical_accounting_asks_for_less_noise_and_few_evaluations(
+    rate: float, steps: int, wanted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"sampling_rate": rate, "steps": steps, "epsilon": wanted}
+    by_rdp = calibrate(target(accountant="rdp", **values)).noise_multiplier
+    asked, spent = [], Budget.spent
+
+    def counted(self: Budget, sigma: float, steps: int | None = None) -> float:
+        if self.accountant == "pld":
+            asked.append(sigma)
+        return spent(self, sigma, steps)
+
+    monkeypatch.setattr(Budget, "spent", counted)
+    by_pld = calibrate(target(accountant="pld", **values)).noise_multiplier
+    assert 0.85 * by_rdp < by_pld < by_rdp
+    assert len(set(asked)) <= 8

@@ -159,7 +159,7 @@ def test_the_participation_of_nodes_counts_the_gradients_that_change(
     sampler: str, counted: int | None
 ) -> None:
     participation = participation_under(
-        sampler, examples=100, expected_batch_size=10, steps=5, degree=3
+        sampler, examples=100, expected_batch_size=10, steps=5, degree=3, accountant="rdp"
     )
 
     assert (participation.affected_examples, participation.examples) == (4, counted)

@@ -129,7 +129,8 @@ def test_calibrate_refuses_what_it_cannot_reach_and_writes_nothing(
     tmp_path: Path, capsys: Output
 ) -> None:
     path = tmp_path / "key.json"
-    assert main(["calibrate", "--epsilon", "0.0001", *MECHANISM, "--out", str(path)]) == 2
+    words = ["calibrate", "--epsilon", "0.0001", *MECHANISM, "--accountant", "rdp"]
+    assert main([*words, "--out", str(path)]) == 2
     assert "out of reach" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -150,9 +151,9 @@ def test_an_epsilon_that_is_not_proved_for_the_batches_is_called_nominal(
     asked += ["--steps", "20", "--sampler", sampler]
     assert main(asked) == 0
     printed = capsys.readouterr().out
-    assert ("ε (rdp, nominal)" in printed) == nominal
+    assert ("ε (pld, nominal)" in printed) == nominal
     numbers = [line for line in printed.splitlines() if line.startswith(("rdp ", "pld ", "prv "))]
     assert len(numbers) == 3
     assert all(line.endswith("nominal") == nominal for line in numbers)
     assert main([*asked, "--out", str(tmp_path / "file.json")]) == 0
-    assert ("(rdp, nominal)" in capsys.readouterr().out) == nominal
+    assert ("(pld, nominal)" in capsys.readouterr().out) == nominal

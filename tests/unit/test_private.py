@@ -199,7 +199,7 @@ def test_the_statement_says_where_randomness_came_from_and_what_is_assumed() -> 
     assert (secure.randomness, seeded.randomness) == ("secure", "seeded")
     assert (secure.claim, secure.adjacency) == ("guarantee", "add-remove")
     text = str(seeded)
-    for line in ("claim: guarantee", "delta: 1e-05", "accountant: rdp", "noise: independent"):
+    for line in ("claim: guarantee", "delta: 1e-05", "accountant: pld", "noise: independent"):
         assert line in text.splitlines()
     assert "seed is for experiments" in text
     assert "seed" not in str(secure)

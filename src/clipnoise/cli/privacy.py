@@ -16,7 +16,7 @@ from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural, Positive, Probability, parse
 from clipnoise.files import write_atomically
-from clipnoise.privacy.accountants import ACCOUNTANTS
+from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from clipnoise.privacy.accountants.poisson import (
     POISSON_ACCOUNTANTS,
@@ -98,7 +98,9 @@ def account(
 class Details:
     """What a budget says besides ε and the mechanism: accountant, sampler, and who takes part."""
 
-    accountant: Annotated[str, click.Choice(list(ACCOUNTANTS)), "Accountant that bounds ε."] = "rdp"
+    accountant: Annotated[str, click.Choice(list(ACCOUNTANTS)), "Accountant that bounds ε."] = (
+        DEFAULT_ACCOUNTANT
+    )
     sampler: Annotated[str, click.Choice(list(SAMPLERS)), "How batches are drawn."] = "poisson"
     groups: Annotated[Count, "Groups of examples that take turns; 1 is everyone."] = 1
     truncation_probability: Annotated[

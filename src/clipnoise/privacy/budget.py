@@ -13,7 +13,7 @@ from clipnoise.core.query import Adjacency
 from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
-from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.accountants import DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
@@ -54,7 +54,7 @@ class Privacy:
     epsilon: Positive | None = None
     noise_multiplier: Annotated[Positive | None, BeforeValidator(one_number(ONE_SIGMA))] = None
     delta: Positive | Literal["1/n"] = "1/n"
-    accountant: AccountantName = "rdp"
+    accountant: AccountantName = DEFAULT_ACCOUNTANT
     sampler: SamplerName = "poisson"
     largest_batch: Count | None = None
     noise: NoiseCorrelation = field(default_factory=IndependentNoise)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 from clipnoise.core.query import Adjacency
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Natural, NonNegative, Positive, parse, to_plain
-from clipnoise.files import read_json, write_json
-from clipnoise.privacy.accountants.poisson import AccountantError
+from clipnoise.files import read_json, write_atomically, write_json
+from clipnoise.privacy.accountants.poisson import NUMERICAL, AccountantError
 from clipnoise.privacy.budget import Budget
 
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1
@@ -21,6 +24,8 @@ LARGEST_SIGMA = 2.0**20
 SMALLEST_SIGMA = 2.0**-10
 ROUNDING = 1e-6  # how far ε may differ between machines
 AGAIN = "Delete the file, and calibrate again."
+SEAL = ".verified"  # of the file that says which content of a calibration was verified
+COMPUTED_BY = ("dp-accounting", "opacus", "numpy", "scipy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,12 @@ class Calibration:
         Raises:
             UserError: names σ, the ε that is stated and the ε that σ costs.
         """
+        if self._mistake is not None:
+            raise UserError(self._mistake)
+
+    @cached_property
+    def _mistake(self) -> str | None:
+        """What is stated and is not so; None if everything is."""
         true = _accounted(self.budget, self.noise_multiplier)
         stated = [("noise multiplier", self.epsilon, true.epsilon)]
         stated += [
@@ -68,18 +79,23 @@ class Calibration:
         ]
         for what, value, correct in stated:
             if not math.isclose(value, correct, rel_tol=ROUNDING, abs_tol=ROUNDING):
-                raise UserError(
+                return (
                     f"states ε {value:.6g}, but its {what}, {self.noise_multiplier:.6g}, "
                     f"costs ε {correct:.6g}."
                 )
         target = self.budget.epsilon
         if target is not None and true.epsilon > target * (1 + ROUNDING):
-            raise UserError(
+            return (
                 f"its noise multiplier, {self.noise_multiplier:.6g}, costs ε {true.epsilon:.6g}, "
                 f"above the target {target:.6g}."
             )
         if self.adjacency != true.adjacency:
-            raise UserError(f"its adjacency must be {true.adjacency}, got {self.adjacency}.")
+            return f"its adjacency must be {true.adjacency}, got {self.adjacency}."
+        return None
+
+    def trust(self) -> None:
+        """Take the calibration as verified: what it states was computed from its σ before."""
+        vars(self)["_mistake"] = None
 
     def check(self, budget: Budget) -> None:
         """Refuse to be used for a run of another budget, or to state a wrong ε.
@@ -114,18 +130,42 @@ def _values(budget: Budget) -> dict[str, Any]:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read a calibration file.
+    """Read a calibration file, and verify it unless the same content was verified before.
+
+    Beside the file, a seal says which content was verified by which code: computing ε again would
+    take a short run longer than its training. The seal guards against mistakes, as the verification
+    does, and not against someone who writes both files.
 
     Raises:
         UserError: the file is missing, is not JSON, a key is missing, unknown or out of range, or
             its σ costs another ε than it states.
     """
     calibration = _read(path)
+    seal, due = path.with_suffix(SEAL), _seal(calibration)
+    with suppress(OSError, ValueError):
+        if seal.read_text() == due:
+            calibration.trust()
+            return calibration
     try:
         calibration.verify()
     except UserError as error:
         raise UserError(f"{path}: {error} {AGAIN}") from None
+    with suppress(OSError):  # the folder may be another's
+        write_atomically(seal, due)
     return calibration
+
+
+def _seal(calibration: Calibration) -> str:
+    """Return a digest of a calibration and of all that computes ε: code and packages."""
+    return hashlib.sha256(f"{_analysis()} {to_plain(calibration)!r}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _analysis() -> str:
+    digest = hashlib.sha256(" ".join(map(version, COMPUTED_BY)).encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def find_calibration(paths: Sequence[Path], budget: Budget) -> Calibration:
@@ -198,7 +238,8 @@ def _smallest_sigma(budget: Budget) -> float:
             return 0.0
         return math.log(max(value, 1e-300) / (target - window / 2))
 
-    root = float(brentq(distance, *_bracket(budget, distance), xtol=1e-12))
+    bracket = _bracket(budget, distance, *_start(budget))
+    root = float(brentq(distance, *bracket, xtol=1e-12))
     if distance(root) != 0.0:
         raise UserError(
             f"epsilon: {target:g} cannot be met to within {window:g}: the bound of the "
@@ -208,18 +249,34 @@ def _smallest_sigma(budget: Budget) -> float:
     return math.exp(root)
 
 
-def _bracket(budget: Budget, distance: Callable[[float], float]) -> tuple[float, float]:
+def _start(budget: Budget) -> tuple[float, float]:
+    """Return log σ from which to search, and the first step of the search.
+
+    Numerical accountants take long for each σ and agree with RDP to a tenth of σ or so.
+    """
+    anywhere = 0.0, math.log(2)
+    if budget.accountant not in NUMERICAL:
+        return anywhere
+    try:
+        return math.log(_smallest_sigma(replace(budget, accountant="rdp"))) - 0.07, 0.07
+    except UserError:
+        return anywhere
+
+
+def _bracket(
+    budget: Budget, distance: Callable[[float], float], start: float, step: float
+) -> tuple[float, float]:
     """Find log σ where ε is too large and log σ where it is not, or say what can be reached."""
-    factor = math.log(2)
-    low = high = 0.0
+    low = high = start
     while distance(high) > 0:
         if high == math.log(LARGEST_SIGMA):
             raise _unreachable(budget, "least", budget.spent(LARGEST_SIGMA))
-        low, high = high, min(max(factor, 3 * high), math.log(LARGEST_SIGMA))
+        further = start + max(step, 3 * (high - start))
+        low, high = high, min(further, math.log(LARGEST_SIGMA))
     while distance(low) < 0:
         if low <= math.log(SMALLEST_SIGMA):
             raise _unreachable(budget, "most", budget.spent(SMALLEST_SIGMA))
-        low, high = low - factor, low
+        low, high = low - step, low
     return low, high
 
 

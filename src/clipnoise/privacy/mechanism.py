@@ -55,8 +55,10 @@ class Mechanism(Sampling):
             unit, steps, query: as in `Mechanism`.
             size: B.
         """
-        if privacy is None:
-            return cls(unit=unit, expected_batch_size=size, steps=steps, query=query)
+        if privacy is None:  # RDP goes with every unit
+            return cls(
+                unit=unit, expected_batch_size=size, steps=steps, query=query, accountant="rdp"
+            )
         return cls(
             unit=unit,
             expected_batch_size=size,

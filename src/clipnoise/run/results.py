@@ -242,6 +242,7 @@ def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     Raises:
         UserError: names the file, σ, the ε that is stated and the ε that σ costs.
     """
+    from clipnoise.privacy.accountants.poisson import NUMERICAL
     from clipnoise.privacy.calibration import Calibration
 
     made = spec if spec.tuning is None else from_mapping(files.summary["spec"])  # with the choice
@@ -249,7 +250,7 @@ def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     if budget is None or stated["epsilon"] is None:
         return
     spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
-    if budget.accountant in ("prv", "pld"):
+    if budget.accountant in NUMERICAL:
         budget, spent = replace(budget, evaluation_steps=()), {}
     calibration = Calibration(
         budget=budget,

@@ -23,6 +23,7 @@ from clipnoise.privacy.accountants.poisson import (
 )
 
 AccountantName = Literal[PoissonAccountant, "per-epoch", "rdp-replace"]
+DEFAULT_ACCOUNTANT: AccountantName = "pld"  # the tightest; nodes of a graph need another one
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.kinds import as_sealed
 from clipnoise.lazy import Tensor, torch
-from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.draws import Draws
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
 from clipnoise.privacy.participation import Participation
@@ -38,7 +38,7 @@ class Sampling:
     steps: int
     largest_batch: int | None = None
     noise: NoiseCorrelation = field(default_factory=IndependentNoise)
-    accountant: AccountantName = "rdp"
+    accountant: AccountantName = DEFAULT_ACCOUNTANT
 
     @property
     def sampling_rate(self) -> float:
