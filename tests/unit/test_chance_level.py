@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import drawn, run_row, write_csv
+from reporting_data import curve_rows, drawn, run_row, write_csv
 
 from clipnoise.report.formats import ACCURACY, LOSS
-from clipnoise.report.records import read_runs
+from clipnoise.report.records import read_curves, read_runs
 from clipnoise.report.statistics import exceeds_chance
 from clipnoise.report.tables import build_table
 from clipnoise.report.verdict import verdict_data
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
 
 CHANCE = {"name": "majority class", "test_accuracy": 0.4445, "test_loss": 0.69}
 LEARNED, STUCK = (0.80, 0.81, 0.79), (0.4445, 0.4445, 0.4445)
@@ -87,3 +87,29 @@ def test_a_majority_class_far_below_all_methods_leaves_them_the_axis(tmp_path: P
     (*_, ax) = drawn("accuracy-vs-epsilon", far).axes[:1]
     assert "majority class: 44.45" in [text.get_text() for text in ax.texts]
     assert ax.get_ylim()[0] > 80
+
+
+def has_level(line: Any) -> bool:
+    """Return whether a line is at the level of the majority class, across or upright."""
+    return any(
+        list(values) == pytest.approx([44.45, 44.45])
+        for values in (line.get_ydata(), line.get_xdata())
+        if len(values) == 2
+    )
+
+
+@pytest.mark.parametrize("kind", ["sweep", "ablation", "curves"])
+def test_every_figure_of_accuracy_has_the_line_if_it_leaves_the_methods_room(
+    kind: str, tmp_path: Path
+) -> None:
+    options = {"over": "beta"} if kind == "sweep" else {}
+    near, far = (0.5, 0.45, 0.55), (0.9, 0.91, 0.92)
+    for levels, reached in ((near, True), (far, kind == "curves")):  # a curve begins at chance
+        runs = frame(tmp_path, {"dp-sgd": levels}, hyperparameters=json.dumps({"beta": 1}))
+        rows = curve_rows(runs.astype(object).fillna("").to_dict("records"))
+        curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, rows))
+        (ax, *_) = drawn(kind, runs, curves, **options).axes
+        assert any("majority class" in text.get_text() for text in ax.texts)
+        assert any(map(has_level, ax.lines)) == reached
+        low, high = ax.get_xlim() if kind == "ablation" else ax.get_ylim()
+        assert (low < 44.45 < high) == reached

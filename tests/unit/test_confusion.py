@@ -153,6 +153,19 @@ def test_groups_have_a_worst_one_and_a_gap_by_seed(runs: pd.DataFrame) -> None:
     assert rows[1]["recall of yes (%)"] == "55.00 ± 7.07"
 
 
+def test_a_class_without_test_examples_has_no_recall_and_no_gap(tmp_path: Path) -> None:
+    told = {
+        "classes": [],
+        "column": "sex",
+        "groups": {"f": [[5, 1], [0, 0]], "m": [[4, 2], [0, 0]]},
+    }
+    row = run_row(method="dp-sgd", seed=1, confusion=json.dumps(told))
+    data = item_data("groups", read_runs(write_csv(tmp_path / "r.csv", RUN_COLUMNS, [row])))
+    (block,) = data.item.blocks(data)
+    assert [row[-1] for row in block.rows] == ["–", "–", "–"]
+    assert block.rows[-1][-3] == "16.67"
+
+
 def test_classes_have_recall_precision_and_f1(runs: pd.DataFrame) -> None:
     data = item_data("classes", runs)
     (block,) = data.item.blocks(data)

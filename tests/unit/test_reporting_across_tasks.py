@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from reporting_data import item_data, run_row, write_csv
+from reporting_data import drawn, item_data, run_row, write_csv
 from scipy import stats
 
-from clipnoise.report.baseline import changes, gaps
+from clipnoise.report.baseline import change_intervals, changes, gaps
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
@@ -233,27 +233,27 @@ def crowd(folder: Path) -> pd.DataFrame:
 
 @pytest.mark.parametrize("kind", ["best-of", "performance-profiles"])
 def test_among_many_methods_the_baseline_and_the_best_are_named(kind: Any, tmp_path: Path) -> None:
-    drawn = draw_figure(item_data(kind, crowd(tmp_path)))
-    named = {name for name in ["dp-sgd", *CROWD] if f"<!-- {name} -->" in drawn.decode()}
+    image = draw_figure(item_data(kind, crowd(tmp_path)))
+    named = {name for name in ["dp-sgd", *CROWD] if f"<!-- {name} -->" in image.decode()}
     assert named == {"dp-sgd", *CROWD[-3:]}
-    assert "<!-- 10 others -->" in drawn.decode()
-    assert ("below: last" in drawn.decode()) == (kind == "best-of")
+    assert "<!-- 10 others -->" in image.decode()
+    assert ("below: last" in image.decode()) == (kind == "best-of")
 
 
 def test_every_method_of_a_crowd_is_drawn(tmp_path: Path) -> None:
     """Those without a name stand behind as thin lines; leaving them out would hide results."""
     runs = crowd(tmp_path)
-    drawn = draw_figure(item_data("performance-profiles", runs))
-    assert drawn.decode().lower().count("stroke: #bbbbbb") == 10 + 1  # and one in the legend
+    image = draw_figure(item_data("performance-profiles", runs))
+    assert image.decode().lower().count("stroke: #bbbbbb") == 10 + 1  # and one in the legend
 
 
 def test_a_method_far_below_the_baseline_is_named_at_the_edge_of_the_figure(tmp_path: Path) -> None:
     """Its gap of −300% would squeeze those that are near each other."""
     levels = {"sgd": [0.9, 0.9], "dp-sgd": [0.8, 0.8], "dp-adam": [0.5, 0.5], "dp-sgdm": [0.81] * 2}
     runs = accuracies(tmp_path, levels)
-    drawn = draw_figure(item_data("closed-gap", runs)).decode()
-    assert "◂ −300" in drawn
-    assert "−200" not in drawn
+    image = draw_figure(item_data("closed-gap", runs)).decode()
+    assert "◂ −300" in image
+    assert "−200" not in image
 
 
 def test_changes_are_paired_by_setting_and_seed(tmp_path: Path) -> None:
@@ -282,3 +282,39 @@ def test_costs_stand_beside_every_method_with_its_audit(tmp_path: Path) -> None:
     assert first == ("dp-sgd", "3", "1.00", "412", "2", "not refuted: ε ≥ 0.90 of 1.00")
     assert last[0] == "sgd"
     assert last[-1] == "no claim"
+
+
+def test_a_mean_change_has_the_t_interval_of_its_means_over_tasks_by_seed(tmp_path: Path) -> None:
+    def runs(panel: str, levels: dict[str, list[float]]) -> pd.DataFrame:
+        rows = [
+            run_row(panel=panel, dataset=name, method="dp-sgd", seed=seed, test_accuracy=value)
+            for name, values in levels.items()
+            for seed, value in enumerate(values)
+        ]
+        return read_runs(write_csv(tmp_path / f"{panel}.csv", RUN_COLUMNS, rows))
+
+    before = runs("before", {"a": [0.5, 0.5, 0.5], "b": [0.5, 0.5, 0.5]})
+    after = runs("after", {"a": [0.6, 0.5, 0.7], "b": [0.6, 0.6, 0.6]})
+    found = change_intervals(after, before, ACCURACY)["dp-sgd", "dp-sgd"]
+    means = [0.1, 0.05, 0.15]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(means), scale=stats.sem(means))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.1, low, high))
+    unpaired = runs("unpaired", {"a": [0.6, 0.5, 0.7], "b": [0.6, 0.6]})
+    assert not change_intervals(unpaired, before, ACCURACY)  # its tasks have other seeds
+    diverged = after.assign(status="diverged", test_accuracy=np.nan)
+    assert not change_intervals(diverged, before, ACCURACY)
+
+
+def test_a_figure_of_changes_says_against_what_and_that_more_is_better(tmp_path: Path) -> None:
+    before = accuracies(tmp_path, {"dp-sgd": [0.6, 0.8]})
+    after = accuracies(tmp_path, {"dp-sgd": [0.5, 0.9]}, panel="other")
+    figure = drawn(
+        "changes",
+        pd.concat([before, after]),
+        panels=("other",),
+        others={"against": ("comparison",)},
+        against={"accountant": "rdp"},
+    )
+    (ax,) = figure.axes
+    words = "Better than with accountant rdp: test accuracy (points)"
+    assert ax.get_xlabel().startswith(words)

@@ -6,10 +6,11 @@ All of it is public and known before any data are read.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clipnoise.lazy import Tensor, nn
+from clipnoise.lazy import Tensor, nn, torch
 
 Kind = Literal["features", "image", "tokens", "nodes", "several"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
@@ -67,6 +68,23 @@ class Classification(Task):
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(dim=-1) == targets).to(outputs.dtype)
+
+
+class WeightedClassification(Classification):
+    """As `Classification`, with the loss of each example times the weight of its class.
+
+    The weight depends on the example alone and acts before its gradient is clipped, so one example
+    moves a clipped sum no further than without weights.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        """Take a weight for each class."""
+        self.weights = tuple(weights)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        each = super().losses(outputs, targets)
+        weights = torch.tensor(self.weights, dtype=each.dtype, device=each.device)
+        return each * weights[targets]
 
 
 class MultiLabel(Task):

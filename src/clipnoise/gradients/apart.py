@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.utils._pytree import tree_map_only
 
-from clipnoise.data.signature import TASKS
+from clipnoise.data.signature import TASKS, WeightedClassification
 
 ELEMENTWISE = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.Identity,
@@ -68,6 +68,9 @@ def adds_up(losses: Callable[..., Any]) -> bool:
     """
     if isinstance(losses, nn.Module):
         return type(losses) in LOSSES and losses.reduction == "none"
+    owner, function = (getattr(losses, name, None) for name in ("__self__", "__func__"))
+    if type(owner) is WeightedClassification:
+        return function is WeightedClassification.losses
     return any(losses == task.losses for task in TASKS.values())
 
 

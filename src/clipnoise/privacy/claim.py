@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_type_hints
 
@@ -33,12 +34,15 @@ NOT_COVERED: dict[Release, str] = {
 }
 
 
-def covered_by_epsilon(adjacency: Adjacency, unit: str) -> str:
+def covered_by_epsilon(adjacency: Adjacency, unit: str, class_weights: Sequence[float] = ()) -> str:
     """Return what a guarantee covers, what is public and how far noise reaches, in sentences."""
+    weights = ", ".join(f"{weight:g}" for weight in class_weights)
+    given = f" The weights of the classes, {weights}, are public: they were given in advance."
     return (
         f"Covered: the model's parameters after every step, where {NEIGHBOURS[adjacency]}. n, the "
         f"number of private {unit}s, is public, and so are q, T and δ that follow from it, and "
-        f"which rows of the data are private. Noise reaches {REACH:g} standard deviations, so that "
+        f"which rows of the data are private.{given if weights else ''} Noise reaches "
+        f"{REACH:g} standard deviations, so that "
         "its tail is not cut off where it matters for δ."
     )
 
@@ -125,6 +129,7 @@ def state(
     private: bool,
     clip_norm: float | None,
     caveat: str | None = None,
+    class_weights: Sequence[float] = (),
 ) -> PrivacyStatement:
     """Return what is claimed about the privacy of a mechanism.
 
@@ -135,12 +140,14 @@ def state(
         private: whether what is released protects anything.
         clip_norm: the largest C of all steps; None where it is not known before.
         caveat: why no ε on these data is a guarantee, or None.
+        class_weights: by which losses are multiplied; public numbers.
     """
     microbatches, unit, takes_part = mechanism.microbatches, mechanism.unit, mechanism.participation
     caveats = (caveat, microbatches.caveat(mechanism.query))
     caveat = "; ".join(reason for reason in caveats if reason) or None
     claimed = claim(mechanism, private=private, covered=caveat is None)
     guaranteed = claimed == "guarantee"
+    covers = covered_by_epsilon(mechanism.adjacency, unit.name, class_weights)
     sensitivity = None
     if clip_norm is not None:
         declared = mechanism.query.components(clip_norm, mechanism.denominator)[0].sensitivity
@@ -166,6 +173,6 @@ def state(
         steps=mechanism.steps,
         examples=unit.count,
         release=privacy.release,
-        covers=covered_by_epsilon(mechanism.adjacency, unit.name) if guaranteed else None,
+        covers=covers if guaranteed else None,
         does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
     )

@@ -13,7 +13,14 @@ import pandas as pd
 
 from clipnoise.report.formats import Metric
 from clipnoise.report.records import Key, Place, Task, by_key, is_private, split, where
-from clipnoise.report.statistics import Scores, closed_gap, paired_differences, sample
+from clipnoise.report.statistics import (
+    Interval,
+    Scores,
+    closed_gap,
+    paired_differences,
+    paired_interval,
+    sample,
+)
 
 BASELINE = "dp-sgd"
 FLOOR = 0.02  # of the metric: where privacy costs less, a share of it says nothing
@@ -118,6 +125,37 @@ def changes(
         value = _change(rows, others.get(names, reference[:0]), metric)
         found.setdefault(names[:2], {})[names[2:]] = value
     return found
+
+
+def change_intervals(
+    runs: pd.DataFrame, reference: pd.DataFrame, metric: Metric
+) -> dict[Key, Interval]:
+    """Return the mean change of each method with its 95% t-interval over seeds.
+
+    It is that of the mean over places, seed by seed. So it covers initial weights, batches and
+    noise, but not which datasets were taken.
+
+    Args:
+        runs, reference, metric: as for `changes`.
+
+    Returns:
+        By method and label; nothing for one with a change that is not finite, or whose places have
+        other seeds than each other.
+    """
+    configuration = ("method", "label", "dataset", "model", "budget")
+    others = dict(split(reference, *configuration))
+    found: dict[Key, list[dict[int, float]]] = {}
+    for names, rows in split(runs, *configuration):
+        other = others.get(names, reference[:0])
+        able = math.isfinite(_change(rows, other, metric))
+        pairs = paired_differences(scored(rows, metric), scored(other, metric)) if able else {}
+        found.setdefault(names[:2], []).append(pairs)
+    means = {
+        key: {seed: float(np.mean([one[seed] for one in each])) for seed in each[0]}
+        for key, each in found.items()
+        if each[0] and all(one.keys() == each[0].keys() for one in each)
+    }
+    return {key: paired_interval(by_seed) for key, by_seed in means.items()}
 
 
 def _change(rows: pd.DataFrame, other: pd.DataFrame, metric: Metric) -> float:

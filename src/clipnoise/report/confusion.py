@@ -105,7 +105,9 @@ def shown(sample: Sample, metric: Metric = GROUP_ACCURACY) -> str:
 
 def ratio(part: Numbers, whole: Numbers) -> Numbers:
     """Return shares; nan where there is nothing to take a share of."""
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=whole > 0)
+    shares = np.full(np.shape(whole), np.nan)
+    np.divide(part, whole, out=shares, where=whole > 0)
+    return shares
 
 
 def recalls(counts: Numbers) -> Numbers:
@@ -147,7 +149,8 @@ def gap(setting: PredictedSetting, score: Callable[[Numbers], Numbers]) -> Sampl
         score: of counts of shape (groups, classes, classes); nan for a group that has none.
     """
     found = {seed: score(one.counts) for seed, one in setting.by_seed.items()}
-    return setting.sample({seed: float(np.ptp(v[np.isfinite(v)])) for seed, v in found.items()})
+    known = {seed: values[np.isfinite(values)] for seed, values in found.items()}
+    return setting.sample({seed: float(np.ptp(v)) for seed, v in known.items() if len(v)})
 
 
 def worst(by_group: dict[str, Sample]) -> str:

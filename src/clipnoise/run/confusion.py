@@ -17,9 +17,8 @@ class Confusion:
 
     def __init__(self, classes: int, groups: ExampleGroups | None) -> None:
         """Start at 0; without groups, all examples are in one without a name."""
-        self._names, self._of = ("",), None
-        if groups is not None:
-            self._names, self._of = groups.names, groups.of
+        self._names = ("",) if groups is None else groups.names
+        self._of = None if groups is None else groups.of
         self._counts = torch.zeros(len(self._names), classes, classes, dtype=torch.int64)
         self._seen = 0
 

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from clipnoise.run.ranks import Ranks
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release", "counterfactual"}
-LENGTH = {field.name for field in fields(Training)} - {"evaluations", "diagnostics", "save"}
+LENGTH = {field.name for field in fields(Training)} - {
+    *("evaluations", "diagnostics", "save", "class_weights")
+}
 
 logger = logging.getLogger(__name__)
 

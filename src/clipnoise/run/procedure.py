@@ -88,6 +88,8 @@ class Training:
         precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
             noise, updates and metrics are always float32.
         save: whether the model is written, with its privacy statement and a model card.
+        class_weights: in a classification, by which the loss of an example of each class is
+            multiplied before its gradient is clipped; public numbers. Metrics are not weighted.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -102,6 +104,7 @@ class Training:
     average: Average | None = None
     precision: Precision = "float32"
     save: bool = False
+    class_weights: tuple[Positive, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

@@ -66,6 +66,7 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
         private=procedure.protects,
         clip_norm=max(known) if known and len(known) == len(clip_norms) else None,
         caveat=procedure.caveat(),
+        class_weights=procedure.training.class_weights,
     )
 
 

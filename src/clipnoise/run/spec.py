@@ -18,6 +18,7 @@ import yaml
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.measures import measured, require_metric
+from clipnoise.data.signature import Task, WeightedClassification
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, parse, to_plain
 from clipnoise.files import read_yaml
@@ -83,6 +84,7 @@ class RunSpec(Procedure):
         for name in self.metrics:
             require_metric(name, self.dataset.signature.task_name, "metrics")
         object.__setattr__(self, "metrics", measured(self.metrics))
+        self._check_class_weights()
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -96,6 +98,27 @@ class RunSpec(Procedure):
             self.method.side_information.check(self.dataset)
         if self.privacy is not None:
             self._check_shared(self.unit)
+
+    def _check_class_weights(self) -> None:
+        weights, signature = self.training.class_weights, self.dataset.signature
+        if not weights:
+            return
+        if signature.task_name != "classification":
+            raise UserError(
+                f"training.class_weights: are for classification; {self.dataset.id} is for "
+                f"{signature.task_name}."
+            )
+        if len(weights) != signature.outputs:
+            raise UserError(
+                f"training.class_weights: give a weight for each of the {signature.outputs} "
+                f"classes of {self.dataset.id}, got {len(weights)}."
+            )
+
+    @property
+    def trained_task(self) -> Task:
+        """The losses that are trained: those of the dataset's task, with the class weights."""
+        weights = self.training.class_weights
+        return WeightedClassification(weights) if weights else self.dataset.signature.task
 
     def _check_strict(self) -> None:
         if self.tuning is not None:
@@ -227,6 +250,7 @@ def units_of(dataset: Dataset, method: Method) -> Unit:
 
 TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned
 REQUIRED = ("dataset", "model", "method", "training", "seed")
+LATER = ("save", "class_weights")  # options that a training section has where they are given
 SECTIONS = (*REQUIRED, "privacy", "public", "tuning", "metrics")
 
 
@@ -246,9 +270,9 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
 
 
 def _training(training: Training) -> dict[str, Any]:
-    """Return the section as plain data; runs that save no model keep the hash that they had."""
+    """Return the section as plain data; runs without later options keep the hash that they had."""
     plain: dict[str, Any] = to_plain(training)
-    return plain if training.save else {k: v for k, v in plain.items() if k != "save"}
+    return {name: value for name, value in plain.items() if value or name not in LATER}
 
 
 def _privacy(privacy: Privacy) -> dict[str, Any]:

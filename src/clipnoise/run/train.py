@@ -202,7 +202,7 @@ class Run(Trainer):
         splits = on_device(load_data(spec, cache), device)
         material = Material(
             network=build_network(spec, weights).to(device),
-            losses=spec.dataset.signature.task.losses,
+            losses=spec.trained_task.losses,
             examples=splits.train,
             signature=spec.dataset.signature,
             users=splits.users,

@@ -208,15 +208,19 @@ class PanelGrid:
         if chooses_by:
             training["diagnostics"] = False
             seeds = seeds if setting.tune is None else setting.tune.seeds
+        dataset = self._scale.dataset(_options(setting.dataset), called(setting.dataset))
+        training = {**self._panel.training, **training}
+        if dataset["id"] != setting.dataset["id"]:  # a stand-in, whose classes are others
+            training.pop("class_weights", None)
         kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
         if setting.epsilon is not None:
             privacy["epsilon"] = setting.epsilon
         values = {
-            "dataset": self._scale.dataset(_options(setting.dataset), called(setting.dataset)),
+            "dataset": dataset,
             "model": self._scale.model(_options(setting.model), called(setting.model)),
             "method": self._scale.method({**setting.values, **method}, setting.label),
             "privacy": privacy if example(kind).query.draws else None,
-            "training": self._scale.batches({**self._panel.training, **training}),
+            "training": self._scale.batches(training),
             "seed": seeds[0],
             "metrics": [chooses_by] if chooses_by else list(self._panel.metrics),
         }

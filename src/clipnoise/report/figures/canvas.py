@@ -321,14 +321,34 @@ def chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
     name, level = chance(runs, metric.column)
     if not name:
         return
+    level *= metric.factor
     low, high = ax.get_ylim()
-    if low - (high - low) <= level * metric.factor <= high + (high - low):
-        ax.axhline(level * metric.factor, zorder=0, **THIN)
-        place = ax.get_yaxis_transform()
-        ax.text(0.01, level * metric.factor, name, transform=place, fontsize=7, va="bottom")
-    else:
-        words = f"{name}: {metric.show(level)}"
+    if not _within_reach(level, low, high):
+        words = f"{name}: {metric.show(level / metric.factor)}"
         ax.text(0.5, 0.03, words, transform=ax.transAxes, fontsize=7, color=PALE, ha="center")
+        return
+    ax.axhline(level, zorder=0, **THIN)
+    margin = 0.05 * (high - low)
+    ax.set_ylim(min(low, level - margin), max(high, level + 2 * margin))
+    ax.text(0.01, level, name, transform=ax.get_yaxis_transform(), fontsize=7, va="bottom")
+
+
+def upright_chance_line(ax: Axes, runs: pd.DataFrame, metric: Metric) -> None:
+    """Show the level as `chance_line` does, where the metric is on the horizontal axis."""
+    name, level = chance(runs, metric.column)
+    if not name:
+        return
+    words, level = f"{name}: {metric.show(level)}", level * metric.factor
+    low, high = ax.get_xlim()
+    if _within_reach(level, low, high):
+        margin = 0.05 * (high - low)
+        ax.axvline(level, zorder=0, **THIN)
+        ax.set_xlim(min(low, level - margin), max(high, level + margin))
+    ax.text(0.01, 0.99, words, transform=ax.transAxes, fontsize=7, color=PALE, va="top")
+
+
+def _within_reach(level: float, low: float, high: float) -> bool:
+    return low - (high - low) <= level <= high + (high - low)
 
 
 def cells(

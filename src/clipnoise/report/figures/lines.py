@@ -50,6 +50,7 @@ def draw(
             ax.set_title(f"{dataset}, {model}, {budget(text)}")
             subplot(ax, at(planned, text), at(found, text), every, metric, shown, along)
             ax.set(ylabel=shown.heading if ax is row[0] else "", ylim=limits(found, shown))
+            canvas.chance_line(ax, planned, shown)
             ax.set_xlabel(AXES[along] if number == len(lines) - 1 else "")
             ax.tick_params(axis="y", labelleft=ax is row[0])
     canvas.legend(figure, every)

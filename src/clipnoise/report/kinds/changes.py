@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesFigure(SeveralPanels, FigureItem):
-    """How much methods change between the panels shown and those with other options of an axis:
-    `{kind: changes, only: {accountant: pld}, against: {accountant: rdp}}`.
+    """How much better methods are in the panels shown than with other options of an axis, with 95%
+    intervals over seeds: `{kind: changes, only: {accountant: pld}, against: {accountant: rdp}}`.
 
     Attributes:
         against: axis → the label of the option whose panel each panel is compared with.
@@ -39,9 +39,14 @@ class ChangesFigure(SeveralPanels, FigureItem):
         return {"against": self.against}
 
     def draw(self, data: ItemData) -> Figure:
-        """Draw by how much each method changes from one panel to another: a tick for each task."""
+        """Draw by how much each method changes from one panel to another: a tick for each task.
+
+        A point is the mean over tasks, with its interval where there is one.
+        """
         every = canvas.series(data.runs[records.is_private(data.runs)])
         found = self._changes(data)
+        others, metric = data.others["against"], data.metric
+        intervals = baseline.change_intervals(data.runs, others, metric)
         figure, ((ax, _),) = tasks.rows_of(every, [("", data.runs)])
         ax.axvline(0, color=canvas.PALE, linewidth=0.8)
         for height, series in enumerate(every):
@@ -50,11 +55,15 @@ class ChangesFigure(SeveralPanels, FigureItem):
             ax.plot(finite, [height] * len(finite), "|", color=canvas.PALE, markersize=7)
             if finite and len(finite) == len(values):
                 canvas.dot(ax, float(np.mean(finite)), height, series.style)
+                if series.key in intervals:
+                    ends = intervals[series.key].low, intervals[series.key].high
+                    span = [metric.factor * end for end in ends]
+                    ax.plot(span, [height] * 2, color=series.style.colour, linewidth=1.2)
             elif values:
                 canvas.beside(
                     ax, height, f"diverged on {len(values) - len(finite)} of {len(values)}"
                 )
-        ax.set_xlabel(f"Change in {data.metric.change}")
+        ax.set_xlabel(f"{self._axis(data)}\nticks: tasks; lines: 95% intervals over seeds")
         canvas.label_rows(ax, every)
         return figure
 
@@ -77,7 +86,7 @@ class ChangesFigure(SeveralPanels, FigureItem):
         base = charts.chart(points)
         order = list(dict.fromkeys(str(point["method"]) for point in points))
         y = alt.Y("method:N", sort=order, title=None)
-        x = alt.X("value:Q", title=f"Change in {metric.change}")
+        x = alt.X("value:Q", title=self._axis(data))
         ticks = base.mark_tick(opacity=0.6).encode(
             x=x, y=y, tooltip=["method:N", "task:N", "value:Q"]
         )
@@ -88,6 +97,11 @@ class ChangesFigure(SeveralPanels, FigureItem):
             tooltip=["method:N", "mean(value):Q"],
         )
         return [(ticks + means).properties(width="container", height=alt.Step(charts.HEIGHT))]
+
+    def _axis(self, data: ItemData) -> str:
+        """Return what the horizontal axis shows: against what, and that more is better."""
+        than = ", ".join(f"{axis} {label}" for axis, label in self.against.items())
+        return f"Better than with {than}: {data.metric.change}"
 
     def _changes(self, data: ItemData) -> Mapping[Key, Mapping[Place, float]]:
         return baseline.changes(data.runs, data.others["against"], data.metric)

@@ -61,6 +61,7 @@ def _panels(data: ItemData, metrics: Sequence[Metric]) -> Figure:
         every, curves = canvas.series(panel.runs), lines.at(done, text)
         lines.subplot(ax, lines.at(panel.runs, text), curves, every, panel.metric, metric)
         ax.set(title=title, ylabel=metric.heading, ylim=lines.limits(curves, metric))
+        canvas.chance_line(ax, panel.runs, metric)
         ax.set_xlabel(lines.AXES["step"] if number + columns >= len(subplots) else "")
         if not alike:
             canvas.legend_below(ax, every)

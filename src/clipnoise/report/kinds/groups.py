@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clipnoise.lazy import np
 from clipnoise.report.blocks import ListBlock
 from clipnoise.report.formats import DASH
 from clipnoise.report.items import ItemData, TableItem
 from clipnoise.report.lazy import confusion
 
 if TYPE_CHECKING:
-    from clipnoise.report.confusion import PredictedSetting
+    from clipnoise.report.confusion import Numbers, PredictedSetting
 
 HEADS = ("dataset", "model", "budget", "method", "group", "examples", "accuracy (%)")
 
@@ -51,22 +53,21 @@ class GroupsTable(TableItem):
 
 
 def _rows(setting: PredictedSetting) -> Iterator[list[str]]:
-    by_group = confusion.of_groups(setting)
+    first, by_group = setting.first, confusion.of_groups(setting)
+    classes = range(len(first.classes))
+    scores = [confusion.accuracies, *(partial(_recall, number) for number in classes)]
     lowest = confusion.worst(by_group)
-    for i, (name, accuracy) in enumerate(by_group.items()):
-        first = setting.first
-        recalls = [
-            setting.sample(
-                {seed: confusion.recalls(one.counts[i])[c] for seed, one in setting.by_seed.items()}
-            )
-            for c in range(len(first.classes))
-        ]
+    for i, name in enumerate(by_group):
+        found = (
+            setting.sample({k: float(score(one.counts[i])) for k, one in setting.by_seed.items()})
+            for score in scores
+        )
         group = f"{first.column} {name}{' (worst)' if name == lowest else ''}"
         examples = f"{first.counts[i].sum():,.0f}"
-        yield [*setting.names, group, examples, *map(confusion.shown, (accuracy, *recalls))]
-    gaps = [confusion.gap(setting, confusion.accuracies)]
-    gaps += [
-        confusion.gap(setting, lambda counts, c=c: confusion.recalls(counts)[..., c])
-        for c in range(len(setting.first.classes))
-    ]
+        yield [*setting.names, group, examples, *map(confusion.shown, found)]
+    gaps = (confusion.gap(setting, score) for score in scores)
     yield [*setting.names, "gap", DASH, *map(confusion.shown, gaps)]
+
+
+def _recall(number: int, counts: Numbers) -> Numbers:
+    return np.asarray(confusion.recalls(counts)[..., number])

@@ -140,4 +140,5 @@ def _draw_lines(ax: Axes, runs: pd.DataFrame, looks: Mapping[str, Style], metric
         ]
         canvas.line_with_deviations(ax, points, look, metric)
     ax.grid(visible=False, axis="x")
+    canvas.chance_line(ax, runs, metric)
     canvas.say_what_lacks(ax, runs, canvas.series(runs), metric)
