@@ -186,10 +186,8 @@ def take_part(
         places: cache, weights and device.
     """
     from clipnoise.run.memory import keep_freed_memory
-    from clipnoise.run.setup import exact_arithmetic
     from clipnoise.run.train import train
 
-    exact_arithmetic(places["device"])
     keep_freed_memory()
     run = from_mapping(spec)
     with stop_requests() as stop, suppress(InterruptedRunError):

@@ -23,6 +23,7 @@ from torch import distributed
 
 from clipnoise.errors import UserError, reason
 from clipnoise.run.outcome import LostRankError
+from clipnoise.run.setup import exact_arithmetic
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -293,6 +294,7 @@ def _other(
         level=logging.WARNING, format=f"%(asctime)s process {rank + 1}: %(message)s"
     )
     torch.set_num_threads(threads)
+    exact_arithmetic(device)
     store = distributed.TCPStore(HERE, port, is_master=False)
     store.set(f"ready {rank}", "")
     try:
