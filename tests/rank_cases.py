@@ -107,8 +107,8 @@ CASES = {
 }
 
 
-def prepared(case: Case, cache: Path, ranks: Ranks) -> Run:
-    run = Run.prepare(case.spec, cache, "cpu", noise_multiplier=SIGMA)
+def prepared(case: Case, cache: Path, ranks: Ranks, device: str = "cpu") -> Run:
+    run = Run.prepare(case.spec, cache, device, noise_multiplier=SIGMA)
     run.ranks = ranks
     if case.engine:
         engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
