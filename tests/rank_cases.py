@@ -15,6 +15,8 @@ from every_method import required
 from torch import Tensor, distributed, nn
 
 import clipnoise
+from clipnoise.audit.empirical import Settings, audit
+from clipnoise.audit.subject import subject
 from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import methods
@@ -105,8 +107,8 @@ CASES = {
 }
 
 
-def prepared(case: Case, cache: Path, ranks: Ranks) -> Run:
-    run = Run.prepare(case.spec, cache, "cpu", noise_multiplier=SIGMA)
+def prepared(case: Case, cache: Path, ranks: Ranks, device: str = "cpu") -> Run:
+    run = Run.prepare(case.spec, cache, device, noise_multiplier=SIGMA)
     run.ranks = ranks
     if case.engine:
         engine = ENGINES[case.engine](run.engine.network, run.engine.losses)
@@ -293,6 +295,20 @@ def _stopped(ranks: Ranks, cache: Path) -> str:
     except InterruptedRunError as error:
         return str(error)
     return ""
+
+
+def audited(ranks: Ranks, cache: Path, quick: int) -> dict[str, str]:
+    """Attack a method that two processes train, sound and with mistakes; return the verdicts."""
+    broken = {"noise left out": NoNoise, "the same batch twice": SameShare}
+    given = {"sound": Ranks, **broken}
+    return {
+        name: audit(
+            subject("dp-sgd", ranks=kind(ranks.rank, ranks.count, ranks.group)),
+            cache,
+            Settings(runs=quick),
+        )["verdict"]
+        for name, kind in given.items()
+    }
 
 
 def _compute_own(ranks: Ranks, cache: Path, found: dict[str, Any]) -> None:

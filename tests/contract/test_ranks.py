@@ -126,6 +126,16 @@ def test_noise_without_a_seed_is_shared_in_an_own_loop(found: dict[str, Any]) ->
     assert any("3 processes were given the same examples" in line for line in statement.assumes)
 
 
+def test_the_privacy_audit_tells_sound_processes_from_broken_ones(cache: Path) -> None:
+    with started(2, "cpu", rank_cases.audited, cache, 10) as ranks:
+        verdicts = rank_cases.audited(ranks, cache, 10)
+    assert verdicts == {
+        "sound": "not refuted",
+        "noise left out": "refuted",
+        "the same batch twice": "refuted",
+    }
+
+
 def dying(ranks: Ranks, cache: Path, step: float) -> None:
     """Train, and die after a step."""
     for t in prepared(CASES["shuffled"], cache, ranks).steps(Clock()):

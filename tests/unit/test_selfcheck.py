@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -10,15 +13,19 @@ import torch
 
 from clipnoise.audit import selfcheck
 from clipnoise.cli import main
+from clipnoise.data.base import dataset_class
 from clipnoise.gradients.factored.engine import FactoredEngine
+from clipnoise.run.ranks import Ranks, started
 from clipnoise.run.setup import exact_arithmetic
 from clipnoise.run.train import Run
 
 
 @pytest.fixture(autouse=True)
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes long: repetitions, and the start of another process."""
     monkeypatch.setattr(selfcheck, "REPETITIONS", 1)
     monkeypatch.setattr(selfcheck, "TIMED", ("logistic",))
+    monkeypatch.setattr(selfcheck, "started", lambda *_: nullcontext(Ranks()))
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -32,6 +39,25 @@ def test_every_check_passes_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None
     found = lines(capsys)
     assert {"engines, lstm", "sensitivity", "resume", "memory", "speed, logistic"} <= set(found)
     assert set(found.values()) == {"ok"}
+
+
+@pytest.mark.long
+def test_two_processes_train_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "started", started)
+    with TemporaryDirectory() as folder:
+        dataset_class("digits")().prepare(Path(folder))
+        parameters = len(selfcheck._moved(Ranks(), folder, "cpu"))
+    said = selfcheck._two_processes("cpu")
+    assert said.endswith(f"send {3 * 4 * parameters:,} bytes a step")  # the sum twice, the noise
+
+
+def test_processes_that_end_elsewhere_fail_a_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, moved = iter((1.0, 1.001)), selfcheck._moved
+    monkeypatch.setattr(selfcheck, "_moved", lambda *given: next(whole) * moved(*given))
+    assert main(["selfcheck", "--device", "cpu"]) == 1
+    assert lines(capsys)["two processes"] == "FAILED"
 
 
 def test_a_sum_that_is_too_long_fails_two_checks(

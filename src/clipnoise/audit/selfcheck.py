@@ -31,8 +31,10 @@ from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import example_settings, method_class
 from clipnoise.models.base import model_class
 from clipnoise.run.memory import PhysicalBatch
+from clipnoise.run.outcome import Clock
+from clipnoise.run.ranks import Ranks, started
 from clipnoise.run.setup import exact_arithmetic
-from clipnoise.run.spec import from_mapping
+from clipnoise.run.spec import RunSpec, from_mapping
 from clipnoise.run.train import Run
 
 IMAGES = Signature("image", (1, 28, 28), 10)
@@ -79,6 +81,7 @@ def self_check(device: str) -> Iterator[Finding]:
         **{f"engines, {name}": partial(_engines, name) for name in NETWORKS},
         "sensitivity": _sensitivity,
         "resume": _resume,
+        "two processes": _two_processes,
         "memory": _memory,
         **{f"speed, {name}": partial(_speed, name) for name in TIMED},
     }
@@ -196,16 +199,7 @@ def _resume(device: str) -> str:
     with TemporaryDirectory() as folder:
         dataset_class("digits")().prepare(Path(folder))
         for method in RESUMED:
-            spec = from_mapping(
-                {
-                    "dataset": "digits",
-                    "model": "cnn-small",
-                    "method": {"id": method, **example_settings(method_class(method))},
-                    "privacy": {"noise_multiplier": 1.0},
-                    "training": {"expected_batch_size": 64, "steps": STEPS},
-                    "seed": 1,
-                }
-            )
+            spec = _spec(method)
             whole, resumed = (
                 Run.prepare(spec, Path(folder), device, noise_multiplier=1.0) for _ in range(2)
             )
@@ -220,6 +214,46 @@ def _resume(device: str) -> str:
             if not torch.equal(whole.theta, resumed.theta):
                 raise _CheckFailedError(f"{method}: a resumed run differs from one without a stop")
     return f"{', '.join(RESUMED)}: equal bit for bit"
+
+
+def _spec(method: str) -> RunSpec:
+    """Return a short run on the digits."""
+    return from_mapping(
+        {
+            "dataset": "digits",
+            "model": "cnn-small",
+            "method": {"id": method, **example_settings(method_class(method))},
+            "privacy": {"noise_multiplier": 1.0},
+            "training": {"expected_batch_size": 64, "steps": STEPS},
+            "seed": 1,
+        }
+    )
+
+
+def _two_processes(device: str) -> str:
+    """Check that two processes that train a run together end where one does."""
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        return "not tried: it takes two GPUs"
+    with TemporaryDirectory() as folder:
+        dataset_class("digits")().prepare(Path(folder))
+        alone = _moved(Ranks(), folder, device)
+        with started(2, device, _moved, folder, device) as ranks:
+            together = _moved(ranks, folder, device)
+    error = float((together - alone).norm() / alone.norm())
+    if not error < TOLERANCE["float32"]:
+        raise _CheckFailedError(f"they end {error:.1e} of the way from where one does")
+    sent = f"{ranks.sent // STEPS:,} bytes a step"
+    return f"they end within {error:.1e} of the way of one, and send {sent}"
+
+
+def _moved(ranks: Ranks, folder: str, device: str) -> Tensor:
+    """Return how far a run moves its parameters."""
+    spec = _spec("dp-adam")  # dp-adambc divides by numbers next to 0, and multiplies rounding
+    run = Run.prepare(spec, Path(folder), ranks.device(device), noise_multiplier=1.0)
+    run.ranks, before = ranks, run.theta
+    for _ in run.steps(Clock()):
+        pass
+    return run.theta - before
 
 
 def _memory(device: str) -> str:

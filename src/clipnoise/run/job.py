@@ -150,7 +150,7 @@ def run_job(
 
             logger.info("%s on %s of %s", spec.folder, device, socket.gethostname())
             start_progress(folder, spec, provenance.started)
-            places = {"cache": cache, "weights": weights, "device": device}
+            places: dict[str, Any] = {"cache": cache, "weights": weights, "device": device}
             plain = to_mapping(spec), None if calibration is None else to_plain(calibration)
             resumed = checkpoint.path, made_by
             with started(processes, device, take_part, *plain, *resumed, places) as ranks:
@@ -186,10 +186,8 @@ def take_part(
         places: cache, weights and device.
     """
     from clipnoise.run.memory import keep_freed_memory
-    from clipnoise.run.setup import exact_arithmetic
     from clipnoise.run.train import train
 
-    exact_arithmetic(places["device"])
     keep_freed_memory()
     run = from_mapping(spec)
     with stop_requests() as stop, suppress(InterruptedRunError):

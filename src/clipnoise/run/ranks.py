@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import TCPStore
 
 from clipnoise.errors import UserError, reason
 from clipnoise.run.outcome import LostRankError
+from clipnoise.run.setup import exact_arithmetic
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -247,7 +249,7 @@ def started(
     if count == 1:
         yield Ranks()
         return
-    store = distributed.TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
     context = multiprocessing.get_context("spawn")
     given = (device, torch.get_num_threads(), work, arguments)
     others = [
@@ -293,7 +295,8 @@ def _other(
         level=logging.WARNING, format=f"%(asctime)s process {rank + 1}: %(message)s"
     )
     torch.set_num_threads(threads)
-    store = distributed.TCPStore(HERE, port, is_master=False)
+    exact_arithmetic(device)
+    store = TCPStore(HERE, port, is_master=False)
     store.set(f"ready {rank}", "")
     try:
         work(_joined(rank, count, store, device), *arguments)
@@ -304,14 +307,14 @@ def _other(
     distributed.destroy_process_group()
 
 
-def _joined(rank: int, count: int, store: distributed.Store, device: str) -> Ranks:
+def _joined(rank: int, count: int, store: TCPStore, device: str) -> Ranks:
     distributed.init_process_group(
         _backend(device), store=store, rank=rank, world_size=count, timeout=SLOWEST
     )
     return Ranks(rank, count)
 
 
-def _wait_until_ready(store: distributed.Store, others: Sequence[BaseProcess]) -> None:
+def _wait_until_ready(store: TCPStore, others: Sequence[BaseProcess]) -> None:
     """Wait until every other process has imported what it needs.
 
     Raises:
