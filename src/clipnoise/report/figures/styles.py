@@ -54,6 +54,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-sgd-warm": (WINE, "o", DOTTED),
     # scale, then privatize
     "adaclip": (ORANGE, "D", DASHDOT),
+    "dp-macadam": (ORANGE, ">", SOLID),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
