@@ -35,6 +35,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-pmlf-released", {"history": 3, "beta": 0.9, "filter_b": (0.15, -0.05)}),
     ("dp-pmlf-wo-lf", {"history": 4, "beta": 0.9}),
     ("innerouter", {"history": 4, "beta": 0.9}),
+    ("lp-dpadam", {"noise_correction": "exact", "filter_b": (0.15, -0.05)}),
+    ("dp-pmlf-adam", {"noise_correction": "stationary"}),
+    ("disk-adam", {"noise_correction": "exact"}),
+    ("fiber", {"noise_correction": "exact"}),
     ("dp-fedavg", {"noise_placement": "per-user"}),
     ("dp-fedadam", {"bias_correction": False}),
 ]

@@ -194,6 +194,72 @@ def dp_microadam(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def dp_radam(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Liu et al. 2020, Algorithm 2, with the bound 5 on ρ_t and γ beside √v."""
+    b1, b2 = h["betas"]
+    w, m, v = [list(s.initial)], [0.0] * s.d, [0.0] * s.d
+    rho_inf = 2 / (1 - b2) - 1
+    for t in range(1, s.steps + 1):
+        g, new = private_gradient(h, s, t - 1), []
+        rho = rho_inf - 2 * t * b2**t / (1 - b2**t)
+        for j in range(s.d):
+            m[j], v[j] = b1 * m[j] + (1 - b1) * g[j], b2 * v[j] + (1 - b2) * g[j] ** 2
+            step = m[j] / (1 - b1**t)
+            if rho > 5:
+                above = (rho - 4) * (rho - 2) * rho_inf
+                step *= math.sqrt(above / ((rho_inf - 4) * (rho_inf - 2) * rho))
+                step *= math.sqrt(1 - b2**t) / (math.sqrt(v[j]) + h["gamma"])
+            new.append(w[-1][j] - h["learning_rate"] * step)
+        w.append(new)
+    return w
+
+
+def dp_ademamix(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Pagliardini et al. 2025, Algorithm 1, with the warm-ups of the authors' code."""
+    b1, b2, b3 = h["betas"]
+    w = [list(s.initial)]
+    fast, slow, v = [0.0] * s.d, [0.0] * s.d, [0.0] * s.d
+    warm = h["warmup"] * s.steps
+
+    def half_life(beta: float) -> float:
+        return math.log(0.5) / math.log(beta) - 1
+
+    for t in range(1, s.steps + 1):
+        alpha, beta = h["alpha"], b3
+        if t < warm:
+            a = t / warm
+            alpha = a * h["alpha"]
+            beta = 0.5 ** (1 / ((1 - a) * half_life(b1) + a * half_life(b3) + 1))
+        g, new = private_gradient(h, s, t - 1), []
+        for j in range(s.d):
+            fast[j] = b1 * fast[j] + (1 - b1) * g[j]
+            slow[j] = beta * slow[j] + (1 - beta) * g[j]
+            v[j] = b2 * v[j] + (1 - b2) * g[j] ** 2
+            below = math.sqrt(v[j] / (1 - b2**t)) + h["gamma"]
+            step = (fast[j] / (1 - b1**t) + alpha * slow[j]) / below
+            new.append(w[-1][j] - h["learning_rate"] * (step + h["weight_decay"] * w[-1][j]))
+        w.append(new)
+    return w
+
+
+def dp_adafactor(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Shazeer and Stern 2018, Algorithm 5: of a vector nothing is factored."""
+    w, v = [list(s.initial)], [0.0] * s.d
+
+    def rms(x: Vector) -> float:
+        return math.sqrt(sum(y * y for y in x) / len(x))
+
+    for t in range(1, s.steps + 1):
+        beta, g = 1 - t ** -h["decay"], private_gradient(h, s, t - 1)
+        v = [beta * v[j] + (1 - beta) * (g[j] ** 2 + 1e-30) for j in range(s.d)]
+        u = [g[j] / math.sqrt(v[j]) for j in range(s.d)]
+        rate = max(h["smallest_scale"], rms(w[-1])) * min(h["learning_rate"], 1 / math.sqrt(t))
+        rate /= max(1, rms(u) / h["threshold"])
+        shrunk = [x * (1 - h["learning_rate"] * h["weight_decay"]) for x in w[-1]]
+        w.append([x - rate * y for x, y in zip(shrunk, u, strict=True)])
+    return w
+
+
 def dp_lssgd(h: dict[str, Any], s: Stream) -> list[Vector]:
     """Wang et al. 2020: the system (I − sL)x = g̃ is solved as it stands, without a transform."""
     system = np.eye(s.d)
@@ -262,6 +328,8 @@ def schedule_free_points(h: dict[str, Any], s: Stream) -> list[Vector]:
 
 
 ADAM = {"betas": [0.8, 0.95], "gamma": 1e-3}
+MIX = {"betas": [0.8, 0.95, 0.99], "gamma": 1e-3, "alpha": 3.0, "weight_decay": 0.0}
+FACTOR = {"decay": 0.8, "threshold": 1.0, "smallest_scale": 1e-3, "weight_decay": 0.2}
 FREE = {"beta": 0.8}
 FREE_ADAMW = {"beta": 0.8, "beta2": 0.95, "gamma": 1e-3, "weight_decay": 0.2}
 TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
@@ -297,6 +365,13 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("dp-microadam", dp_microadam, ADAM | {"density": 0.3, "window": 3}),
     ("dp-microadam", dp_microadam, ADAM | {"density": 1.0, "window": 1}),
     ("dp-microadam", dp_adam, ADAM | {"density": 1.0, "window": 20}),  # nothing is left out
+    ("dp-radam", dp_radam, {"betas": [0.8, 0.95], "gamma": 1e-3}),
+    ("dp-radam", dp_radam, {"betas": [0.8, 0.5], "gamma": 1e-3}),  # never divides by √v
+    ("dp-ademamix", dp_ademamix, MIX | {"warmup": 1.0}),
+    ("dp-ademamix", dp_ademamix, MIX | {"warmup": 0.4, "weight_decay": 0.3}),
+    ("dp-ademamix", dp_ademamix, MIX | {"warmup": 0.0}),
+    ("dp-adafactor", dp_adafactor, FACTOR),
+    ("dp-adafactor", dp_adafactor, FACTOR | {"threshold": 0.3, "smallest_scale": 2.0}),
     ("dp-lssgd", dp_lssgd, {"smoothing": 1.7}),
     ("dp-lssgd", dp_sgd, {"smoothing": 0.0}),
     ("clipped-adam-biased", clipped_adam_biased, ADAM | {"phi": 0.3}),

@@ -25,7 +25,7 @@ from pseudocode import (
 )
 
 from clipnoise import replay
-from clipnoise.core.state import State
+from clipnoise.core.state import Public, State
 from clipnoise.errors import UserError
 
 
@@ -172,6 +172,39 @@ def adaclip(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def dp_macadam(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Tasnim et al. 2026, with the product of the two deviations in the variance."""
+    c, size, (b1, b2) = h["clip_norm"], h["expected_batch_size"], h["betas"]
+    deviation = h["noise_multiplier"] * c / size
+    w, unit, mean = [list(s.initial)], [1 / s.d] * s.d, [0.0] * s.d
+    m, v, squared = [0.0] * s.d, [0.0] * s.d, [0.0] * s.d
+    for t in range(1, s.steps + 1):
+        moved = [
+            [(x - y) / u for x, y, u in zip(g, mean, unit, strict=True)]
+            for g in s.gradients[t - 1][0]
+        ]
+        release = noisy(mean_of_clipped(moved, c, size, s.d), deviation, s.noise[t - 1][0])
+        g = [u * x + y for u, x, y in zip(unit, release, mean, strict=True)]
+        kappa, spread, new = 2 * (b1 - b1**t) / (1 + b1), [], []
+        for j in range(s.d):
+            m[j], v[j] = b1 * m[j] + (1 - b1) * g[j], b2 * v[j] + (1 - b2) * g[j] ** 2
+            now = m[j] / (1 - b1**t)
+            squared[j] = b1 * squared[j] + (1 - b1) * (g[j] - now) * (g[j] - mean[j])
+            if t > 1:
+                variance = squared[j] / kappa - (unit[j] * deviation) ** 2
+                bounded = min(max(variance, h["lowest_variance"]), h["highest_variance"])
+                spread.append(math.sqrt(bounded))
+            mean[j] = now
+            new.append(
+                w[-1][j] - h["learning_rate"] * now / (math.sqrt(v[j] / (1 - b2**t)) + h["gamma"])
+            )
+        if t > 1:
+            unit = [math.sqrt(x * sum(spread)) for x in spread]
+        w.append(new)
+    return w
+
+
+MACADAM = {"betas": [0.8, 0.95], "gamma": 1e-3, "lowest_variance": 1e-4, "highest_variance": 0.5}
 ADACLIP = {"betas": [0.8, 0.6], "lowest_variance": 1e-4, "highest_variance": 0.5}
 STP = {"betas": [0.8, 0.95], "gamma": 1e-3, "gamma_scale": 1e-2}
 RMSPROP = {"beta": 0.8, "gamma": 1e-2}
@@ -179,6 +212,7 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("stp-adam", stp_adam, STP),
     ("stp-noiseless", stp_noiseless, STP),
     ("adaclip", adaclip, ADACLIP),
+    ("dp-macadam", dp_macadam, MACADAM),
     ("adadps-rmsprop", adadps_rmsprop, RMSPROP),
     ("adadps-ideal", adadps_ideal, RMSPROP),
     ("adadps-adagrad", adadps_adagrad, {"gamma": 1e-2}),
@@ -250,6 +284,24 @@ def test_the_units_of_adaclip_add_the_least_noise() -> None:
         assert float(other.square().sum()) > float(found.square().sum())
 
 
-def test_adaclip_with_bounds_the_wrong_way_round_is_refused() -> None:
+@pytest.mark.parametrize("name", ["adaclip", "dp-macadam"])
+def test_bounds_the_wrong_way_round_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="lowest_variance must not be above"):
-        build("adaclip", lowest_variance=1e-3)
+        build(name, lowest_variance=0.1)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9])
+def test_the_variance_of_dp_macadam_has_no_bias(beta: float) -> None:
+    """s²/κ_t is the variance of g̃ in the mean, from the second step on."""
+    d, draw = 40_000, torch.Generator().manual_seed(0)
+    state = State(torch.zeros(d, dtype=torch.float64))
+    method: Any = build("dp-macadam", betas=(beta, 0.9), clip_norm=1.0)
+    public = Public(noise_multiplier=0.0, expected_batch_size=1.0, total_steps=9)
+    for t in range(1, 10):
+        state.step = t
+        g = 2 + 3 * torch.randn(d, generator=draw, dtype=torch.float64)
+        method.update(((g - method.mean(state)) / method.unit(state),), state, public)
+        kappa = 2 * (beta - beta**t) / (1 + beta)
+        if t > 1:
+            found = float(state["s squared"].mean()) / kappa
+            assert found == pytest.approx(9.0, rel=0.05)

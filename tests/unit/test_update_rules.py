@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -175,3 +176,35 @@ def test_a_buffer_that_is_read_and_never_written_is_named_with_the_nearest() -> 
         assert not state[name].any()
     with pytest.raises(UserError, match=r"state\['momentun'\] is read.* 'momentum'\? Written: mom"):
         state.require_written()
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "theirs"),
+    [
+        ("dp-radam", {"betas": (0.8, 0.95)}, partial(torch.optim.RAdam, betas=(0.8, 0.95))),
+        ("dp-adafactor", {}, torch.optim.Adafactor),
+        (
+            "dp-adafactor",
+            {"weight_decay": 0.2, "threshold": 1.2, "decay": 0.6, "smallest_scale": 0.5},
+            partial(
+                torch.optim.Adafactor, weight_decay=0.2, d=1.2, beta2_decay=-0.6, eps=(None, 0.5)
+            ),
+        ),
+    ],
+)
+def test_on_what_is_released_they_step_as_the_optimizers_of_torch(
+    name: str, own: dict[str, Any], theirs: Any
+) -> None:
+    draw = torch.Generator().manual_seed(2)
+    method, theta = build(name, **RUN, **own), torch.randn(D, generator=draw, dtype=torch.float64)
+    parameters = [torch.nn.Parameter(part.clone()) for part in split(theta, SHAPES)]
+    optimizer, state = theirs(parameters, lr=RUN["learning_rate"]), State(theta, shapes=SHAPES)
+    for t in range(1, 15):
+        g = torch.randn(D, generator=draw, dtype=torch.float64)
+        for parameter, part in zip(parameters, split(g, SHAPES), strict=True):
+            parameter.grad = part.clone()
+        optimizer.step()
+        state.step = t
+        state.like = state.like + method.update((g,), state, PUBLIC)  # type: ignore[arg-type]
+        expected = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        torch.testing.assert_close(state.like, expected, rtol=1e-9, atol=1e-12)
