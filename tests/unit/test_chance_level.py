@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import drawn, run_row, write_csv
+from reporting_data import drawn, run_row, write_table
 
 from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import exceeds_chance
 from clipnoise.report.tables import build_table
 from clipnoise.report.verdict import verdict_data
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
-CHANCE = {"name": "majority class", "test_accuracy": 0.4445, "test_loss": 0.69}
+CHANCE = {"name": "majority class", "levels": {"test_accuracy": 0.4445, "test_loss": 0.69}}
 LEARNED, STUCK = (0.80, 0.81, 0.79), (0.4445, 0.4445, 0.4445)
 
 
@@ -27,14 +26,14 @@ def frame(folder: Path, levels: dict[str, tuple[float, ...]], **changes: Any) ->
             seed=seed,
             test_accuracy=value,
             test_examples=1000,
-            chance=json.dumps(CHANCE),
+            chance=CHANCE,
             budget="non-private" if method == "sgd" else "eps=1",
             **changes,
         )
         for method, values in levels.items()
         for seed, value in enumerate(values)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ class Contest:
         study = folder / f"{entry.name}.yaml"
         write_atomically(study, yaml.safe_dump(entry.study, sort_keys=False, allow_unicode=True))
         self._train(study, folder, cores)
-        runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.csv")
+        runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.parquet")
         league, among = self._results(entry)
         return {
             **{"size": self.size, "study": str(study), "baseline": entry.baseline},

@@ -50,7 +50,7 @@ class Measure(ABC):
 
     @property
     def column(self) -> str:
-        """Its column of the test split, in metrics.csv, runs.csv and curves.csv."""
+        """Its column of the test split, in metrics.csv and the tables of a study."""
         return column_of(self.id)
 
     def kept(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:

@@ -22,7 +22,7 @@ class Metric:
     """A column of results and how it is shown.
 
     Attributes:
-        column: its name in runs.csv and curves.csv.
+        column: its name in the tables of runs and curves.
         name: its name for readers.
         unit: "%" or "".
         factor: converts a value into that unit.
