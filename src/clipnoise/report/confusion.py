@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from clipnoise.data.measures import PERCENT
 from clipnoise.report.formats import DASH, Metric, budget
 from clipnoise.report.records import PLACE, split, where
 from clipnoise.report.statistics import Sample
 from clipnoise.studies.columns import Predicted
 
 NOTHING = "no completed run with counts of predictions"
-GROUP_ACCURACY = Metric("", "Test accuracy", "%", 100.0, 2, True)
+GROUP_ACCURACY = Metric("", "Test accuracy", *PERCENT)
 
 Numbers = NDArray[np.float64]
 
