@@ -21,6 +21,7 @@ from clipnoise.studies.columns import (
     Chance,
     FoundChoice,
     Histogram,
+    Predicted,
     Recorded,
     Scored,
     read_table,
@@ -46,7 +47,10 @@ RECORDED = Recorded(
     series={"step": (1.0, 2.0), "negative_fraction": (None, 0.5)},
 )
 CHANCE = Chance(name="majority class", levels={"test_accuracy": 0.25})
-NESTED = {"choice": CHOICE, "diagnostics": RECORDED, "chance": CHANCE}
+PREDICTED = Predicted(
+    classes=(), column="sex", groups={"f": ((3, 1), (0, 2)), "m": ((1, 1), (1, 4))}
+)
+NESTED = {"choice": CHOICE, "diagnostics": RECORDED, "chance": CHANCE, "confusion": PREDICTED}
 
 
 def test_nested_values_and_gaps_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -55,7 +59,7 @@ def test_nested_values_and_gaps_are_read_as_they_were_written(tmp_path: Path) ->
     path.write_bytes(to_parquet(table(RUN_COLUMNS, rows)))
     first, second = read_table(path, RUN_COLUMNS).to_dict("records")
     assert {name: first[name] for name in NESTED} == NESTED
-    assert [second[name] for name in NESTED] == [None] * 3
+    assert [second[name] for name in NESTED] == [None] * len(NESTED)
     assert (first["reason"], first["test_loss"], first["seed"]) == ("", 0.3, 1)
     assert math.isnan(second["test_loss"])
     assert math.isnan(first["microbatch_size"])
