@@ -1,8 +1,7 @@
-"""An invented study in the form of runs.csv and curves.csv, for the tests of reports."""
+"""An invented study in the form of its two tables, for the tests of reports."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import random
@@ -12,8 +11,16 @@ from typing import Any
 
 import yaml
 
+from clipnoise.fields import parse
 from clipnoise.report.items import ItemData
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import (
+    ALL,
+    CURVE_COLUMNS,
+    IDENTITY,
+    RUN_COLUMNS,
+    table,
+    to_parquet,
+)
 from clipnoise.studies.items import PlacedItem, item_kinds
 
 SEEDS = (1, 2, 3, 4, 5, 6)
@@ -73,7 +80,7 @@ STUDY = {
 
 
 def privacy_columns(budget: str) -> dict[str, Any]:
-    """Return what a completed private run says about its privacy, by column of runs.csv."""
+    """Return what a completed private run says about its privacy, by column of its runs."""
     if budget.endswith("non-private"):
         return {"claim": "non-private"}
     name, _, value = budget.partition("=")
@@ -95,7 +102,7 @@ def privacy_columns(budget: str) -> dict[str, Any]:
 
 
 def run_row(**changes: Any) -> dict[str, Any]:
-    """Return one completed run as a row of runs.csv; `changes` replaces columns."""
+    """Return one completed run as a row of its table; `changes` replaces columns."""
     identity = {
         "study": "quickstart",
         "panel": "comparison",
@@ -143,7 +150,7 @@ def run_row(**changes: Any) -> dict[str, Any]:
     row |= privacy_columns(str(identity["budget"]))
     row |= identity
     if row["status"] in ("missing", "corrupt"):
-        kept = {*RUN_COLUMNS[:13], "learning_rate", "filter_a", "filter_b", "hyperparameters"}
+        kept = {*list(RUN_COLUMNS)[:13], "learning_rate", "hyperparameters"}
         row = {k: v for k, v in row.items() if k in kept}
     if row["status"] != "completed":
         row = {k: v for k, v in row.items() if k not in ("test_accuracy", "test_loss")}
@@ -189,8 +196,7 @@ def quickstart() -> list[dict[str, Any]]:
             method="lp-dpsgd",
             label=label,
             budget="eps=1",
-            filter_a=json.dumps(a),
-            filter_b=json.dumps(b),
+            hyperparameters=json.dumps({"id": "lp-dpsgd", "filter_a": a, "filter_b": b}),
         )
     return rows
 
@@ -201,7 +207,7 @@ def curve_rows(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for run in runs:
         if run["status"] != "completed":
             continue
-        identity = {name: run.get(name, "") for name in CURVE_COLUMNS[:10]}
+        identity = {name: run.get(name, "") for name in IDENTITY}
         for step in STEPS:
             share = 1 - 2.718 ** (-step / 45)
             accuracy = 0.1 + (float(run["test_accuracy"]) - 0.1) * share
@@ -210,12 +216,17 @@ def curve_rows(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def write_csv(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write rows as CSV; columns that a row lacks are empty."""
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(columns), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def write_table(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows as Parquet; what a row lacks, and "", is empty. Nested values are plain data."""
+    given = [
+        {
+            name: parse(ALL[name].kind, value) if isinstance(value, dict) else value
+            for name, value in row.items()
+            if value != ""
+        }
+        for row in rows
+    ]
+    path.write_bytes(to_parquet(table({name: ALL[name] for name in columns}, given)))
     return path
 
 
@@ -255,5 +266,5 @@ def write_study(
     """Write a study file and its two tables; return the three paths."""
     path = folder / "quickstart.yaml"
     path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
-    runs = write_csv(folder / "runs.csv", RUN_COLUMNS, rows)
-    return path, runs, write_csv(folder / "curves.csv", CURVE_COLUMNS, curve_rows(rows))
+    runs = write_table(folder / "runs.parquet", RUN_COLUMNS, rows)
+    return path, runs, write_table(folder / "curves.parquet", CURVE_COLUMNS, curve_rows(rows))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import curve_rows, drawn, run_row, write_csv
+from reporting_data import curve_rows, drawn, run_row, write_table
 
 from clipnoise.report.formats import ACCURACY, LOSS
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.report.statistics import exceeds_chance
 from clipnoise.report.tables import build_table
 from clipnoise.report.verdict import verdict_data
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 
-CHANCE = {"name": "majority class", "test_accuracy": 0.4445, "test_loss": 0.69}
+CHANCE = {"name": "majority class", "levels": {"test_accuracy": 0.4445, "test_loss": 0.69}}
 LEARNED, STUCK = (0.80, 0.81, 0.79), (0.4445, 0.4445, 0.4445)
 
 
@@ -27,14 +26,14 @@ def frame(folder: Path, levels: dict[str, tuple[float, ...]], **changes: Any) ->
             seed=seed,
             test_accuracy=value,
             test_examples=1000,
-            chance=json.dumps(CHANCE),
+            chance=CHANCE,
             budget="non-private" if method == "sgd" else "eps=1",
             **changes,
         )
         for method, values in levels.items()
         for seed, value in enumerate(values)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_a_method_at_the_majority_class_is_never_called_best(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_every_figure_of_accuracy_has_the_line_if_it_leaves_the_methods_room(
     for levels, reached in ((near, True), (far, kind == "curves")):  # a curve begins at chance
         runs = frame(tmp_path, {"dp-sgd": levels}, hyperparameters=json.dumps({"beta": 1}))
         rows = curve_rows(runs.astype(object).fillna("").to_dict("records"))
-        curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, rows))
+        curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, rows))
         (ax, *_) = drawn(kind, runs, curves, **options).axes
         assert any("majority class" in text.get_text() for text in ax.texts)
         assert any(map(has_level, ax.lines)) == reached

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from reporting_data import run_row, write_csv
+from reporting_data import run_row, write_table
 from scipy import stats
 
 from clipnoise.errors import UserError
@@ -16,7 +16,7 @@ from clipnoise.report.claims import CHANCE, ClaimRow, claims_data, in_print
 from clipnoise.report.published import printed_runs
 from clipnoise.report.records import read_curves, read_runs
 from clipnoise.report.statistics import chance_above, paired_interval, resolved
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, IDENTITY, RUN_COLUMNS
 from clipnoise.studies.study import Study, comparisons, load_study
 
 PANEL = {
@@ -70,8 +70,8 @@ def verdicts(
     watermark: str = "",
 ) -> list[ClaimRow]:
     tables = (
-        read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, runs)),
-        read_curves(write_csv(folder / "curves.csv", CURVE_COLUMNS, curves or [])),
+        read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, runs)),
+        read_curves(write_table(folder / "curves.parquet", CURVE_COLUMNS, curves or [])),
     )
     printed = printed_runs(tables[0], comparisons(one, folder / "published"))
     return claims_data(one.claims, *tables, printed, watermark)
@@ -240,7 +240,7 @@ def test_the_largest_fall_of_a_curve_is_compared(tmp_path: Path) -> None:
     course = {"dp-sgd": [0.1, 0.7, 0.4, 0.8], "slow": [0.1, 0.6, 0.55, 0.8]}
     curves = [
         {
-            **{name: run.get(name, "") for name in CURVE_COLUMNS[:10]},
+            **{name: run.get(name, "") for name in IDENTITY},
             **{"step": step, "test_accuracy": accuracy + 0.001 * run["seed"] * (step % 2)},
         }
         for run in runs
@@ -460,7 +460,7 @@ def test_the_deviation_of_a_mean_over_places_is_that_of_independent_places(tmp_p
         *(("dp-sgd", at, 80, 0.3) for at in ("eps=1", "eps=8")),
         *(("slow", at, 90, 0.4) for at in ("eps=1", "eps=8")),
     )
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows(values)))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows(values)))
     printed = printed_runs(runs, comparisons(one, tmp_path / "published"))
     (found,) = in_print(one.claims[0], printed).found
     assert found.spread == pytest.approx(0.005 / np.sqrt(2))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from reporting_data import item_data, run_row, write_csv, write_study
+from reporting_data import item_data, run_row, write_study, write_table
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
@@ -22,7 +22,7 @@ from clipnoise.report.published import (
     to_csv,
 )
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.study import comparisons, load_study
 
 HEAD = "dataset,model,method,variant,budget,metric,mean,std,n,unit,source,note\n"
@@ -47,7 +47,7 @@ def seeds(*accuracies: float, **identity: Any) -> list[dict[str, Any]]:
 def joined(folder: Path, table: str, rows: list[dict[str, Any]]) -> Comparison:
     path = folder / "paper.csv"
     path.write_text(HEAD + table)
-    runs = read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
     return compare(runs, ("comparison",), path)
 
 
@@ -92,7 +92,7 @@ def test_panels_side_by_side_are_one_table_without_the_cells_of_other_panels(
         *seeds(0.82, panel="independent", method="dp-adam"),
         *seeds(0.94, panel="correlated", method="dp-sgd", label="banded"),
     ]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     panels = ("free", "independent", "correlated")
     titles = tuple(f"{panel} noise" for panel in panels)
     options = {"panels": panels, "titles": titles, "together": True, "side_by_side": True}
@@ -220,8 +220,8 @@ def test_a_csv_with_the_studys_name_is_used_automatically(tmp_path: Path) -> Non
     (found,) = comparisons(one, folder).items()
     assert found[1] == table
     assert found[0].panel == "comparison"
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9)))
-    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, seeds(0.9)))
+    curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, []))
     (item,) = document(one, runs, curves, {}, folder).items
     assert item.grids[0].rows[0].cells[0].published == "90"
 
@@ -250,8 +250,8 @@ def test_a_note_is_printed_once_a_report(tmp_path: Path) -> None:
     panels["again"] = panels["comparison"]
     one = load_study(study(tmp_path, panels=panels, report=report))
     rows = [*seeds(0.9), *seeds(0.9, panel="again")]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
+    curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, []))
     first, second = document(one, runs, curves, {}, tmp_path / "published").items
     assert first.notes
     assert not set(first.notes) & set(second.notes)
@@ -280,7 +280,7 @@ def test_the_command_writes_the_comparison_and_names_a_study_without_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = study(tmp_path)
-    runs = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, seeds(0.9, 0.92))
+    runs = write_table(tmp_path / "runs.parquet", RUN_COLUMNS, seeds(0.9, 0.92))
     words = ["compare", "--study", str(path), "--runs", str(runs)]
     words += ["--published", str(tmp_path / "published"), "--out", str(tmp_path / "out.csv")]
     assert main(words) == 2

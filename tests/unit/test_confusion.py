@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from real_files import prepare, small
-from reporting_data import drawn, item_data, run_row, write_csv
+from reporting_data import drawn, item_data, run_row, write_table
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from clipnoise.data.base import ExampleGroups, dataset_class
@@ -23,7 +22,7 @@ from clipnoise.report.records import read_runs
 from clipnoise.run.confusion import Confusion
 from clipnoise.run.job import run_job
 from clipnoise.run.spec import from_mapping, to_mapping
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 OWN = {"name": "mine", "training_file": 60, "test_file": 40, "validation_examples": 10}
 
@@ -135,11 +134,11 @@ def runs(tmp_path: Path) -> pd.DataFrame:
     told = {"classes": ["no", "yes"], "column": "sex", "groups": LEVELS}
     other = {**told, "groups": {"f": [[10, 0], [3, 7]], "m": [[20, 0], [8, 12]]}}  # 85% and 80%
     rows = [
-        run_row(method=method, seed=seed, confusion=json.dumps(one))
+        run_row(method=method, seed=seed, confusion=one)
         for method in ("dp-sgd", "dp-adam")
         for seed, one in ((1, told), (2, other))
     ]
-    return read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_groups_have_a_worst_one_and_a_gap_by_seed(runs: pd.DataFrame) -> None:
@@ -160,7 +159,7 @@ def test_a_class_without_test_examples_has_no_recall_and_no_gap(tmp_path: Path) 
         "groups": {"f": [[5, 1], [0, 0]], "m": [[4, 2], [0, 0]]},
     }
     row = run_row(method="dp-sgd", seed=1, confusion=json.dumps(told))
-    data = item_data("groups", read_runs(write_csv(tmp_path / "r.csv", RUN_COLUMNS, [row])))
+    data = item_data("groups", read_runs(write_table(tmp_path / "r.parquet", RUN_COLUMNS, [row])))
     (block,) = data.item.blocks(data)
     assert [row[-1] for row in block.rows] == ["–", "–", "–"]
     assert block.rows[-1][-3] == "16.67"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from budgets import budget
 from every_method import METHODS, required
-from reporting_data import item_data, run_row, write_csv
+from reporting_data import item_data, run_row, write_table
 
 from clipnoise.cli.program import run as clipnoise
 from clipnoise.errors import UserError
@@ -23,7 +23,7 @@ from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import privacy_statement, run_folder, write_run
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run, train
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 from clipnoise.studies.diagnosis import CHANGES
 from clipnoise.studies.study import Study, load_study
 from clipnoise.tracking.view import budget_label
@@ -255,7 +255,7 @@ def runs_of(levels: dict[str, float], tmp_path: Path) -> pd.DataFrame:
         for rank, (name, level) in enumerate(levels.items())
         for seed in (1, 2, 3)
     ]
-    return read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
 
 
 @pytest.mark.parametrize(

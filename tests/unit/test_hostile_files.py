@@ -133,8 +133,8 @@ def on_a_full_disk(folder: Path, limit: int, *words: str) -> subprocess.Complete
 
 
 BUDGET = ("--epsilon", "1", "--delta", "1e-5", "--sampling-rate", "0.1", "--steps", "10")
-TABLES = ("--study", "quickstart.yaml", "--runs", "runs.csv")
-CURVES = ("--curves", "curves.csv")
+TABLES = ("--study", "quickstart.yaml", "--runs", "runs.parquet")
+CURVES = ("--curves", "curves.parquet")
 COMMANDS = {
     "a calibration": (50, ("calibrate", *BUDGET, "--out", "made")),
     "tables of runs": (50, ("collect", "quickstart.yaml", "--out", "made")),

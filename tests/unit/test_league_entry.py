@@ -9,16 +9,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from reporting_data import write_table
 
 from clipnoise.data.digits import Digits
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.files import csv_text
 from clipnoise.methods.base import example, method_class, track
 from clipnoise.report.judgement import standing, standing_rows
-from clipnoise.report.publication import read_published, run_rows, to_parquet
+from clipnoise.report.publication import read_published, run_rows
 from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import PUBLISHED, RUN_COLUMNS
 from clipnoise.studies.file import SharedFile, StudyFile, expand_panels
 from clipnoise.studies.grid import PanelGrid
 from clipnoise.studies.league import LeagueEntry, enter, require_data
@@ -145,9 +145,7 @@ def runs_of(tmp_path: Path, *methods: str, **changes: Any) -> pd.DataFrame:
         for name in methods
         for seed, (shared, own) in WOBBLE.items()
     ]
-    file = tmp_path / "runs.csv"
-    file.write_text(csv_text(RUN_COLUMNS, rows))
-    return read_runs(file)
+    return read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_a_method_is_ranked_with_the_ranks_that_seeds_do_not_exclude(tmp_path: Path) -> None:
@@ -167,7 +165,7 @@ def test_a_method_is_ranked_with_the_ranks_that_seeds_do_not_exclude(tmp_path: P
 
 def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> None:
     league = run_rows(runs_of(tmp_path, "dp-sgd", "close", "far"))
-    (tmp_path / "league.parquet").write_bytes(to_parquet(league))
+    write_table(tmp_path / "league.parquet", PUBLISHED, league.to_dict("records"))
     mine = runs_of(tmp_path, "dp-sgd", "mine")
     found = [
         standing(mine, rows, "mine", "dp-sgd")
@@ -175,7 +173,7 @@ def test_published_results_rank_like_those_of_this_folder(tmp_path: Path) -> Non
     ]
     assert found[0] == found[1]
     (tmp_path / "league.parquet").write_text("a,b\n1,2\n")
-    with pytest.raises(UserError, match="not a table of `clipnoise publish`"):
+    with pytest.raises(UserError, match=r"not a Parquet table .* `clipnoise publish` write"):
         read_published(tmp_path / "league.parquet")
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from reporting_data import item_data, run_row, write_csv, write_study
+from reporting_data import item_data, run_row, write_study, write_table
 
 from clipnoise.cli import main
 from clipnoise.report.export import to_latex, to_markdown
 from clipnoise.report.kinds.overview import Overview, build_overview, to_csv
 from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 TASKS = {"first": "set-0", "second": "set-1", "half": "set-0", "half-2": "set-1"}
 Levels = dict[tuple[str, str], Any]  # test accuracy by seed, None where the run diverged
@@ -46,7 +46,7 @@ def runs_of(folder: Path, levels: Levels, **changed: Any) -> pd.DataFrame:
         for (panel, method), values in levels.items()
         for seed, value in enumerate(values)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def overview_of(runs: pd.DataFrame) -> Overview:
@@ -158,7 +158,7 @@ def test_the_command_writes_the_overview_of_a_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs_of(tmp_path, PLAIN)
-    runs = (tmp_path / "runs.csv").rename(tmp_path / "kept.csv")
+    runs = (tmp_path / "runs.parquet").rename(tmp_path / "kept.parquet")
     panel = {"datasets": ["digits"], "models": ["logistic"], "seeds": [1], "methods": ["dp-sgd"]}
     study = {
         "title": "Mine",

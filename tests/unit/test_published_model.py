@@ -110,7 +110,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
         {"method": {"id": "sgd", "learning_rate": 0.1}, "privacy": None},
         "Nothing protects",
     ),
-    "a large δ": ({"privacy": {**SECURE, "delta": 0.5}}, "not below 1/n"),
+    "a large δ": ({"privacy": {**SECURE, "delta": 0.5}}, "δ far below 1/n does not allow that"),
 }
 
 

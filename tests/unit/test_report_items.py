@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from reporting_data import curve_rows, item_data, run_row, write_csv, write_study
+from reporting_data import curve_rows, item_data, run_row, write_study, write_table
 from test_reporting_moments import diagnostics
 
 from clipnoise.cli.inventory import item_tables
@@ -23,7 +23,7 @@ from clipnoise.report.drawing import draw_figure
 from clipnoise.report.items import FigureItem, TableItem
 from clipnoise.report.pdf import plain
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.items import ReportEntry, item_kinds
 from clipnoise.studies.study import load_study
 
@@ -44,10 +44,10 @@ PREDICTED = {
     "groups": {"f": [[3, 1], [0, 2]], "m": [[1, 1], [1, 4]]},
 }
 METHODS = {
-    "sgd": ({"confusion": json.dumps(PREDICTED)}, "non-private"),
-    "dp-sgd": ({"filter_a": "[-0.9]", "filter_b": "[0.1]"}, "eps=1"),
+    "sgd": ({"confusion": PREDICTED}, "non-private"),
+    "dp-sgd": ({"hyperparameters": json.dumps({"filter_a": [-0.9], "filter_b": [0.1]})}, "eps=1"),
     "dp-pmlf": ({"hyperparameters": json.dumps({"beta": 0.5, "history": 3})}, "eps=1"),
-    "dp-adambc": ({"diagnostics": json.dumps(DIAGNOSED)}, "eps=1"),
+    "dp-adambc": ({"diagnostics": DIAGNOSED}, "eps=1"),
 }
 
 
@@ -61,7 +61,7 @@ def rows() -> list[dict[str, Any]]:
             budget=budget,
             seed=seed,
             test_accuracy=0.7 + 0.05 * rank + 0.01 * seed,
-            choice=json.dumps({"best_of": [0.6, 0.7]}),
+            choice={"best_of": [0.6, 0.7]},
             **more,
         )
         for panel in ("comparison", "other")
@@ -78,8 +78,8 @@ def tables(
     folder = tmp_path_factory.mktemp("tables")
     curves = [{**row, "epsilon_spent": row["step"] / 100} for row in curve_rows(rows)]
     return (
-        read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows)),
-        read_curves(write_csv(folder / "curves.csv", CURVE_COLUMNS, curves)),
+        read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows)),
+        read_curves(write_table(folder / "curves.parquet", CURVE_COLUMNS, curves)),
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from reporting_data import drawn, item_data, run_row, write_csv
+from reporting_data import drawn, item_data, run_row, write_table
 from scipy import stats
 
 from clipnoise.report.baseline import change_intervals, changes, gaps
@@ -25,7 +24,7 @@ from clipnoise.report.statistics import (
     wilcoxon,
 )
 from clipnoise.report.tables import build_table
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 KINDS = (
     "interquartile-means",
@@ -121,7 +120,7 @@ def league(folder: Path, datasets: int = 2, **changes: Any) -> pd.DataFrame:
         run_row(method="sgd", dataset=f"set-{number}", budget="non-private", test_accuracy=0.9)
         for number in range(datasets)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -155,7 +154,7 @@ def accuracies(folder: Path, levels: dict[str, list[float]], panel: str = "compa
         for method, values in levels.items()
         for seed, level in enumerate(values)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_the_closed_gap_is_0_for_the_baseline_and_1_where_nothing_is_lost(tmp_path: Path) -> None:
@@ -222,13 +221,13 @@ def crowd(folder: Path) -> pd.DataFrame:
             dataset=f"set-{number}",
             seed=seed,
             test_accuracy=level,
-            choice=json.dumps({"best_of": [level - 0.01, level]}),
+            choice={"best_of": [level - 0.01, level]},
         )
         for method, level in levels.items()
         for number in range(2)
         for seed in (1, 2)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 @pytest.mark.parametrize("kind", ["best-of", "performance-profiles"])
@@ -291,7 +290,7 @@ def test_a_mean_change_has_the_t_interval_of_its_means_over_tasks_by_seed(tmp_pa
             for name, values in levels.items()
             for seed, value in enumerate(values)
         ]
-        return read_runs(write_csv(tmp_path / f"{panel}.csv", RUN_COLUMNS, rows))
+        return read_runs(write_table(tmp_path / f"{panel}.parquet", RUN_COLUMNS, rows))
 
     before = runs("before", {"a": [0.5, 0.5, 0.5], "b": [0.5, 0.5, 0.5]})
     after = runs("after", {"a": [0.6, 0.5, 0.7], "b": [0.6, 0.6, 0.6]})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting_data import FILTERS, curve_rows, drawn, item_data, quickstart, run_row, write_csv
+from reporting_data import FILTERS, curve_rows, drawn, item_data, quickstart, run_row, write_table
 from scipy import signal, stats
 
 from clipnoise.errors import UserError
@@ -22,7 +22,7 @@ from clipnoise.report.figures.styles import COLOURS, LOOKS, style
 from clipnoise.report.kinds.filter_sweep import frequency_response, noise_gain
 from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.items import ReportEntry
 from clipnoise.studies.study import find_study, names_below
 
@@ -32,8 +32,8 @@ STUDIES = Path(__file__).parents[2] / "workflow" / "studies"
 @pytest.fixture
 def draw(tmp_path):
     def figure(kind, rows, panel="comparison", **more):
-        runs = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)
-        curves = write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, curve_rows(rows))
+        runs = write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows)
+        curves = write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, curve_rows(rows))
         data = item_data(kind, read_runs(runs), read_curves(curves), panels=(panel,), **more)
         return draw_figure(data).decode()
 
@@ -113,8 +113,8 @@ def test_a_long_label_makes_no_axis_title_longer_than_its_axis(tmp_path):
         for budget in ("eps=1", "eps=8")
         for seed in (1, 2, 3)
     ]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
-    curves = read_curves(write_csv(tmp_path / "curves.csv", CURVE_COLUMNS, []))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
+    curves = read_curves(write_table(tmp_path / "curves.parquet", CURVE_COLUMNS, []))
     data = item_data("accuracy-vs-epsilon", runs, curves, panels=("comparison",))
     figure = data.item.draw(data)
     figure.canvas.draw()
@@ -193,7 +193,7 @@ def test_paired_differences_to_dp_sgd_stand_beside_the_lines_with_their_interval
         for method, values in levels.items()
         for seed, value in enumerate(values)
     ]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     _, beside = drawn("accuracy-vs-epsilon", runs).axes
     assert beside.get_ylabel().split() == ["Better", "than", "dp-sgd", "by", "(points)"]
     assert "95% intervals" in beside.get_title()

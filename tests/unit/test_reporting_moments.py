@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from reporting_data import drawn, item_data, run_row, write_csv
+from reporting_data import drawn, item_data, run_row, write_table
 
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.figures.styles import style
 from clipnoise.report.published import compare, comparison_block
 from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 PHI = 1e-4
 
@@ -49,12 +48,9 @@ def _counts(moment: str, kinds: list[str]) -> dict[str, list[int]]:
 
 def runs(folder: Path, **changes: Any) -> Any:
     said = {"claim": "non-private", "budget": "sigma=0.4", "method": "dp-adambc"}
-    rows = [
-        run_row(seed=seed, diagnostics=json.dumps(diagnostics()), **{**said, **changes})
-        for seed in (1, 2)
-    ]
+    rows = [run_row(seed=seed, diagnostics=diagnostics(), **{**said, **changes}) for seed in (1, 2)]
     rows.append(run_row(method="dp-sgd", budget="sigma=0.4"))
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def printed(table: Any) -> Any:
@@ -106,10 +102,10 @@ def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> No
     free = diagnostics() | {"phi": 0.0}
     noisy = diagnostics() | {"phi": 1e-6}
     rows = [
-        run_row(method="adam", budget="non-private", diagnostics=json.dumps(free)),
-        run_row(method="dp-adam", budget="sigma=0.4", diagnostics=json.dumps(noisy)),
+        run_row(method="adam", budget="non-private", diagnostics=free),
+        run_row(method="dp-adam", budget="sigma=0.4", diagnostics=noisy),
     ]
-    table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    table = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     (_, _, ranked) = drawn("noise-bias", table).axes
     assert [text.get_text() for text in ranked.texts] == ["67% below Φ", "Φ"]
     notes = printed(table).notes
@@ -119,7 +115,7 @@ def test_the_share_of_second_moments_below_phi_is_a_number(tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["moments", "noise-bias"])
 def test_a_panel_without_diagnostics_says_so(kind: str, tmp_path: Path) -> None:
     rows = [run_row(seed=seed) for seed in (1, 2)]
-    table = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    table = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     assert b"no completed run with diagnostics" in draw_figure(item_data(kind, table))
 
 

@@ -59,7 +59,7 @@ def test_the_pdf_shows_exactly_the_numbers_of_the_tables(full):
     for panel in STUDY["panels"]:
         out = full.parent / "tables" / panel
         words = ["--study", str(full.parent / "quickstart.yaml"), "--panel", panel]
-        words += ["--runs", str(full.parent / "runs.csv"), "--out", str(out)]
+        words += ["--runs", str(full.parent / "runs.parquet"), "--out", str(out)]
         assert main(["table", *words]) == 0
         for line in csv.DictReader(io.StringIO(out.with_suffix(".csv").read_text())):
             cell = f"{100 * float(line['mean']):.2f} ± {100 * float(line['std']):.2f}"
@@ -183,7 +183,7 @@ def test_a_report_of_an_empty_study_builds(tmp_path):
 
 def choice(values: dict[str, Any]) -> dict[str, Any]:
     """Return a choice between two configurations that validation cannot tell apart."""
-    best = [{"values": values, "score": score} for score in (0.801, 0.8)]
+    best = [{"hyperparameters": json.dumps(values), "score": score} for score in (0.801, 0.8)]
     return {"metric": "validation_accuracy", "best": best, "edges": ["clip_norm"], "seeds": 2}
 
 
@@ -201,7 +201,7 @@ def many_panels(status: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
                     **{"configurations": 12, "tuning_runs": 24, "charge": "nothing"},
                     "hyperparameters": json.dumps({"id": method, "beta": 0.9, **tuned}),
                     "tuned": json.dumps(tuned) if status == "completed" else "",
-                    "choice": json.dumps(choice(tuned)) if status == "completed" else "",
+                    "choice": choice(tuned) if status == "completed" else "",
                 }
                 rows += [run_row(**one, seed=seed, test_accuracy=0.8) for seed in (1, 2)]
     study = {

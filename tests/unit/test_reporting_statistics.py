@@ -7,13 +7,13 @@ import math
 
 import pandas as pd
 import pytest
-from reporting_data import run_row, write_csv
+from reporting_data import run_row, write_table
 from scipy import stats
 
 from clipnoise.report.formats import ACCURACY
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import Sample, holm, judge, paired_p_value, sample
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 
 def seeds(*values: float, **lost: int) -> Sample:
@@ -21,7 +21,7 @@ def seeds(*values: float, **lost: int) -> Sample:
 
 
 def table(tmp_path, *rows) -> pd.DataFrame:
-    return read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def test_mean_and_deviation_use_the_divisor_n_minus_1():
@@ -44,7 +44,7 @@ def test_every_planned_run_is_counted(tmp_path):
     assert found.runs == "2/5"
 
 
-@pytest.mark.parametrize("value", ["", "nan", "inf"])
+@pytest.mark.parametrize("value", ["", math.nan, math.inf])
 def test_a_completed_run_without_a_finite_value_counts_as_diverged(tmp_path, value):
     runs = table(tmp_path, run_row(seed=1), run_row(seed=2, test_accuracy=value))
     found = sample(runs, ACCURACY)

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting_data import curve_rows, drawn, item_data, run_row, write_csv
+from reporting_data import curve_rows, drawn, item_data, run_row, write_table
 
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.report.drawing import draw_figure
 from clipnoise.report.kinds.momentum_sweep import momentum_reduction
 from clipnoise.report.records import read_curves, read_runs
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.items import ReportEntry
 
 SPENT = {0: 0.0, 40: 0.4, 80: 0.6, 120: 0.8, 160: 0.9, 200: 1.0}
 
 
 def tables(folder: Path, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
-    runs = write_csv(folder / "runs.csv", RUN_COLUMNS, rows)
+    runs = write_table(folder / "runs.parquet", RUN_COLUMNS, rows)
     points = [
         {**row, "epsilon_spent": "" if row["budget"] == "non-private" else SPENT[row["step"]]}
         for row in curve_rows(rows)
     ]
-    curves = write_csv(folder / "curves.csv", CURVE_COLUMNS, points)
+    curves = write_table(folder / "curves.parquet", CURVE_COLUMNS, points)
     return read_runs(runs), read_curves(curves)
 
 

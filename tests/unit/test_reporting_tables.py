@@ -8,7 +8,7 @@ import re
 import statistics
 
 import pytest
-from reporting_data import quickstart, run_row, write_csv
+from reporting_data import quickstart, run_row, write_table
 
 from clipnoise.errors import UserError
 from clipnoise.files import without_formulas
@@ -16,13 +16,13 @@ from clipnoise.report.export import latex, to_csv, to_latex, to_markdown
 from clipnoise.report.formats import budget, ranges, significant
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS, table, to_parquet
 
 
 @pytest.fixture
 def tabulate(tmp_path):
     def build(rows, panel="comparison", **options):
-        runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+        runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
         return build_table(runs, panel, **options)
 
     return build
@@ -299,22 +299,27 @@ def test_latex_escapes_what_latex_would_read(tabulate):
 
 
 def test_tables_that_read_back_wrong_are_refused_with_file_and_column(tmp_path):
-    short = write_csv(tmp_path / "short.csv", ["study"], [])
-    with pytest.raises(UserError, match=r"short\.csv: no column 'panel'"):
+    short = write_table(tmp_path / "short.parquet", ["study"], [])
+    with pytest.raises(UserError, match=r"short\.parquet: no column 'panel'"):
         read_runs(short)
-    with pytest.raises(UserError, match=r"gone\.csv: no such file"):
-        read_runs(tmp_path / "gone.csv")
-    bad = write_csv(tmp_path / "bad.csv", RUN_COLUMNS, [run_row(status="dreamt")])
+    with pytest.raises(UserError, match=r"gone\.parquet: no such file"):
+        read_runs(tmp_path / "gone.parquet")
+    bad = write_table(tmp_path / "bad.parquet", RUN_COLUMNS, [run_row(status="dreamt")])
     with pytest.raises(UserError, match=r"'dreamt'\. Allowed: completed"):
         read_runs(bad)
-    text = write_csv(tmp_path / "text.csv", RUN_COLUMNS, [run_row(seconds="fast")])
-    with pytest.raises(UserError, match="seconds"):
+    text = tmp_path / "text.parquet"
+    kinds = {**RUN_COLUMNS, "seconds": RUN_COLUMNS["status"]}
+    text.write_bytes(to_parquet(table(kinds, [run_row(seconds="fast")])))
+    with pytest.raises(UserError, match=r"text\.parquet: .*fast"):
+        read_runs(text)
+    text.write_text("study,panel\n")
+    with pytest.raises(UserError, match=r"text\.parquet: not a Parquet table"):
         read_runs(text)
 
 
 def test_labels_that_look_like_gaps_or_numbers_stay_labels(tmp_path):
     rows = [run_row(label=label, hash="000123456789") for label in ("NA", "nan", "None", "1e5")]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     assert list(runs["label"]) == ["NA", "nan", "None", "1e5"]
     assert set(runs["hash"]) == {"000123456789"}
 

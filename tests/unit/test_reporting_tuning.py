@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from reporting_data import run_row, write_csv
+from reporting_data import run_row, write_table
 
 from clipnoise.report.formats import compact, merged, shown
 from clipnoise.report.hyperparameters import (
@@ -22,7 +22,7 @@ from clipnoise.report.hyperparameters import (
     configurations,
 )
 from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 
 
 def runs(folder: Path, **changes: Any) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def runs(folder: Path, **changes: Any) -> pd.DataFrame:
     }
     rows = [{**run_row(seed=seed), **one} for seed in (1, 2)]
     sgd = run_row(method="sgd", budget="non-private")
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, [*rows, sgd]))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, [*rows, sgd]))
 
 
 def said(frame: pd.DataFrame) -> str:
@@ -61,7 +61,7 @@ def test_a_tuned_value_is_marked_and_stands_with_what_was_tried(tmp_path: Path) 
 def test_what_every_search_tried_is_said_once(tmp_path: Path) -> None:
     """Values that were given tried nothing; the star marks those that were chosen."""
     options = {"budget": "eps=8", "hyperparameters": '{"id": "dp-sgd", "learning_rate": 9}'}
-    given = read_runs(write_csv(tmp_path / "given.csv", RUN_COLUMNS, [run_row(**options)]))
+    given = read_runs(write_table(tmp_path / "given.parquet", RUN_COLUMNS, [run_row(**options)]))
     tuned = runs(tmp_path)
     tried = dict.fromkeys(tuned["hash"], "learning_rate [0.5, 2]")
     (group, _) = configurations(pd.concat([tuned, given]), tried).groups
@@ -123,7 +123,7 @@ def test_what_differs_between_places_is_said_once_for_all_places_where_it_holds(
         for (panel, budget), rate in rates.items()
         for seed in (1, 2)
     ]
-    frame = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    frame = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     assert configurations(frame, {}).groups == [
         LabelSettings(
             label="dp-sgd",

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 from pypdf import PdfReader
-from reporting_data import quickstart, write_csv
+from reporting_data import quickstart, write_table
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.methods.base import methods
 from clipnoise.report.pdf import bundle, pages
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS
+from clipnoise.studies.columns import CURVE_COLUMNS, RUN_COLUMNS
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.scale import Limits, Scale, read_scale
 from clipnoise.studies.study import Study, load_study, memberships
@@ -172,8 +172,8 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     panels = dict.fromkeys(("comparison", "ablation", "filters"), PANEL)
     report = [{"kind": "table", "panel": "comparison"}, {"kind": "ablation", "panel": "ablation"}]
     study = load(folder, panels=panels, report=report)
-    runs = write_csv(folder / "runs.csv", RUN_COLUMNS, quickstart())
-    curves = write_csv(folder / "curves.csv", CURVE_COLUMNS, [])
+    runs = write_table(folder / "runs.parquet", RUN_COLUMNS, quickstart())
+    curves = write_table(folder / "curves.parquet", CURVE_COLUMNS, [])
     common = ["--study", str(study.path), "--scale", str(folder / "scales" / "smoke.yaml")]
     common += ["--runs", str(runs)]
     images, table = folder / "figures", folder / "tables" / "comparison"

@@ -315,7 +315,7 @@ def test_a_sweep_names_each_schedule_and_the_table_of_runs_has_its_peak(tmp_path
     assert [run.label for run in study.runs] == [
         f"η cosine, peak {peak}, warmup 0.25, final 0.01" for peak in ("0.1", "1")
     ]
-    runs = list(csv.DictReader(io.StringIO(collect(study, tmp_path)[0])))
+    runs = collect(study, tmp_path)[0].to_pylist()
     assert [float(run["learning_rate"]) for run in runs] == [0.1, 1.0]
     assert json.loads(runs[0]["hyperparameters"])["learning_rate"] == {**COSINE, "peak": 0.1}
 

@@ -231,7 +231,9 @@ def test_no_secret_of_the_environment_is_in_what_a_run_and_its_table_say(
         assert main(["collect", str(path), *places, "--out", str(tmp_path / "table")]) == 0
     said = "".join(capfd.readouterr()) + caplog.text
     files = [one for one in tmp_path.rglob("*") if one.is_file()]
-    assert {"summary.json", "spec.yaml", "runs.csv", "mlflow.json"} <= {one.name for one in files}
+    assert {"summary.json", "spec.yaml", "runs.parquet", "mlflow.json"} <= {
+        one.name for one in files
+    }
     content = b"".join(one.read_bytes() for one in files).decode(errors="replace")
     assert "s3cret" not in said + content
 

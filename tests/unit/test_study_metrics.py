@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from reporting_data import item_data, run_row, write_csv
+from reporting_data import item_data, run_row, write_table
 
 from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError
@@ -20,7 +20,7 @@ from clipnoise.report.tables import build_table, choose_metric
 from clipnoise.report.verdict import verdict_data
 from clipnoise.run.job import run_job
 from clipnoise.run.results import read_run, run_folder
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 from clipnoise.studies.study import Study, load_study
 from clipnoise.studies.tuning import choose
 from clipnoise.tracking import note, read_notes
@@ -109,7 +109,7 @@ def test_a_table_ranked_by_a_metric_where_lower_is_better_leads_with_the_lowest(
 ) -> None:
     column = "test_calibration_error"
     rows = ranked_rows(column, {"dp-sgd": (0.9, 0.3), "dp-adam": (0.5, 0.1)})
-    runs = read_runs(write_csv(tmp_path / "runs.csv", [*RUN_COLUMNS, column], rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", [*RUN_COLUMNS, column], rows))
     table = build_table(runs, "comparison")
     (verdict,) = table.verdicts.values()
     assert {method for method, _ in verdict.leaders} == {"dp-adam"}
@@ -193,7 +193,7 @@ def ranked_rows(column: str, levels: dict[str, tuple[float, float]]) -> list[dic
 def test_a_verdict_by_a_metric_where_lower_is_better_names_the_lowest_mean(tmp_path: Path) -> None:
     column = "test_calibration_error"
     rows = ranked_rows(column, {"dp-sgd": (0.9, 0.3), "dp-adam": (0.5, 0.1)})
-    runs = read_runs(write_csv(tmp_path / "runs.csv", [*RUN_COLUMNS, column], rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", [*RUN_COLUMNS, column], rows))
     found = verdict_data(runs, "")
     (row,) = found.table.rows
     said = dict(zip(found.table.heads, row, strict=True))
@@ -210,7 +210,7 @@ def test_each_panel_of_published_results_has_the_metric_that_it_is_ranked_by(
     by_auc = ranked_rows(column, {"dp-sgd": (0.9, 0.7)})
     plain = [{**row, "panel": "other", "rank_by": "", column: ""} for row in by_auc]
     rows = [*plain, *by_auc]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", [*RUN_COLUMNS, column], rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", [*RUN_COLUMNS, column], rows))
     values = run_rows(runs).groupby("panel")[["metric", "value"]].first()
     assert values.loc["other"].tolist() == ["test_accuracy", 0.9]
     assert values.loc["comparison"].tolist() == [column, pytest.approx(0.701)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import math
@@ -331,7 +329,7 @@ def test_a_run_is_trained_with_the_batches_that_were_chosen_at_the_epsilon_they_
     text, every = json.dumps(to_mapping(run.spec)), [str(path) for path in files.values()]
     train = ["train", "--spec", text, "--choice", str(chosen), "--calibration", *every, *common]
     assert main(train) == 0
-    (row,) = csv.DictReader(io.StringIO(collect(study, results)[0]))
+    (row,) = collect(study, results)[0].to_pylist()
     values = read_choice(chosen).choice
     assert row["status"] == "completed"
     assert json.loads(row["tuned"]) == values

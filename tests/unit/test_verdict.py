@@ -10,15 +10,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from reporting_data import run_row, write_csv
+from reporting_data import run_row, write_table
 from scipy import stats
 
+from clipnoise.fields import parse
 from clipnoise.report.baseline import baseline_of, contended, cost_ratio
 from clipnoise.report.hyperparameters import choices_data, clarity
 from clipnoise.report.records import read_runs
 from clipnoise.report.statistics import paired_differences, sampling_error
 from clipnoise.report.verdict import VerdictSection, audit_note, verdict_data
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS, FoundChoice
 
 # Test accuracies of five seeds, in ten-thousandths.
 BASE = (9000, 9040, 8970, 9020, 8990)
@@ -38,7 +39,7 @@ def frame(folder: Path, levels: dict[str, tuple[int, ...]], **changes: Any) -> p
         for method, values in levels.items()
         for seed, value in enumerate(values, 1)
     ]
-    return read_runs(write_csv(folder / "runs.csv", RUN_COLUMNS, rows))
+    return read_runs(write_table(folder / "runs.parquet", RUN_COLUMNS, rows))
 
 
 def texts(section: VerdictSection) -> dict[str, str]:
@@ -139,7 +140,7 @@ def test_what_does_not_compete_is_named(tmp_path: Path) -> None:
 
 def test_variants_of_one_method_are_no_comparison_of_methods(tmp_path: Path) -> None:
     rows = [run_row(method="lp-dpsgd", label=label, seed=seed) for label in "ab" for seed in (1, 2)]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     assert verdict_data(runs, "").summary == ""
 
 
@@ -149,7 +150,7 @@ def test_of_a_loss_the_lowest_is_best_and_the_lead_is_positive(tmp_path: Path) -
         for method, loss in (("dp-sgd", 0.5), ("dp-adam", 0.25))
         for seed in (1, 2, 3)
     ]
-    row = said(read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)))
+    row = said(read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows)))
     assert row["best mean"] == "dp-adam"
     assert row["over dp-sgd"].startswith("0.2500 [")
 
@@ -218,11 +219,15 @@ def test_an_audit_note_names_what_was_found_and_the_command_for_the_rest(tmp_pat
 
 def tuned(scores: tuple[float, float], edges: list[str], **changes: Any) -> dict[str, Any]:
     best = [
-        {"values": {"learning_rate": rate}, "score": score}
+        {"hyperparameters": json.dumps({"learning_rate": rate}), "score": score}
         for rate, score in zip((1.0, 3.0), scores, strict=True)
     ]
     made = {"metric": "validation_accuracy", "best": best, "edges": edges, "seeds": 2}
-    return {"configurations": 4, "tuning_runs": 8, "choice": json.dumps({**made, **changes})}
+    return {
+        "configurations": 4,
+        "tuning_runs": 8,
+        "choice": parse(FoundChoice, {**made, **changes}),
+    }
 
 
 @pytest.mark.parametrize(
@@ -297,7 +302,7 @@ def test_many_choices_are_counted(tmp_path: Path) -> None:
         {**run_row(dataset=f"set-{number}"), **tuned((0.9, 0.89 - 0.1 * (number < 10)), [])}
         for number in range(40)
     ]
-    runs = read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows))
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows))
     table = choices_data(runs).table
     heads = ["method", "choices", "clear", "tied", "at an edge", "not made yet", "median lead"]
     assert table.heads == heads

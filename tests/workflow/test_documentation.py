@@ -221,7 +221,7 @@ def test_the_tutorial_leads_from_a_csv_file_to_the_verdict_that_it_shows(checkou
     assert yaml.safe_load(run(describe, checkout)) == {"datasets": [dataset]}
     assert run(check, checkout) == blocks(TUTORIAL, "text")[1]
     run([*train[:2], "1", *train[3:]], checkout)
-    runs = read_runs(checkout / "results" / "studies" / "clinic" / "runs.csv")
+    runs = read_runs(checkout / "results" / "studies" / "clinic" / "runs.parquet")
     verdict = verdict_data(runs, "")
     page = TUTORIAL.read_text()
     assert f"> {verdict.summary}\n" in page
@@ -320,7 +320,7 @@ def test_the_spec_of_the_documentation_is_the_one_that_is_run() -> None:
 def test_every_number_of_the_published_table_meets_a_run_of_the_study(checkout: Path) -> None:
     words = ["--study", "workflow/studies/mine.yaml", "--out", "mine.csv"]
     run(["clipnoise", "collect", *words[1:2], "--out", "collected"], checkout)
-    run(["clipnoise", "compare", *words, "--runs", "collected/runs.csv"], checkout)
+    run(["clipnoise", "compare", *words, "--runs", "collected/runs.parquet"], checkout)
     with (checkout / "mine.csv").open() as stream:
         lines = list(csv.DictReader(stream))
     assert [line["planned"] for line in lines] == ["3"] * 4

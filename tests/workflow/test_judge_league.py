@@ -14,8 +14,9 @@ import yaml
 from workflows import ROOT, environment
 
 from clipnoise.cli import main
-from clipnoise.report.publication import run_rows, to_parquet
+from clipnoise.report.publication import run_rows
 from clipnoise.report.records import read_runs
+from clipnoise.studies.columns import PUBLISHED, table, to_parquet
 
 pytestmark = pytest.mark.workflow
 
@@ -111,9 +112,9 @@ def test_a_judged_method_is_ranked_and_only_what_is_new_is_trained(
     summaries = {path: path.stat().st_mtime_ns for path in checkout.rglob("summary.json")}
     assert len(summaries) == 2 * (2 + 2)  # methods × (seeds + trials)
 
-    (runs,) = checkout.glob("results/studies/*/runs.csv")
+    (runs,) = checkout.glob("results/studies/*/runs.parquet")
     rows = run_rows(read_runs(runs)).replace({"my-dp-lion": "published-lion"})
-    (checkout / "league.parquet").write_bytes(to_parquet(rows))
+    (checkout / "league.parquet").write_bytes(to_parquet(table(PUBLISHED, rows.to_dict("records"))))
     assert main([*words, "--against", "league.parquet"]) == 0
     league = json.loads((checkout / "judgement" / "judgement.json").read_text())["league"]
     assert league["among"] == "the methods in league.parquet"

@@ -7,8 +7,6 @@ first: however slow the machine is, some runs are killed that have a checkpoint 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import multiprocessing
 import os
@@ -118,7 +116,7 @@ def whole(study: Study, results: Path) -> dict[str, list[dict[str, str]]]:
 
 def check(study: Study, results: Path, right: dict[str, list[dict[str, str]]]) -> int:
     """Check every result that exists; return how many do."""
-    rows = list(csv.DictReader(io.StringIO(collect(study, results)[0])))
+    rows = collect(study, results)[0].to_pylist()
     assert Counter(row["hash"] for row in rows) == Counter(right.keys())
     assert {row["status"] for row in rows} <= {"completed", "missing"}
     done = [run.spec for run in study.runs if read_run(run_folder(results, run.spec))]

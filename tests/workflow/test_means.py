@@ -8,15 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
-from reporting_data import quickstart, run_row, write_csv, write_study
+from reporting_data import quickstart, run_row, write_study, write_table
 
 from clipnoise.cli import main
 from clipnoise.report.export import to_csv
 from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS, table, to_parquet
 from clipnoise.tracking.store import connect
 from clipnoise.tracking.ui import study_pages
 from clipnoise.tracking.view import View, means_of
@@ -26,13 +27,13 @@ MEANS = means_of("quickstart")
 
 @pytest.fixture
 def collected(results: Path) -> Path:
-    """Return the folder of a study's runs.csv, below the results; one run of it diverged."""
+    """Return the folder of a study's runs.parquet, below the results; one run of it diverged."""
     folder = results / "studies" / "quickstart"
     folder.mkdir(parents=True)
     rows = quickstart()
     rows[8] = run_row(**{**rows[8], "status": "diverged"})
     _, runs, _ = write_study(results, rows)
-    runs.rename(folder / "runs.csv")
+    runs.rename(folder / "runs.parquet")
     return folder
 
 
@@ -40,7 +41,7 @@ def track(folder: Path) -> dict[str, Any]:
     """Do what the workflow does after it has collected a study."""
     results, out = folder.parents[1], folder / "tracked.json"
     words = ["mlflow-sync", "--study", str(results / "quickstart.yaml"), "--results", str(results)]
-    words += ["--runs", str(folder / "runs.csv"), "--report", "reports/quickstart/report.pdf"]
+    words += ["--runs", str(folder / "runs.parquet"), "--report", "reports/quickstart/report.pdf"]
     assert main([*words, "--out", str(out)]) == 0
     outcome: dict[str, Any] = json.loads(out.read_text())
     assert outcome["error"] is None
@@ -61,7 +62,7 @@ def as_numbers(run: Any) -> tuple[float, float, float]:
 
 def test_the_means_are_exactly_those_of_the_tables(collected: Path) -> None:
     assert track(collected)["means"] > 20
-    runs = read_runs(collected / "runs.csv")
+    runs = read_runs(collected / "runs.parquet")
     wanted = {}
     for panel in runs["panel"].unique():
         for line in csv.DictReader(to_csv(build_table(runs, panel)).splitlines()):
@@ -82,13 +83,13 @@ def test_a_second_call_writes_nothing_and_changed_runs_rewrite_their_mean(collec
     track(collected)
     before = {run.info.run_id for run in shown(results)}
     assert track(collected)["means"] == 0
-    path = collected / "runs.csv"
-    rows = list(csv.DictReader(path.open()))
-    rows[0]["test_accuracy"] = "0.5"
-    write_csv(path, RUN_COLUMNS, rows)
+    path = collected / "runs.parquet"
+    rows = pq.read_table(path).to_pylist(maps_as_pydicts="strict")
+    rows[0]["test_accuracy"] = 0.5
+    write_table(path, RUN_COLUMNS, rows)
     assert track(collected)["means"] == 1
     assert len(before - {run.info.run_id for run in shown(results)}) == 1
-    write_csv(path, RUN_COLUMNS, [row for row in rows if row["method"] != "dp-pmlf"])
+    write_table(path, RUN_COLUMNS, [row for row in rows if row["method"] != "dp-pmlf"])
     track(collected)
     assert "dp-pmlf" not in {run.data.tags["method"] for run in shown(results)}
 
@@ -107,7 +108,7 @@ def test_a_study_that_is_named_gets_its_means_and_pages_without_the_workflow(
 ) -> None:
     results = collected.parents[1]
     track(collected)
-    runs = read_runs(collected / "runs.csv")
+    runs = read_runs(collected / "runs.parquet")
     monkeypatch.setattr("clipnoise.report.records.collected", lambda *_: (runs, runs[:0]))
     study, other = str(results / "quickstart.yaml"), results / "other"
     assert main(["mlflow-sync", "--study", study, "--results", str(other)]) == 0
@@ -119,13 +120,13 @@ def test_a_table_of_runs_that_cannot_be_read_is_named(
     collected: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     track(collected)
-    (collected / "runs.csv").write_text("study\nquickstart\n")
+    (collected / "runs.parquet").write_bytes(to_parquet(table({"study": RUN_COLUMNS["study"]}, [])))
     assert main(["mlflow-sync", "--results", str(collected.parents[1])]) == 1
-    assert f"{collected / 'runs.csv'}: no column" in capsys.readouterr().err
+    assert f"{collected / 'runs.parquet'}: no column" in capsys.readouterr().err
 
 
 def views(tmp_path: Path, *rows: dict[str, Any], warning: str = "") -> list[View]:
-    path = write_csv(tmp_path / "runs.csv", RUN_COLUMNS, rows)
+    path = write_table(tmp_path / "runs.parquet", RUN_COLUMNS, rows)
     return mean_views(read_runs(path), "study", "report.pdf", warning)
 
 

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from recorded_runs import record, rows, spec
-from reporting_data import run_row, write_csv
+from reporting_data import run_row, write_table
 
 from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
-from clipnoise.studies.collect import RUN_COLUMNS
+from clipnoise.studies.columns import RUN_COLUMNS
 from clipnoise.tracking import MeansTable, Membership, note, sync
 from clipnoise.tracking.ui import serve
 
@@ -42,9 +42,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 status = "diverged" if lost else "completed"
                 told = {"method": method, "seed": seed, "test_accuracy": accuracy, "status": status}
                 table.append(run_row(**place, **told))
-    means = mean_views(
-        read_runs(write_csv(tmp_path / "runs.csv", RUN_COLUMNS, table)), STUDY, "report.pdf", ""
-    )
+    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, table))
+    means = mean_views(runs, STUDY, "report.pdf", "")
     description = "**Handwritten digits**\n\nTwo methods at two budgets."
     note(tmp_path, runs, {STUDY: description})
     assert sync(tmp_path, tables=[MeansTable(STUDY, [], lambda: means)]).added == 12

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from collections import Counter
@@ -18,7 +16,7 @@ from clipnoise.cli import main
 from clipnoise.core.clipping import Clipping
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.report.privacy import privacy_statement
-from clipnoise.report.records import read_runs
+from clipnoise.report.records import collected
 from clipnoise.report.tables import build_table
 from clipnoise.run.results import digest_of
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
@@ -121,9 +119,7 @@ def test_micro_batches_cost_sensitivity_and_not_epsilon(
 def test_the_report_names_the_doubt_and_the_unit(
     study: Study, folder: Path, summaries: dict[str, list[dict[str, Any]]]
 ) -> None:
-    path = folder / "runs.csv"
-    path.write_text(collect(study, folder / "results")[0])
-    runs = read_runs(path)
+    runs, _ = collected(study, folder / "results")
     words = " ".join(block.text for block in privacy_statement(runs).statements)
     assert "one example can move the clipped mean of a micro-batch of 4 by twice" in words
     assert "under add-remove-user adjacency" in words
@@ -154,7 +150,7 @@ def test_a_result_that_states_another_epsilon_than_its_noise_costs_is_not_collec
     summary["privacy"] |= changed
     summary["digest"] = digest_of(summary, path.with_name("metrics.csv").read_text())
     path.write_text(json.dumps(summary))
-    rows = list(csv.DictReader(io.StringIO(collect(study, tmp_path)[0])))
+    rows = collect(study, tmp_path)[0].to_pylist()
     assert Counter(row["status"] for row in rows) == {"completed": len(rows) - 1, "corrupt": 1}
     (bad,) = [row for row in rows if row["status"] == "corrupt"]
     assert bad["hash"] == run.spec.hash

@@ -5,8 +5,10 @@ rule collect:
         sources=lambda wildcards: plan.study(wildcards.study).sources,
         runs=lambda wildcards: plan.results(wildcards.study),
     output:
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
-        curves=f"{COLLECTED}/{{study}}/curves.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
+        curves=f"{COLLECTED}/{{study}}/curves.parquet",
+        runs_csv=f"{COLLECTED}/{{study}}/runs.csv",
+        curves_csv=f"{COLLECTED}/{{study}}/curves.csv",
     log:
         f"{RESULTS}/logs/collect/{{study}}.log",
     retries: 0

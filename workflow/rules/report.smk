@@ -9,7 +9,7 @@ PUBLISHED = Path(workflow.basedir) / "reports" / "published"
 rule table:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
     output:
         csv=report(
             f"{REPORTS}/{{study}}/tables/{{panel}}.csv",
@@ -35,7 +35,7 @@ rule table:
 rule overview:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
     output:
         csv=report(
             f"{REPORTS}/{{study}}/overview.csv",
@@ -60,8 +60,8 @@ rule overview:
 rule figure:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
-        curves=f"{COLLECTED}/{{study}}/curves.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
+        curves=f"{COLLECTED}/{{study}}/curves.parquet",
     output:
         report(
             f"{REPORTS}/{{study}}/figures/{{number}}.svg",
@@ -84,7 +84,7 @@ rule figure:
 rule compare:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
         tables=lambda wildcards: published_tables(
             plan.study(wildcards.study), PUBLISHED
         ),
@@ -112,8 +112,8 @@ rule compare:
 rule report:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
-        curves=f"{COLLECTED}/{{study}}/curves.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
+        curves=f"{COLLECTED}/{{study}}/curves.parquet",
         template=TEMPLATE,
         shared=SHARED,
         fidelity=lambda wildcards: fidelity_files(PUBLISHED, [wildcards.study]).values(),
@@ -151,7 +151,7 @@ rule report:
 rule publish:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
         template=f"{TEMPLATES}/page.html",
     output:
         page=f"{REPORTS}/{{study}}/index.html",

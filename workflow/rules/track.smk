@@ -1,7 +1,7 @@
 rule track:
     input:
         STUDY,
-        runs=f"{COLLECTED}/{{study}}/runs.csv",
+        runs=f"{COLLECTED}/{{study}}/runs.parquet",
     output:
         f"{COLLECTED}/{{study}}/tracked.json",
     log:

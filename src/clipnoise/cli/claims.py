@@ -60,7 +60,7 @@ def _judged(study: Study, published: Path) -> list[ClaimRow]:
 
 
 def planned_rows(study: Study) -> pd.DataFrame:
-    """Return what identifies the runs that a study plans, in the columns of runs.csv."""
+    """Return what identifies the runs that a study plans, in the columns of runs.parquet."""
     import pandas as pd
 
     rows = (

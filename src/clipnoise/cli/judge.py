@@ -125,6 +125,7 @@ class Contest:
     study: Study
     config: Config
     against: Path | None
+    published: pd.DataFrame | None
 
     @classmethod
     def open(cls, size: str, against: Path | None) -> Contest:
@@ -144,9 +145,9 @@ class Contest:
         path = options.STUDIES / f"{LEAGUES[size]}.yaml"
         study = load_study(path, secure_noise=config.secure_noise)
         require_data(study, Path(config.cache))
-        if against is not None:
-            read_published(against)  # a wrong file is better known before the judge's minutes
-        return cls(size, study, config, against)
+        # A wrong file is better known before the judge's minutes.
+        published = None if against is None else read_published(against)
+        return cls(size, study, config, against, published)
 
     def hold(
         self,
@@ -187,7 +188,7 @@ class Contest:
         study = folder / f"{entry.name}.yaml"
         write_atomically(study, yaml.safe_dump(entry.study, sort_keys=False, allow_unicode=True))
         self._train(study, folder, cores)
-        runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.csv")
+        runs = read_runs(Path(self.config.results) / "studies" / entry.name / "runs.parquet")
         league, among = self._results(entry)
         return {
             **{"size": self.size, "study": str(study), "baseline": entry.baseline},
@@ -217,11 +218,11 @@ class Contest:
 
     def _results(self, entry: LeagueEntry) -> tuple[pd.DataFrame, str]:
         """Return the rows of the league's runs that have ended, and in words whose they are."""
-        from clipnoise.report.publication import read_published, run_rows
+        from clipnoise.report.publication import run_rows
         from clipnoise.report.records import collected
 
-        if self.against is not None:
-            return read_published(self.against), f"the methods in {self.against}"
+        if self.published is not None:
+            return self.published, f"the methods in {self.against}"
         panels = {name: self.study.panels[name] for name in entry.study["panels"]}
         runs, _ = collected(replace(self.study, panels=panels), Path(self.config.results))
         rows = run_rows(runs)

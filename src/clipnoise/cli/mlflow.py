@@ -32,7 +32,7 @@ def mlflow_sync(
     study: Annotated[Sequence[Path], "Study files: sync only the runs that they plan."] = (),
     scale: options.Scale = None,
     secure_noise: options.SecureNoise = False,
-    runs: Annotated[Path | None, "The study's runs.csv, whose means are shown, too."] = None,
+    runs: Annotated[Path | None, "The study's runs.parquet, whose means are shown, too."] = None,
     report: Annotated[str, "Where the study's report is, for readers of its means."] = "",
     follow: Annotated[bool, "Go on until interrupted, and show runs while they train."] = False,
     out: Annotated[Path | None, "JSON file for the outcome; faults then exit with 0."] = None,
@@ -152,10 +152,10 @@ def _said(study: Study, report: str) -> dict[str, str]:
 def _tables(
     results: Path, studies: Sequence[Study], runs: Path | None, report: str
 ) -> list[MeansTable]:
-    """Return the tables of means: from the runs.csv given, or the result files of studies given.
+    """Return the tables of means: from the runs given, or the result files of studies given.
 
-    Without either, from each runs.csv whose means were to be shown, with what an earlier call said
-    of it.
+    Without either, from all runs whose means were to be shown, with what an earlier call said of
+    them.
     """
     from clipnoise.report.means import mean_views
     from clipnoise.report.records import collected, read_runs
@@ -176,7 +176,7 @@ def _tables(
         found[study.experiment] = MeansTable(study.experiment, files, views)
     outcomes = [] if studies else sorted(results.glob("studies*/**/*tracked.json"))
     for path in reversed(outcomes):  # untracked.json before tracked.json, which is newer
-        table = path.with_name("runs.csv")
+        table = path.with_name("runs.parquet")
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # it is damaged
             said = read_json(path)["means_of"]
             if table.is_file():

@@ -12,7 +12,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.files import json_text, write_atomically, write_json
 from clipnoise.papers.base import Results, experiment_class, load, read_published, write
 from clipnoise.run.provenance import Provenance
-from clipnoise.studies.collect import CURVE_COLUMNS
+from clipnoise.studies import columns
 from clipnoise.studies.items import PlacedItem, item_kinds
 from clipnoise.studies.scale import read_scale
 from clipnoise.studies.study import PUBLISHED, Study, comparisons, load_study
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     pass
 
 StudyFile = Annotated[Path, "Study file."]
-RunsTable = Annotated[Path, "The study's runs.csv, written by collect."]
-CurvesTable = Annotated[Path, "The study's curves.csv, written by collect."]
+RunsTable = Annotated[Path, "The study's runs.parquet, written by collect."]
+CurvesTable = Annotated[Path, "The study's curves.parquet, written by collect."]
 Published = Annotated[Path, "Folder of published tables, and of what each paper leaves open."]
 Pdf = Annotated[Path, "PDF to write."]
 Experiment = Annotated[str, options.ARGUMENT]
@@ -155,7 +155,7 @@ def report(
 @options.command()
 def publish(
     study: StudyFile,
-    runs: Annotated[Path, "The study's runs.csv, or the Parquet file of an earlier `publish`."],
+    runs: Annotated[Path, "The study's runs.parquet, or the Parquet file of `publish`."],
     out: Annotated[Path, "Folder to write index.html and the data files to."],
     template: options.Template = options.TEMPLATES / "page.html",
     scale: options.Scale = None,
@@ -171,22 +171,19 @@ def publish(
     from clipnoise.report.records import read_runs
 
     plan = load_study(study, scale)
-    if runs.suffix == ".parquet":
-        rows = publication.published_runs(publication.read_published(runs))
-        page = reprinted(plan)
-    else:
-        rows, page = read_runs(runs), plan
-    shown, name = publication.run_rows(rows), plan.name.replace("/", "-")
-    table = publication.to_parquet(shown)
+    rows = read_runs(runs)
+    page = plan if rows["folder"].any() else reprinted(plan)
+    shown = columns.table(columns.PUBLISHED, publication.run_rows(rows).to_dict("records"))
+    name, file = plan.name.replace("/", "-"), columns.to_parquet(shown)
     links = {
         f"{name}.csv": "a row per run",
         f"{name}.parquet": "the same",
         "croissant.json": "what its columns are",
     }
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / f"{name}.csv", publication.to_csv(shown))
-    write_atomically(out / f"{name}.parquet", table)
-    described = json_text(publication.croissant(plan, name, table))
+    write_atomically(out / f"{name}.csv", columns.to_csv(shown))
+    write_atomically(out / f"{name}.parquet", file)
+    described = json_text(publication.croissant(plan, name, file))
     write_atomically(out / "croissant.json", described + "\n")
     write_atomically(out / "index.html", build_page(page, rows, template, links))
     print(f"{out}: index.html, {', '.join(links)}")
@@ -211,19 +208,17 @@ def partial_report(
     """
     import tempfile
 
-    import pandas as pd
-
     from clipnoise.report import publication
     from clipnoise.report.drawing import draw_figure
     from clipnoise.report.items import ItemData
     from clipnoise.report.pdf import build_report
-    from clipnoise.report.records import collected
+    from clipnoise.report.records import collected, published_runs
     from clipnoise.studies.status import study_status
 
     plan, remark = load_study(study, scale, secure_noise=secure_noise), ""
     if runs is not None:
-        rows, plan = publication.published_runs(publication.read_published(runs)), reprinted(plan)
-        curves = pd.DataFrame(columns=list(CURVE_COLUMNS))
+        rows, plan = published_runs(publication.read_published(runs)), reprinted(plan)
+        curves = columns.frame(columns.table(columns.CURVE_COLUMNS, []))
     else:
         rows, curves = collected(plan, results)
         outdated = study_status(plan, results).counts["outdated"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import random
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from clipnoise.run.choice import in_words
 from clipnoise.run.results import read_run, set_aside
 from clipnoise.run.spec import TRAINING
 from clipnoise.studies.collect import collect as collect_results
+from clipnoise.studies.columns import to_csv, to_parquet
 from clipnoise.studies.plan import Plan
 from clipnoise.studies.status import (
     ENDED,
@@ -396,7 +395,9 @@ def collect(
     scale: options.Scale = None,
     secure_noise: options.SecureNoise = False,
 ) -> int:
-    """Collect the result files of a study file into runs.csv and curves.csv.
+    """Collect the result files of a study file into two tables, runs and curves.
+
+    Reports are made from the Parquet files; the CSV files are the same for other programs.
 
     Every planned run gets a row, also a missing, diverged or damaged one, with the reason. A
     damaged result is set aside, and the exit code is 1: Snakemake then has no table that looks up
@@ -404,9 +405,10 @@ def collect(
     """
 
     runs, curves = collect_results(load_study(study, scale, secure_noise=secure_noise), results)
-    write_atomically(out / "runs.csv", runs)
-    write_atomically(out / "curves.csv", curves)
-    rows = list(csv.DictReader(io.StringIO(runs)))
+    for name, table in (("runs", runs), ("curves", curves)):
+        write_atomically(out / f"{name}.csv", to_csv(table))
+        write_atomically(out / f"{name}.parquet", to_parquet(table))
+    rows = runs.select(["folder", "reason", "status"]).to_pylist()
     damaged = {row["folder"]: row["reason"] for row in rows if row["status"] == "corrupt"}
     for folder, reason in damaged.items():
         print(set_aside(results / "runs" / folder, reason))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+PERCENT = ("%", 100.0, 2)  # unit, factor and decimals of what is shown as a percentage
 BINS = 15  # of confidence (Guo et al. 2017, section 4)
 
 
@@ -50,7 +51,7 @@ class Measure(ABC):
 
     @property
     def column(self) -> str:
-        """Its column of the test split, in metrics.csv, runs.csv and curves.csv."""
+        """Its column of the test split, in metrics.csv and the tables of a study."""
         return column_of(self.id)
 
     def kept(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -80,7 +81,7 @@ class BalancedAccuracy(ClassMeasure):
 
     id = "balanced_accuracy"
     name = "balanced accuracy"
-    unit, factor, decimals = "%", 100.0, 2
+    unit, factor, decimals = PERCENT
 
     def value(self, *kept: Array) -> float:
         from sklearn.metrics import recall_score
@@ -97,7 +98,7 @@ class F1Macro(ClassMeasure):
 
     id = "f1_macro"
     name = "macro F1"
-    unit, factor, decimals = "%", 100.0, 2
+    unit, factor, decimals = PERCENT
 
     def value(self, *kept: Array) -> float:
         from sklearn.metrics import f1_score

@@ -69,7 +69,7 @@ def gaps(runs: pd.DataFrame, budget: str, metric: Metric) -> Gaps:
 
     Args:
         runs: those without privacy among them.
-        budget: as in runs.csv.
+        budget: as in runs.parquet.
         metric: what runs are compared by.
     """
     private = runs[is_private(runs) & (runs["budget"] == budget)]

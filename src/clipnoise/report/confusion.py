@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,12 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from clipnoise.data.measures import PERCENT
 from clipnoise.report.formats import DASH, Metric, budget
 from clipnoise.report.records import PLACE, split, where
 from clipnoise.report.statistics import Sample
+from clipnoise.studies.columns import Predicted
 
 NOTHING = "no completed run with counts of predictions"
-GROUP_ACCURACY = Metric("", "Test accuracy", "%", 100.0, 2, True)
+GROUP_ACCURACY = Metric("", "Test accuracy", *PERCENT)
 
 Numbers = NDArray[np.float64]
 
@@ -42,14 +43,11 @@ class Predictions:
         return np.asarray(self.counts.sum(axis=0))
 
 
-def read(text: str) -> Predictions:
-    """Return what the column `confusion` of runs.csv holds."""
-    found = json.loads(text)
-    counts = np.array([*found["groups"].values()], dtype=np.float64)
-    names = found["classes"] or range(counts.shape[-1])
-    return Predictions(
-        tuple(map(str, names)), found["column"] or "", tuple(found["groups"]), counts
-    )
+def read(found: Predicted) -> Predictions:
+    """Return what the column `confusion` of a run holds, as arrays."""
+    counts = np.array([*found.groups.values()], dtype=np.float64)
+    names = found.classes or range(counts.shape[-1])
+    return Predictions(tuple(map(str, names)), found.column or "", tuple(found.groups), counts)
 
 
 @dataclass(frozen=True)

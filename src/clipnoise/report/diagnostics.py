@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from clipnoise.fields import parse
 from clipnoise.report.formats import DASH, budget, count, significant
 from clipnoise.report.records import PLACE, split
+from clipnoise.studies.columns import Recorded
 
 QUANTITIES = {
     "m_clipped": "first moment, without noise",
@@ -29,43 +28,6 @@ WITHOUT_NOISE = {
     "v_clipped": "second moment",
     "update_clipped": "update",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """Counts of the coordinates in equal bins, by quantity.
-
-    Attributes:
-        low, high: the ends of the bins.
-        log10: whether these are powers of ten.
-        counts: by quantity, such as `v_private`.
-    """
-
-    low: float
-    high: float
-    log10: bool
-    counts: dict[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """What the diagnostics of a run recorded: the column `diagnostics` of runs.csv, as JSON.
-
-    Attributes:
-        step: after which moments were taken.
-        phi: Φ, which the noise adds to second moments; 0 without noise.
-        statistics: by quantity and statistic; `records.read_runs` makes columns of them.
-        histograms: by what they show.
-        sorted: second moments in ascending order, by quantity.
-        series: `step`, and values after each of these steps.
-    """
-
-    step: int
-    phi: float
-    statistics: dict[str, float | None]
-    histograms: dict[str, Histogram]
-    sorted: dict[str, tuple[float, ...]]
-    series: dict[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -91,11 +53,10 @@ def diagnosed(runs: pd.DataFrame) -> list[Diagnosed]:
     """Return what diagnostics recorded, by configuration in study order."""
     places = runs[["dataset", "model"]].drop_duplicates()
     configurations = []
-    for (*task, text, method, label), subset in split(runs[runs["diagnostics"] != ""], *PLACE):
+    for (*task, text, method, label), subset in split(runs[runs["diagnostics"].notna()], *PLACE):
         place = task if len(places) > 1 else []
         title = ", ".join([*place, label, *([budget(text)] if "=" in text else [])])
-        text, seed = subset["diagnostics"].iloc[0], int(subset["seed"].iloc[0])
-        values = parse(Recorded, json.loads(text), file="runs.csv", key="diagnostics")
+        values, seed = subset["diagnostics"].iloc[0], int(subset["seed"].iloc[0])
         configurations.append(Diagnosed(method, title, values, seed, subset))
     return configurations
 
@@ -110,7 +71,7 @@ def diagnostic_notes(runs: pd.DataFrame) -> list[str]:
     """Return how to read the moments of a panel, whose runs these are."""
     found = diagnosed(runs)
     steps = sorted({configuration.values.step for configuration in found})
-    number = int((runs["diagnostics"] != "").sum())
+    number = int(runs["diagnostics"].notna().sum())
     shares = [
         f"{share_below(other, one.values.phi):.0%} of the second moments of {other.title} are "
         f"below the Φ of {one.title}, {significant(one.values.phi, 3)}."

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clipnoise.data.measures import MEASURES, column_of
+from clipnoise.data.measures import MEASURES, PERCENT, column_of
 from clipnoise.files import csv_text, without_formulas
 
 DASH = "–"
@@ -22,7 +22,7 @@ class Metric:
     """A column of results and how it is shown.
 
     Attributes:
-        column: its name in runs.csv and curves.csv.
+        column: its name in the tables of runs and curves.
         name: its name for readers.
         unit: "%" or "".
         factor: converts a value into that unit.
@@ -58,21 +58,14 @@ class Metric:
         return significant(scaled) if self.decimals is None else decimal(scaled, self.decimals)
 
 
-ACCURACY = Metric("test_accuracy", "Test accuracy", "%", 100.0, 2, True)
+ACCURACY = Metric("test_accuracy", "Test accuracy", *PERCENT)
 LOSS = Metric("test_loss", "Test loss", "", 1.0, 4, False)
-TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", "%", 100.0, 2, True)
+TRAINING_ACCURACY = Metric("train_accuracy", "Training accuracy", *PERCENT)
 TRAINING_LOSS = Metric("train_loss", "Training loss", "", 1.0, 4, False)
-DROP = Metric("largest_drop", "Largest fall of test accuracy", "%", 100.0, 2, False)
-ALONG = Metric("mean_test_accuracy", "Mean test accuracy along training", "%", 100.0, 2, True)
+DROP = Metric("largest_drop", "Largest fall of test accuracy", *PERCENT, False)
+ALONG = Metric("mean_test_accuracy", "Mean test accuracy along training", *PERCENT)
 MEASURED = tuple(
-    Metric(
-        column=one.column,
-        name=f"Test {one.name}",
-        unit=one.unit,
-        factor=one.factor,
-        decimals=one.decimals,
-        higher_is_better=one.higher_is_better,
-    )
+    Metric(one.column, f"Test {one.name}", one.unit, one.factor, one.decimals, one.higher_is_better)
     for one in MEASURES.values()
 )
 METRICS = {

@@ -23,11 +23,11 @@ from clipnoise.report.formats import (
     shown,
     significant,
 )
-from clipnoise.report.records import found_choice, split
+from clipnoise.report.records import split
 from clipnoise.report.statistics import sampling_error
 from clipnoise.run.choice import tuned_values
 from clipnoise.run.spec import to_mapping
-from clipnoise.studies.collect import FoundChoice
+from clipnoise.studies.columns import FoundChoice
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import Search, Tune
 
@@ -222,7 +222,7 @@ SCORES = (
 )
 EVERY = (
     "Median lead: of the chosen one over the next best, in points, or the unit of the metric. "
-    "Every choice with its scores is in the column `choice` of the study's runs.csv."
+    "Every choice with its scores is in the column `choice` of the study's runs.parquet."
 )
 BEYOND = (
     "the smallest or the largest value tried, so a value beyond the grid may be better, and the "
@@ -272,15 +272,15 @@ def choices_data(runs: pd.DataFrame) -> ChoicesSection:
 
 def _made(cell: pd.DataFrame) -> FoundChoice | None:
     """Return what `clipnoise collect` found of a choice, or None before it is made."""
-    text = next((text for text in cell["choice"] if text), "")
-    made = found_choice(text)
-    return made if made and made.best else None
+    found: list[FoundChoice] = cell["choice"].dropna().tolist()
+    return found[0] if found and found[0].best else None
 
 
 def _row(key: tuple[str, ...], cell: pd.DataFrame) -> tuple[str, ...]:
     *place, text = key
     made = _made(cell) or FoundChoice()
-    found = [(named(one.values), searched_by(made.metric).show(one.score)) for one in made.best]
+    show = searched_by(made.metric).show
+    found = [(named(json.loads(one.hyperparameters)), show(one.score)) for one in made.best]
     best, runner_up = [*found, (DASH, DASH), (DASH, DASH)][:2]
     edge = f"{EDGE} of {', '.join(made.edges)}"
     remarks = [edge if one == EDGE else one for one in clarity(cell)]

@@ -54,7 +54,7 @@ KEY = ("dataset", "model", "method", "variant", "budget", "metric")
 
 
 def _budget(text: str) -> str:
-    """Require the spelling of runs.csv, so that equal budgets compare equal."""
+    """Require the spelling of runs.parquet, so that equal budgets compare equal."""
     name, _, number = text.partition("=")
     try:
         written = f"{name}={float(number):g}" if name in ("eps", "sigma") else "non-private"
@@ -80,7 +80,7 @@ class PublishedCell:
         method: as in a study.
         variant: the study's label of this configuration; empty where the method identifies it.
         budget: `eps=1`, `sigma=0.5` or `non-private`, as in a study's tables.
-        metric: a column of runs.csv, such as test_accuracy, or any other name.
+        metric: a column of runs.parquet, such as test_accuracy, or any other name.
         mean: as printed, with the digits printed.
         std: the standard deviation, as printed.
         n: how many runs the mean is over.

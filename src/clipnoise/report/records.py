@@ -1,9 +1,7 @@
-"""Reading the tables that reports are made from: runs.csv and curves.csv of a study."""
+"""Reading the tables that reports are made from: runs.parquet and curves.parquet of a study."""
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +9,18 @@ from typing import Any
 
 import pandas as pd
 
-from clipnoise.data.measures import MEASURES, measured_columns
 from clipnoise.errors import UserError
-from clipnoise.fields import parse
-from clipnoise.studies.collect import CURVE_COLUMNS, RUN_COLUMNS, TEXT, FoundChoice, collect
+from clipnoise.studies.collect import collect
+from clipnoise.studies.columns import (
+    CURVE_COLUMNS,
+    MEASURED,
+    NESTED,
+    PUBLISHED,
+    RUN_COLUMNS,
+    frame,
+    read_table,
+    table,
+)
 from clipnoise.studies.study import Study
 
 NON_PRIVATE = "non-private"
@@ -28,20 +34,23 @@ Key = tuple[str, str]  # method and label
 
 
 def read_runs(path: Path) -> pd.DataFrame:
-    """Read runs.csv: one row per planned run, in the order of the study.
+    """Read the runs of a study: one row per planned run, in the order of the study.
 
     Args:
-        path: the file that `clipnoise collect` wrote.
+        path: runs.parquet of `clipnoise collect`, or the Parquet file of `clipnoise publish`.
 
     Returns:
-        The columns of runs.csv; numbers as float64 with NaN where there is none, the rest as text.
-        Statistics of diagnostics are columns of their own, such as `v_private.median`.
+        Its columns, as from `columns.frame`. Statistics of diagnostics are columns of their own,
+        such as `v_private.median`. Published runs have no folder.
 
     Raises:
-        UserError: the file is missing, lacks a column, or holds an unknown status or a malformed
-            number.
+        UserError: there is no such table in the file, or it holds an unknown status.
     """
-    return _runs(path, path)
+    found = read_table(path, RUN_COLUMNS, PUBLISHED)
+    runs = found if "folder" in found else published_runs(found)
+    for status in set(runs["status"]) - set(STATUSES):
+        raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
+    return _with_statistics(runs)
 
 
 def collected(study: Study, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -51,62 +60,39 @@ def collected(study: Study, results: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         study: every planned run gets a row, also if its result is missing or damaged.
         results: the folder of results.
     """
-    runs, curves = map(io.StringIO, collect(study, results))
-    return _runs(runs, results), _read(curves, results, CURVE_COLUMNS)
+    runs, curves = map(frame, collect(study, results))
+    return _with_statistics(runs), curves
 
 
-def _runs(source: Path | io.StringIO, path: Path) -> pd.DataFrame:
-    runs = _read(source, path, RUN_COLUMNS)
-    parsed = [json.loads(text)["statistics"] if text else {} for text in runs["diagnostics"]]
-    runs = pd.concat([runs, pd.DataFrame(parsed, index=runs.index, dtype=float)], axis=1)
-    for status in set(runs["status"]) - set(STATUSES):
-        raise UserError(f"{path}: status: {status!r}. Allowed: {', '.join(STATUSES)}.")
-    return runs
+def published_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return published rows with the columns of runs.parquet.
+
+    What is not published is empty: processor times, machines, and how hyper-parameters were found.
+
+    Args:
+        rows: what `publication.read_published` returned.
+    """
+    private = rows["claim"] != NON_PRIVATE
+    noise = "sigma=" + rows["noise_multiplier"].map("{:g}".format)
+    budgets = ("eps=" + rows["epsilon"].map("{:g}".format)).where(rows["epsilon"].notna(), noise)
+    known = rows.assign(
+        budget=budgets.where(private, NON_PRIVATE),
+        git_commit=rows["commit"],
+        rank_by=rows["metric"].where(rows["metric"].isin(MEASURED), ""),
+        **{name: rows["value"].where(rows["metric"] == name) for name in rows["metric"].unique()},
+    )
+    more = {name: one for name, one in MEASURED.items() if name in known}
+    return frame(table({**RUN_COLUMNS, **more}, known.to_dict("records")))
+
+
+def _with_statistics(runs: pd.DataFrame) -> pd.DataFrame:
+    found = [one.statistics if one else {} for one in runs["diagnostics"]]
+    return pd.concat([runs, pd.DataFrame(found, index=runs.index, dtype=float)], axis=1)
 
 
 def read_curves(path: Path) -> pd.DataFrame:
-    """Read curves.csv: one row per evaluation of every finished run.
-
-    Args:
-        path: the file that `clipnoise collect` wrote.
-
-    Returns:
-        Its columns, as from `read_runs`.
-
-    Raises:
-        UserError: the file is missing, lacks a column, or holds a malformed number.
-    """
-    return _read(path, path, CURVE_COLUMNS)
-
-
-def _read(source: Path | io.StringIO, path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Read everything as text first: a label may be called `NA`, a hash may look like a number.
-
-    The path is for error messages.
-    """
-    try:
-        frame = pd.read_csv(source, dtype=str, keep_default_na=False)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file. `clipnoise collect` writes it.") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a CSV table: {error}") from None
-    for column in columns:
-        if column not in frame.columns:
-            raise UserError(f"{path}: no column {column!r}. `clipnoise collect` writes it again.")
-    more = [name for name in measured_columns(MEASURES) if name in frame.columns]
-    for column in [*columns, *more]:
-        if column in TEXT:
-            continue
-        try:
-            frame[column] = [float(text) if text else math.nan for text in frame[column]]
-        except ValueError as error:
-            raise UserError(f"{path}: {column}: {error}") from None
-    return frame
-
-
-def found_choice(text: str) -> FoundChoice | None:
-    """Return what a search found, from the column `choice`; None before its choice is made."""
-    return parse(FoundChoice, json.loads(text), file="runs.csv", key="choice") if text else None
+    """Read curves.parquet: one row per evaluation of every finished run, as `read_runs` does."""
+    return read_table(path, CURVE_COLUMNS)
 
 
 def chance(runs: pd.DataFrame, column: str) -> tuple[str, float]:
@@ -118,17 +104,20 @@ def chance(runs: pd.DataFrame, column: str) -> tuple[str, float]:
         runs: of one dataset and model.
         column: the metric.
     """
-    texts = {text for text in runs.get("chance", default=pd.Series(dtype=str)) if text}
-    if len(texts) != 1:
+    found = runs.get("chance", default=pd.Series(dtype=object))
+    first, *others = found.dropna().tolist() or [None]
+    if first is None or column not in first.levels or any(one != first for one in others):
         return "", math.nan
-    found = json.loads(texts.pop())
-    return (found["name"], float(found[column])) if column in found else ("", math.nan)
+    return first.name, first.levels[column]
 
 
 def of_panels(rows: pd.DataFrame, panels: Sequence[str]) -> pd.DataFrame:
     """Return the rows of some panels, once each, under the name of the first panel."""
     shown = rows[rows["panel"].isin(panels)]
-    return shown if len(panels) == 1 else shown.assign(panel=panels[0]).drop_duplicates()
+    if len(panels) == 1:
+        return shown
+    plain = [name for name in shown if name not in NESTED]
+    return shown.assign(panel=panels[0]).drop_duplicates(plain)
 
 
 def split(rows: pd.DataFrame, *columns: str) -> list[tuple[Any, pd.DataFrame]]:

@@ -16,6 +16,7 @@ from clipnoise.errors import UserError, reason
 from clipnoise.fields import to_plain
 from clipnoise.files import finite, read_bytes, read_json, write_atomically, write_json
 from clipnoise.privacy.claim import NEIGHBOURS, PrivacyStatement
+from clipnoise.privacy.remarks import of_delta
 from clipnoise.run.spec import RunSpec, read_spec, write_spec
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def _doubts(statement: PrivacyStatement, spec: RunSpec | None) -> Iterator[str]:
         )
     if spec is not None and spec.tuning is not None:
         yield "A search on the same data chose its hyper-parameters, and its ε leaves that out."
-    if statement.delta is not None and statement.delta * (statement.examples or 1) >= 1:
-        yield "Its δ is not below 1/n, so that publishing one whole example would be allowed."
+    if statement.delta is not None:
+        remark = of_delta(statement.delta, statement.examples or 1, statement.unit or "example")
+        yield from [remark] if remark else []
 
 
 def publish(folder: Path, model: PublishedModel) -> str:

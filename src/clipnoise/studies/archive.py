@@ -33,7 +33,7 @@ Results of the study `{name}`, made with clipnoise {version}.
 
 - `reports/`: what the study says, as PDF, page and tables.
 - `results/`: every run with its spec, its privacy statement and its metrics; what σ costs which ε;
-  what searches chose; and the tables `runs.csv` and `curves.csv`.
+  what searches chose; and the tables `runs` and `curves`, as Parquet and CSV.
 - `workflow/studies/`: the study. `config.yaml`: how it was run. `plugins/`: the code that is not
   part of clipnoise.
 - `envs/requirements.lock`: the packages, with hashes. `manifest.json`: the SHA-256 of each file.

@@ -6,14 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from clipnoise.data.measures import COLUMNS, column_of, measured_columns
 from clipnoise.errors import UserError
-from clipnoise.fields import to_plain
-from clipnoise.files import csv_text, read_json
+from clipnoise.fields import parse
+from clipnoise.files import read_json
 from clipnoise.privacy.claim import STATEMENT_NUMBERS, STATEMENT_WORDS
 from clipnoise.run.choice import read_choice, tuned_values
 from clipnoise.run.results import (
@@ -26,79 +25,37 @@ from clipnoise.run.results import (
     verify_epsilon,
 )
 from clipnoise.run.spec import to_mapping
+from clipnoise.studies.columns import (
+    CURVE_COLUMNS,
+    MEASURED,
+    RUN_COLUMNS,
+    SPLITS,
+    Chance,
+    FoundChoice,
+    Predicted,
+    Recorded,
+    Scored,
+    require_types,
+    table,
+)
 from clipnoise.studies.grid import PlannedRun
 from clipnoise.studies.study import Study
 from clipnoise.studies.tuning import best_of, epsilon_with_tuning
 
-PLACE = ("study", "panel", "dataset", "model", "method", "label")
-IDENTITY = (*PLACE, "budget", "epsilon", "seed", "hash")
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
 # By column. The target is in the identity already, where a planned run has it, too.
 PRIVACY = {
     "epsilon_achieved" if name == "epsilon" else name: name
     for name in (*STATEMENT_WORDS, *STATEMENT_NUMBERS)
     if name != "epsilon_target"
 }
-SPLITS = ("train", "validation", "test")
 TIMES = ("training_seconds", "cpu_seconds")  # in steps; results of earlier versions have none
 COST = ("seconds", "examples_per_second", "peak_memory_mb", "parameters", "engine")
-SETTINGS = ("learning_rate", "filter_a", "filter_b", "hyperparameters")
-DIGESTS = ("fingerprint", "plugins", "data_digest")
-ORIGIN = ("git_commit", *DIGESTS, "torch", "host", "cpu", "gpu", "started", "finished")
-TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tuning_remark")
-SIZES = tuple(f"{split}_examples" for split in SPLITS)
-FOUND = (
-    *("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by"),
-    "confusion",
-)
-EXTRA = ("data", "tuned", *TUNING, *FOUND)
-RUN_COLUMNS = (
-    *(*IDENTITY, "folder", "status", "reason"),
-    *(*PRIVACY, *FINAL, *TIMES, *COST, *SETTINGS, *ORIGIN, *SIZES, *EXTRA),
-)
-QUALITY = [f"{split}_{name}" for split in SPLITS for name in ("loss", "accuracy")]
-CURVE_COLUMNS = (
-    *(*IDENTITY, "step", "epsilon_spent", *QUALITY),
-    *("examples_per_second", "peak_memory_mb", "seconds", "learning_rate"),
-)
-TEXT = frozenset(  # the columns of text; all others are of numbers
-    {
-        *(*PLACE, "budget", "hash", "folder", "status", "reason", *STATEMENT_WORDS, "engine"),
-        *(*SETTINGS[1:], *ORIGIN, "data", "tuned", "charge", "tuning_remark"),
-        *("choice", "audit", "diagnostics", "chance", "rank_by", "confusion"),
-    }
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """Hyper-parameters with the mean of the metric over the tuning seeds."""
-
-    values: dict[str, Any]
-    score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundChoice:
-    """What a search found: the column `choice` of runs.csv, as JSON.
-
-    Attributes:
-        metric: what the choice was made by.
-        best: the best configuration and the next one.
-        edges: hyper-parameters at an edge of their grid.
-        seeds: how many tuning runs each configuration has.
-        best_of: what searches of 1, 2, … configurations find on the test split.
-    """
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    metric: str = ""
-    best: tuple[Scored, ...] = ()
-    edges: tuple[str, ...] = ()
-    seeds: int = 0
-    best_of: tuple[float | None, ...] = ()
-
-
-def collect(study: Study, results: Path) -> tuple[str, str]:
+def collect(study: Study, results: Path) -> tuple[pa.Table, pa.Table]:
     """Read every run of a study and return its two tables.
 
     Args:
@@ -106,7 +63,7 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         results: the results folder.
 
     Returns:
-        CSV texts: one row per planned run, and one row per evaluation of every finished run.
+        One row per planned run, and one row per evaluation of every finished run.
     """
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -115,9 +72,9 @@ def collect(study: Study, results: Path) -> tuple[str, str]:
         rows.append(row)
         curves.extend(points)
     asked = {name for run in study.runs for name in run.spec.metrics}
-    more = measured_columns(asked)
-    tested = [name for name in more if name in COLUMNS]
-    return csv_text([*RUN_COLUMNS, *tested], rows), csv_text([*CURVE_COLUMNS, *more], curves)
+    more = {name: MEASURED[name] for name in measured_columns(asked)}
+    tested = {name: column for name, column in more.items() if name in COLUMNS}
+    return table({**RUN_COLUMNS, **tested}, rows), table({**CURVE_COLUMNS, **more}, curves)
 
 
 def audit_of(results: Path, method: str) -> str | None:
@@ -155,8 +112,11 @@ def _read(
         verify_epsilon(run.spec, files)
         settings = _settings(run, files.summary["spec"])
         tuning = _tuning(study, run, files.summary, results)
+        row = {**planned, **_finished(files), **settings, **tuning}
         points = list(_points(identity, files))
-        return {**planned, **_finished(files), **settings, **tuning}, points
+        for one in (row, *points):
+            require_types(one)
+        return row, points
     except UserError as error:
         reason = str(error)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # whatever it lacks
@@ -187,11 +147,9 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
     values = {**spec["method"], **{n: v for n, v in tuned.items() if v is not None}}
     if not tuning["chosen"]:
         values = {name: value for name, value in values.items() if name not in tuned}
-    taps = {name: json.dumps(values[name]) for name in ("filter_a", "filter_b") if name in values}
     planned, rate = run.spec.tuning, values.get("learning_rate")
     return {
         "learning_rate": rate.get("peak") if isinstance(rate, dict) else rate,  # of a schedule
-        **taps,
         "hyperparameters": json.dumps(values),
         "tuned": json.dumps(tuned) if tuned and tuning["chosen"] else None,
         "configurations": planned.configurations if planned else None,
@@ -215,7 +173,7 @@ def _tuning(
     found = FoundChoice(
         metric=choice.metric,
         best=tuple(
-            Scored(values=one.values, score=one.mean)
+            Scored(hyperparameters=json.dumps(one.values), score=one.mean)
             for one in choice.ranked[:2]
             if one.mean is not None
         ),
@@ -226,13 +184,15 @@ def _tuning(
     return {
         "epsilon_with_tuning": known,
         "tuning_remark": choice.remark,
-        "choice": json.dumps(to_plain(found)),
+        "choice": found,
     }
 
 
 def _finished(files: RunFiles) -> dict[str, Any]:
     summary = files.summary
     privacy, hardware = summary["privacy"], summary["hardware"]
+    seen, told = summary.get("diagnostics"), summary.get("confusion")
+    levels = dict(summary.get("chance") or {})
     return {
         "status": summary["status"],
         "reason": summary["reason"],
@@ -250,9 +210,9 @@ def _finished(files: RunFiles) -> dict[str, Any]:
         "started": summary["started"],
         "finished": summary["finished"],
         "scale_spread": summary.get("scale_spread"),
-        "diagnostics": json.dumps(seen) if (seen := summary.get("diagnostics")) else None,
-        "chance": json.dumps(found) if (found := summary.get("chance")) else None,
-        "confusion": json.dumps(told) if (told := summary.get("confusion")) else None,
+        "diagnostics": parse(Recorded, seen, file=SUMMARY, key="diagnostics") if seen else None,
+        "chance": Chance(name=levels.pop("name"), levels=levels) if levels else None,
+        "confusion": parse(Predicted, told, file=SUMMARY, key="confusion") if told else None,
     }
 
 
@@ -265,5 +225,6 @@ def _data_digest(data: Mapping[str, str]) -> str:
 
 def _points(identity: Mapping[str, Any], files: RunFiles) -> Iterator[dict[str, Any]]:
     for row in files.metrics:
-        values = {name: value for name, value in row.items() if name != "epsilon"}
-        yield {**values, **identity, "epsilon_spent": row["epsilon"]}
+        values = {name: float(text) if text else None for name, text in row.items()}
+        spent, step = values.pop("epsilon"), int(row["step"])
+        yield {**values, **identity, "step": step, "epsilon_spent": spent}

@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from clipnoise.report.diagnostics import Diagnosed, Histogram
+from clipnoise.report.diagnostics import Diagnosed
 from clipnoise.report.figures import canvas
 from clipnoise.report.figures.styles import BLUE, GREEN, ORANGE
+from clipnoise.studies.columns import Histogram
 
 NOTHING = "no completed run with diagnostics"
 LINES = {  # name in the legend, colour and line

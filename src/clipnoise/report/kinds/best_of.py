@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from clipnoise.lazy import np
 from clipnoise.report.formats import Metric, searched_by
 from clipnoise.report.items import FigureItem, ItemData
-from clipnoise.report.lazy import canvas, records, tasks
+from clipnoise.report.lazy import canvas, tasks
 from clipnoise.studies.items import SeveralPanels
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ class BestOf(SeveralPanels, FigureItem):
 
 def _searched_by(data: ItemData) -> Metric:
     """Return what the searches chose by, on the test split; before any, what runs are ranked by."""
-    texts = (text for text in data.runs["choice"] if text)
-    made = records.found_choice(next(texts, ""))
-    return data.metric if made is None else searched_by(made.metric)
+    made = data.runs["choice"].dropna()
+    return searched_by(made.iloc[0].metric) if len(made) else data.metric
 
 
 def _focus(
@@ -78,8 +77,8 @@ def _focus(
 
 def _best_of(runs: pd.DataFrame) -> NDArray[np.float64]:
     """Return the mean over tasks for each number of configurations; NaN where one is unknown."""
-    chosen = runs[runs["choice"] != ""].drop_duplicates(["dataset", "model"])
-    found = [one.best_of for one in map(records.found_choice, chosen["choice"]) if one]
+    chosen = runs[runs["choice"].notna()].drop_duplicates(["dataset", "model"])
+    found = [one.best_of for one in chosen["choice"]]
     shortest = min((len(one) for one in found), default=0)
     table = np.array([one[:shortest] for one in found], dtype=np.float64)
     return np.asarray(table.mean(axis=0)) if shortest else np.empty(0)

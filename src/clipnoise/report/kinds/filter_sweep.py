@@ -112,10 +112,8 @@ def frequency_response(
 
 def _taps(runs: pd.DataFrame) -> Taps:
     """Return a series' filter; the identity for a method without one."""
-    row = runs.iloc[0]
-    a = json.loads(row["filter_a"]) if row["filter_a"] else []
-    b = json.loads(row["filter_b"]) if row["filter_b"] else [1.0]
-    return a, b
+    options = json.loads(runs["hyperparameters"].iloc[0])
+    return options.get("filter_a", []), options.get("filter_b", [1.0])
 
 
 def _gain(ax: Axes, every: list[canvas.Series], taps: list[Taps]) -> None:
