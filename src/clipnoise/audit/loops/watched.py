@@ -62,7 +62,6 @@ class Trace:
     """What a run of a loop has shown.
 
     Attributes:
-        examples: n.
         reads: which examples were read for each release, one list for each.
         rest: what was read after the last release.
         first: the first release, float64 of shape (d,); None without releases.
@@ -71,7 +70,6 @@ class Trace:
         published: what the loop returned.
     """
 
-    examples: int
     reads: list[list[int]] = field(default_factory=list)
     rest: list[int] = field(default_factory=list)
     first: Tensor | None = None
@@ -178,7 +176,7 @@ class Loop:
 
     def run(self, data: WatchedData, seed: int, limit: int | None = None) -> Trace:
         """Run it once, at most until a number of releases."""
-        trace = Trace(len(data))
+        trace = Trace()
         recording = ReleaseLog(trace, data, limit, self.steps)
         given = {"record": recording, "seed": seed}
         with seeded(seed), suppress(Enough):
