@@ -24,7 +24,7 @@ ATTACKED = (1, 3)  # steps: mistakes are not as subtle as methods are complicate
 
 
 @dataclass(frozen=True)
-class Claim:
+class FalseClaim:
     """A claim and what contradicts it.
 
     Attributes:
@@ -43,14 +43,14 @@ class Claim:
         return self.at_least > self.claimed
 
 
-def shuffled_as_poisson() -> Claim:
+def shuffled_as_poisson() -> FalseClaim:
     """Claim the ε of Poisson sampling for one epoch of shuffled batches."""
     batches, sigma, delta = 1000, 0.5, 1e-6
     claimed = epsilon(
         "pld", noise_multiplier=sigma, sampling_rate=1 / batches, steps=batches, delta=delta
     )
     at_least = shuffled_epsilon_at_least(sigma, batches, delta)
-    return Claim(
+    return FalseClaim(
         claimed,
         at_least,
         f"one epoch of {batches} batches, σ {sigma}, δ {delta:g}: Poisson sampling would cost "
@@ -58,7 +58,7 @@ def shuffled_as_poisson() -> Claim:
     )
 
 
-def delta_of_batches() -> Claim:
+def delta_of_batches() -> FalseClaim:
     """Claim, beside results at δ = 1e-5, the ε of a run accounted at δ = 1/(number of batches)."""
     examples, size, epochs, sigma = 104_743, 256, 10, 0.4
     batches = examples // size
@@ -67,7 +67,7 @@ def delta_of_batches() -> Claim:
         "pld", noise_multiplier=sigma, sampling_rate=rate, steps=taken, delta=1 / batches
     )
     at_least = optimistic_epsilon(sigma, rate, taken, 1e-5)
-    return Claim(
+    return FalseClaim(
         claimed,
         at_least,
         f"{epochs} epochs of {batches} batches, σ {sigma}: ε {claimed:.2f} at δ = 1/{batches}, at "
@@ -106,14 +106,14 @@ class Control:
 
     build: Callable[[], Subject] | None = None
     empirical: bool = False
-    claim: Callable[[], Claim] | None = None
+    claim: Callable[[], FalseClaim] | None = None
 
 
 def _broken(
     method: str = "dp-sgd",
     *,
     empirical: bool = False,
-    claim: Callable[[], Claim] | None = None,
+    claim: Callable[[], FalseClaim] | None = None,
     options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Control:

@@ -101,17 +101,27 @@ def check_sampler(subject: Subject) -> Finding:
 
 
 def _off_poisson(spec: RunSpec, source: Sampler) -> dict[str, float]:
-    """Return how far statistics of batches are off those of Poisson, in standard deviations."""
-    n, q = spec.mechanism.unit.count, spec.mechanism.sampling_rate
-    drawn = torch.zeros(BATCHES, n)
+    """Draw batches and return how far they are off those of Poisson, as `off_poisson` does."""
+    drawn = torch.zeros(BATCHES, spec.mechanism.unit.count)
     for row in drawn:
         row[source.sample()] = 1
+    return off_poisson(drawn, spec.mechanism.sampling_rate)
+
+
+def off_poisson(drawn: Tensor, q: float) -> dict[str, float]:
+    """Return how far statistics of batches are off those of Poisson, in standard deviations.
+
+    Args:
+        drawn: 1 where a batch has an example, shape (batches, n).
+        q: the sampling rate, below 1.
+    """
+    batches, n = drawn.shape
     spread = q * (1 - q)
     return {
         "mean batch size": (float(drawn.mean()) - q) / math.sqrt(spread / drawn.numel()),
         "variance of the batch size": _excess(drawn.sum(1), n * q, n * spread),
         "variance of how often an example takes part": _excess(
-            drawn.sum(0), BATCHES * q, BATCHES * spread
+            drawn.sum(0), batches * q, batches * spread
         ),
         "overlap of batches next to each other": (
             float((drawn[1:] * drawn[:-1]).mean() - q * q)

@@ -30,7 +30,14 @@ LEAGUES = {"lite": "league-lite", "full": "league"}
 
 @options.command()
 def judge(
-    file: Annotated[Path, options.ARGUMENT],
+    file: Annotated[Path | None, options.ARGUMENT] = None,
+    loop: Annotated[
+        Path | None,
+        "Python file with a claim and a training loop of any library, in place of FILE.",
+    ] = None,
+    level: Annotated[
+        Literal["quick", "full"], "How much is spent on a loop: seconds, or a minute or more."
+    ] = "full",
     method: Annotated[str | None, "Id of the method, where the file has several."] = None,
     hyperparameters: options.Hyperparameters = options.NO_HYPERPARAMETERS,
     league: Annotated[
@@ -58,18 +65,26 @@ def judge(
     was found, and which ε the method may claim. The exit code is 0 if nothing refutes it, 1 if
     something does, and 2 for a mistake. docs/judge.md says what the judge cannot see.
 
+    With --loop, the file holds `claim` and `train(data, record)`, and runs in this process:
+    docs/test-your-code.md.
+
     With --league, Snakemake tunes and trains the method and dp-sgd afterwards, by the protocol in
     docs/league.md, with the folders of config.yaml. After a stop the same command goes on.
     """
+    if not template.is_file() and template != TEMPLATE:
+        raise UserError(f"{template}: no such template.")
+    if (file is None) == (loop is None):
+        raise UserError("FILE, --loop: give one of them, a method or a training loop.")
+    require_writable(out)
+    if loop is not None:
+        return _judge_loop(loop, level, out, template)
+    assert file is not None
     import torch
 
     from clipnoise.audit.judge.verdict import judge as judge_file
     from clipnoise.plugins import use_no_places
 
     use_no_places()  # the judged file may lie in a folder whose files this process would import
-    if not template.is_file() and template != TEMPLATE:
-        raise UserError(f"{template}: no such template.")
-    require_writable(out)
     if against is not None and league is None:
         raise UserError("--against: needs --league, which trains the method to be ranked.")
     contest = None if league is None else Contest.open(league, against)
@@ -96,6 +111,27 @@ def judge(
     last = {"refuted": f": {reasons}", "void": f": the control {wrong} came out wrong"}
     print(f"{result['method'] or file}: {result['verdict']}{last.get(result['verdict'], '')}")
     return 1 if result["verdict"] in last else 0
+
+
+def _judge_loop(file: Path, level: Literal["quick", "full"], out: Path, template: Path) -> int:
+    """Judge a training loop, print what was found, and return the exit code."""
+    from clipnoise.audit.loops.verdict import judge_file
+    from clipnoise.report.judgement import build_loop_judgement
+
+    result = judge_file(file, level=level)
+    write_json(out / "judgement.json", result)
+    if template.is_file():
+        write_atomically(out / "judgement.pdf", build_loop_judgement(result, template))
+    for check in [*result["checks"], *result["skipped"]]:
+        word = {True: "ok", False: "REFUTED", None: "skipped"}[check["holds"]]
+        print(f"{word:<9}{check['name']:<12}{check['said']}")
+    for remark in result["remarks"]:
+        print(f"remark: {remark}")
+    pdf = out / "judgement.pdf" if template.is_file() else f"no PDF without {template}"
+    print(f"{pdf}, {out / 'judgement.json'}")
+    reasons = "; ".join(f"{each['name']}: {each['said']}" for each in result["refuted_by"])
+    print(f"{file}: {result['verdict']}" + (f": {reasons}" if reasons else ""))
+    return 1 if reasons else 0
 
 
 def _write(result: dict[str, Any], out: Path, template: Path) -> None:

@@ -65,6 +65,42 @@ def build_judgement(result: dict[str, Any], template: Path) -> bytes:
     return page(result["method"] or result["file"], "judge", blocks, template, flipped=False)
 
 
+def build_loop_judgement(result: dict[str, Any], template: Path) -> bytes:
+    """Make the page of a judgement of a training loop.
+
+    Args:
+        result: what `judge_loop` returned, with the name and the SHA-256 of its file.
+        template: the Typst file.
+
+    Returns:
+        The PDF; the same bytes for the same input.
+
+    Raises:
+        UserError: the template does not compile.
+    """
+    given = {name: value for name, value in result["claim"].items() if value is not None}
+    file = f"{result['file']}, SHA-256 {result['sha256'][:16]}…; level {result['level']}"
+    rate = (
+        f"An honest loop is refuted by chance with a probability of at most "
+        f"{result['false_refutation']:g}, over all checks that draw."
+    )
+    claimed = f"Claim: {named(given)}; {result['examples']} examples."
+    rows = (
+        [each["name"], "" if each["holds"] else "refuted", each["said"]]
+        for each in result["checks"]
+    )
+    power = (f"{each['name']}: {each['power']}" for each in result["checks"] if each["power"])
+    skipped = [f"{each['name']}: {each['said']}" for each in result["skipped"]]
+    blocks: list[TextBlock | SheetBlock] = [
+        text("Verdict", [VERDICTS[result["verdict"]], file, claimed, rate]),
+        sheet("Checks", ["check", "", "finding"], "lll", rows),
+        text("What would have been seen", power),
+        *([text("Remarks", result["remarks"])] if result["remarks"] else []),
+        text("Not checked", [*skipped, *result["not_checked"]]),
+    ]
+    return page(result["file"], "judge-loop", blocks, template, flipped=False)
+
+
 def _claim(result: dict[str, Any]) -> Iterator[str]:
     claim = result.get("claim")
     if result["verdict"] == "refuted":

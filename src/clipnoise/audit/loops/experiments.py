@@ -1,0 +1,201 @@
+"""The runs of a loop that the checks ask for: on which data, with which seed, how far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from scipy.stats import binom
+from torch import Tensor
+
+from clipnoise.audit.loops.claim import Claim
+from clipnoise.audit.loops.residual import NoiseSeen, measured
+from clipnoise.audit.loops.watched import Change, Item, Loop, Trace, WatchedData
+
+Level = Literal["quick", "full"]
+FAR = 30.0  # how far out of range the input of a hostile example is
+# The same where all examples are one: with inputs further away a network may have the right answer,
+# and no gradient, in some of its random beginnings.
+NEAR = 5.0
+ALPHA = 1e-3  # the probability, over all statistical checks, that an honest loop is refuted
+GUESSES = ALPHA / 2  # the share of the canaries
+STATISTICAL = 12  # other tests, which share the rest
+SIGNIFICANCE = ALPHA / 2 / STATISTICAL
+ROWS = 48  # releases that a measurement of noise takes at least
+APART = 10**5  # seeds of a repetition
+SAME = 1e-6  # relative to a release: rounding
+
+
+def is_real(value: Any) -> bool:
+    """Return whether an input is a tensor of real numbers, so that it can be scaled."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def scaled(inputs: Any, factor: float) -> Any:
+    """Return an input times a factor; token ids and the like stay as they are."""
+    return inputs * factor if is_real(inputs) else inputs
+
+
+@dataclass
+class Experiments:
+    """Runs of a loop, each made once, when a check first asks for it.
+
+    Attributes:
+        loop: the loop.
+        claim: what is claimed of it.
+        data: the private examples.
+        level: how much is spent.
+        seed: runs of another one have other noise and batches.
+        count: how many runs were started.
+    """
+
+    loop: Loop
+    claim: Claim
+    data: Any
+    level: Level = "quick"
+    seed: int = 0
+    count: int = 0
+    _made: dict[Any, Trace] = field(default_factory=dict)
+
+    def run(
+        self,
+        seed: int,
+        change: Change | None = None,
+        *,
+        kept: Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> Trace:
+        """Run the loop on data that are changed or reduced."""
+        self.count += 1
+        number = APART * self.seed + seed
+        return self.loop.run(WatchedData(self.data, change, kept), number, limit)
+
+    def once(self, name: Any, make: Callable[[], Trace]) -> Trace:
+        """Return the run of a name, which is made the first time."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    # The examples
+
+    @cached_property
+    def item(self) -> Item:
+        """The first example."""
+        inputs, target = self.data[0]
+        return inputs, target
+
+    def hostile(self, factor: float = FAR, like: int = 0) -> Item:
+        """Return an example with a large gradient: a real one, far out of range."""
+        inputs, target = self.data[like]
+        return scaled(inputs, factor), target
+
+    def other(self, index: int) -> Item:
+        """Return another real example in the place of an index."""
+        size = len(self.data)
+        inputs, target = self.data[(index + size // 2) % size]
+        return inputs, target
+
+    @cached_property
+    def other_target(self) -> int:
+        """An index whose target is not that of the first example, 0 if there is none."""
+        first = torch.as_tensor(self.item[1])
+        for index in range(1, min(len(self.data), 1000)):
+            if not torch.equal(torch.as_tensor(self.data[index][1]), first):
+                return index
+        return 0
+
+    # The runs
+
+    def whole(self, seed: int) -> Trace:
+        """Return a run on the data as they are."""
+        return self.once(("whole", seed), lambda: self.run(seed))
+
+    def first(self, seed: int) -> Trace:
+        """Return the first release on the data as they are."""
+        return self.once(("first", seed), lambda: self.run(seed, limit=1))
+
+    def elsewhere(self, seed: int) -> Trace:
+        """Return a run in which every example is another one."""
+        return self.once(
+            ("elsewhere", seed), lambda: self.run(seed, lambda index, _: self.other(index))
+        )
+
+    def aligned(self, seed: int, factor: float = NEAR, *, other: bool = False) -> Trace:
+        """Return the first release where all examples are the same hostile one.
+
+        With `other`, its target is another one: a network is wrong about one of both at least.
+        """
+        inputs, target = self.hostile(factor)
+        item = inputs, self.data[self.other_target][1] if other else target
+        return self.once(
+            ("aligned", seed, factor, other), lambda: self.run(seed, lambda *_: item, limit=1)
+        )
+
+    def blank(self, seed: int) -> Trace:
+        """Return a run where all examples are the same, with an input of zeros.
+
+        What such examples add lies in few directions, so that what is left of the releases is
+        noise.
+        """
+        inputs, target = self.item
+        item = scaled(inputs, 0.0), target
+        return self.once(("blank", seed), lambda: self.run(seed, lambda *_: item))
+
+    @cached_property
+    def noise(self) -> NoiseSeen | None:
+        """What is known of the noise; None where there are too few releases."""
+        blocks = [self.blank(0).releases, self.blank(1).releases]
+        while sum(map(len, blocks)) < ROWS and len(blocks) < ROWS:
+            blocks.append(self.blank(len(blocks)).releases)
+        width = min(block.shape[1] for block in blocks)
+        rows = torch.cat([block[:, :width] for block in blocks]).double()
+        return measured(rows, len(blocks[0]))
+
+    @cached_property
+    def records(self) -> bool:
+        """Whether the loop says what it releases."""
+        return "record" in self.loop.takes and self.first(0).first is not None
+
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether the loop does the same again with the same seed, noise and batches included."""
+        if not self.records:
+            return False
+        again = self.run(0, limit=1)
+        return again.reads == self.first(0).reads and same(self.first(0), again)
+
+    @property
+    def examples(self) -> int:
+        """n."""
+        return len(self.data)
+
+    @cached_property
+    def observed(self) -> bool:
+        """Whether reads show the batches: not where all were read before the first release."""
+        trace = self.whole(0)
+        reads = trace.reads
+        if not any(reads):
+            return False
+        return any(reads[1:]) or len(set(reads[0])) < self.examples or trace.steps == 1
+
+    def batch(self, trace: Trace) -> float | None:
+        """Return the size of the first batch, or what it is not above if it cannot be seen."""
+        size = self.claim.expected_batch_size
+        if self.observed or size is None:
+            return len(trace.reads[0]) if self.observed else None
+        if self.claim.sampler != "poisson" or size >= self.examples:
+            return size
+        return float(binom.isf(SIGNIFICANCE / 100, self.examples, size / self.examples))
+
+
+def same(one: Trace, other: Trace) -> bool:
+    """Return whether two runs have the same first release, up to rounding."""
+    assert one.first is not None
+    assert other.first is not None
+    if one.first.shape != other.first.shape:
+        return False
+    size = float(one.first.norm())
+    return float((one.first - other.first).norm()) <= SAME * size

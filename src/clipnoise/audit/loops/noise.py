@@ -1,0 +1,71 @@
+"""The noise of releases: whether it is in every step and coordinate, and whether it is repeated."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy.stats import chi2
+
+from clipnoise.audit.loops.claim import LoopFinding
+from clipnoise.audit.loops.experiments import SIGNIFICANCE, Experiments
+from clipnoise.audit.loops.residual import LEAST_ROWS, NoiseSeen
+
+SLACK = 0.75  # of a variance: what taking out directions may do to it
+
+
+def check_noise_size(runs: Experiments) -> LoopFinding:
+    """Look for noise in every step and coordinate, that is not repeated and not too large."""
+    name = "noise"
+    if not runs.records:
+        return LoopFinding.skipped(name, "needs a loop that calls record")
+    seen = runs.noise
+    if seen is None:
+        if not torch.isfinite(runs.blank(0).releases).all():
+            return LoopFinding(name, False, "a release holds numbers that are not finite")
+        return LoopFinding.skipped(name, f"needs {LEAST_ROWS} releases")
+    problems = list(_problems(seen))
+    count, width = seen.shape
+    if problems:
+        return LoopFinding(name, False, "; ".join(problems))
+    held = (
+        f"a standard deviation of {seen.deviation:.4g} in {count} releases of {width} numbers, in "
+        "every step and coordinate, never repeated"
+    )
+    power = (
+        f"a step or a coordinate with less than {_least(width, count):.2f} or "
+        f"{_least(count, width):.2f} times the variance of the others; releases whose noise "
+        f"correlates by {_repeats(count, width):.2f}"
+    )
+    return LoopFinding(name, True, held, power)
+
+
+def _least(numbers: int, tried: int) -> float:
+    """Return how small the variance of some normal numbers may be, the smallest of several."""
+    return SLACK * float(chi2.ppf(SIGNIFICANCE / tried, numbers)) / numbers
+
+
+def _repeats(count: int, width: int) -> float:
+    return min(0.98, math.sqrt(2 * math.log(count**2 / SIGNIFICANCE) / width) + 0.2)
+
+
+def _problems(seen: NoiseSeen) -> list[str]:
+    """Return what of the noise is not as it must be, in words."""
+    count, width = seen.shape
+    if seen.deviation == 0:
+        return ["releases hold no noise: on identical examples they lie in few directions"]
+    found = []
+    for what, variances, numbers in (
+        ("step", seen.steps, width),
+        ("coordinate", seen.coordinates, count),
+    ):
+        low = (variances < _least(numbers, len(variances))).nonzero().flatten()
+        if len(low):
+            place = int(low[0]) % seen.steps_of_run if what == "step" else int(low[0])
+            found.append(
+                f"{len(low)} of {len(variances)} {what}s have less noise than the others, {what} "
+                f"{place + 1} has {float(variances[low[0]]):.2g} times their variance"
+            )
+    if seen.repeated > _repeats(count, width):
+        found.append(f"two releases have noise that correlates by {seen.repeated:.2f}")
+    return found

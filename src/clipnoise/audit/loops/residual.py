@@ -1,0 +1,85 @@
+"""What is left of releases on identical examples when the directions of the data are taken out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LEAST_ROWS = 8
+DIRECTIONS = 24  # in which what identical examples add may lie, at most
+PARTLY = 0.3  # of a step or coordinate that may be taken out, for what is left to be judged
+EDGE = 1.1  # times the largest singular value of noise
+NOTHING = 1e-12
+USUAL = (0.4, 1.6)  # times the median variance: a step with as much noise as most, and no data
+
+
+@dataclass(frozen=True)
+class NoiseSeen:
+    """What is left of releases when the directions of the data are taken out.
+
+    Attributes:
+        deviation: the standard deviation of a number; 0 without noise.
+        steps, coordinates: the variance of each, relative to that of all; nan where too much of it
+            was taken out.
+        repeated: the largest correlation between two releases of usual steps.
+        shape: how many releases, and numbers of each.
+        steps_of_run: T.
+    """
+
+    deviation: float
+    steps: Tensor
+    coordinates: Tensor
+    repeated: float
+    shape: tuple[int, int]
+    steps_of_run: int
+
+
+def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
+    """Take out the largest directions, and return what is left, corrected for what it lost.
+
+    Args:
+        rows: releases on identical examples, shape (releases, numbers).
+        steps: T, the number of releases of a run.
+
+    Returns:
+        None where there are too few releases, or numbers that are not finite.
+    """
+    if len(rows) < LEAST_ROWS or not torch.isfinite(rows).all():
+        return None
+    count, width = rows.shape
+    u, values, v = torch.linalg.svd(rows, full_matrices=False)
+    taken = _outlying(values, count, width)
+    left = rows - (u[:, :taken] * values[:taken]) @ v[:taken]
+    by_row, by_column = u[:, :taken].square().sum(1), v[:taken].square().sum(0)
+    squares = left.square()
+    by_step = squares.sum(1) / (width - taken) / (1 - by_row).clamp(min=1e-9)
+    # Steps in which the data are left over, as at the beginning of a training, are a minority.
+    judged = by_step[by_row <= PARTLY] if bool((by_row <= PARTLY).any()) else by_step
+    middle = float(judged.median()) / (1 - 2 / (9 * width)) ** 3
+    variance = middle if middle > NOTHING * float(rows.square().mean()) else 0.0
+    unit = max(variance, 1e-300)
+    step = by_step / unit
+    usual = (step > USUAL[0]) & (step < USUAL[1]) & (by_row <= PARTLY)
+    column = squares[usual].sum(0) / unit / max(1, int(usual.sum())) * count / (count - taken)
+    column /= (1 - by_column).clamp(min=1e-9)
+    step[by_row > PARTLY], column[by_column > PARTLY] = math.nan, math.nan
+    alike = torch.corrcoef(left[usual]) if int(usual.sum()) > 1 else torch.zeros(1, 1)
+    repeated = float((alike - torch.diag(alike.diagonal())).abs().max())
+    return NoiseSeen(math.sqrt(variance), step, column, repeated, (count, width), steps)
+
+
+def _outlying(values: Tensor, count: int, width: int) -> int:
+    """Return how many singular values are too large for noise alone.
+
+    The largest one of noise is near √count + √width standard deviations (Marchenko and Pastur).
+    """
+    most, squares = min(DIRECTIONS, count // 4, width // 3), values.square()
+    for taken in range(most):
+        variance = float(squares[taken:].sum()) / ((count - taken) * (width - taken))
+        edge = EDGE * math.sqrt(variance) * (math.sqrt(count) + math.sqrt(width))
+        if float(values[taken]) <= edge:
+            return taken
+    return most

@@ -1,0 +1,249 @@
+"""Judging training loops: mistakes are refuted, honest loops are not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loops
+import opacus_loops
+import pytest
+import torch
+from loops import CLASSES, FEATURES, MISTAKES, Plain, claim, examples, honest
+from torch import nn
+
+from clipnoise.audit import Claim
+from clipnoise.audit.loops.residual import measured
+from clipnoise.audit.loops.verdict import judge_loop
+from clipnoise.audit.loops.watched import Loop, WatchedData
+from clipnoise.cli.program import program
+from clipnoise.errors import UserError
+
+
+def judged(loop: Callable[..., Any], of: Claim, **options: Any) -> dict[str, Any]:
+    return judge_loop(of, loop, examples(), level="quick", **options)
+
+
+def refuted_by(result: dict[str, Any]) -> set[str]:
+    return {each["name"] for each in result["refuted_by"]}
+
+
+def skipped(result: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["said"] for each in result["skipped"]}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda kind: kind.__name__)
+def test_a_loop_with_one_mistake_is_refuted_by_the_check_that_is_there_for_it(
+    mistake: type[Plain],
+) -> None:
+    assert MISTAKES[mistake] in refuted_by(judged(mistake(), claim()))
+
+
+@pytest.mark.parametrize("name", honest())
+def test_an_honest_loop_is_not_refuted(name: str) -> None:
+    loop, true = honest()[name]
+    result = judged(loop, true)
+    assert not result["refuted_by"]
+    assert len(result["checks"]) >= 6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", honest())
+def test_an_honest_loop_is_not_refuted_with_any_noise(name: str) -> None:
+    loop, true = honest()[name]
+    found = [judged(loop, true, seed=seed)["refuted_by"] for seed in range(1, 21)]
+    assert not any(found)
+
+
+@pytest.mark.parametrize("mode", opacus_loops.HONEST)
+def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
+    result = judged(opacus_loops.HONEST[mode], claim())
+    assert not result["refuted_by"]
+    assert {each["name"] for each in result["checks"]} >= {"sampler", "apart", "noise", "published"}
+
+
+@pytest.mark.parametrize("mistake", opacus_loops.MISTAKES)
+def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
+    loop, check = opacus_loops.MISTAKES[mistake]
+    assert check in refuted_by(judged(loop, claim()))
+
+
+def test_an_epsilon_that_is_too_small_is_refuted() -> None:
+    true = claim()
+    assert true.epsilon is not None
+    assert refuted_by(judged(Plain(), replace(true, epsilon=true.epsilon * 0.9))) == {"accounting"}
+
+
+def test_what_a_claim_leaves_open_is_named_by_the_checks_that_need_it() -> None:
+    result = judged(Plain(), Claim(clip_norm=1.0))
+    assert "epsilon, noise_multiplier" in skipped(result)["accounting"]
+    assert "noise_multiplier" in skipped(result)["sensitivity"]
+    assert "epsilon and delta" in skipped(result)["canaries"]
+    assert "noise" not in skipped(result)
+
+
+def test_a_black_box_is_attacked_by_what_it_publishes_alone() -> None:
+    def published(data: Any) -> nn.Module:
+        return Plain()(data, lambda values: values)
+
+    result = judged(published, claim())
+    assert not result["refuted_by"]
+    assert {each["name"] for each in result["checks"]} == {"accounting", "training", "canaries"}
+    assert "record" in skipped(result)["noise"]
+
+
+def test_a_black_box_that_remembers_its_examples_is_refuted_by_canaries() -> None:
+    class Nearest(nn.Module):
+        """Answers as the nearest example does."""
+
+        def __init__(self, data: Any) -> None:
+            super().__init__()
+            inputs, targets = zip(*(data[i] for i in range(len(data))), strict=True)
+            self.inputs = nn.Parameter(torch.stack(inputs))
+            self.targets = torch.stack(targets)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            distances, nearest = torch.cdist(inputs, self.inputs).min(1)
+            answers = 20.0 * nn.functional.one_hot(self.targets[nearest], CLASSES)
+            return answers / (1 + distances[:, None])
+
+    result = judge_loop(
+        Claim(epsilon=1, delta=1e-6, expected_batch_size=30, steps=40), Nearest, examples()
+    )
+    assert "canaries" in refuted_by(result)
+
+
+def test_a_loop_that_takes_a_seed_is_given_one() -> None:
+    given = []
+
+    def train(data: Any, seed: int) -> None:
+        given.append(seed)
+
+    Loop(train).run(WatchedData(examples()), 7)
+    assert given == [7]
+
+
+def test_reads_are_noted_step_by_step() -> None:
+    def train(data: Any, record: Callable[[Any], Any]) -> None:
+        for batch in ([1, 2], [], [3, -1]):
+            record(torch.stack([torch.zeros(2), *(data[i][0][:2] for i in batch)]).sum(0))
+
+    trace = Loop(train).run(WatchedData(examples(10)), 0)
+    assert trace.reads == [[1, 2], [], [3, 9]]
+
+
+def test_a_run_leaves_the_global_generators_as_they_were() -> None:
+    before = torch.random.get_rng_state()
+    Loop(Plain()).run(WatchedData(examples()), 3)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("directions", [0, 1, 3])
+def test_the_noise_beside_a_few_strong_directions_is_measured_to_a_few_per_cent(
+    directions: int,
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    rows = 0.2 * normal(80, 200) + 5 * normal(80, directions) @ normal(directions, 200)
+    seen = measured(rows, 80)
+    assert seen is not None
+    assert seen.deviation == pytest.approx(0.2, rel=0.03)
+
+
+GOOD = """
+import sys
+sys.path.insert(0, {folder!r})
+import loops
+
+claim, data, train = loops.claim(), loops.examples(), loops.{kind}()
+"""
+
+
+def judge_command(tmp_path: Path, text: str) -> int:
+    file = tmp_path / "loop.py"
+    file.write_text(text)
+    words = ["judge", "--loop", str(file), "--level", "quick", "--out", str(tmp_path)]
+    return int(program.main(words, standalone_mode=False) or 0)
+
+
+def written(kind: str) -> str:
+    return GOOD.format(folder=str(Path(loops.__file__).parent), kind=kind)
+
+
+def test_the_command_writes_a_page_and_its_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judge_command(tmp_path, written("Plain")) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("loop.py: not refuted")
+    result = json.loads((tmp_path / "judgement.json").read_text())
+    assert result["verdict"] == "not refuted"
+    assert (tmp_path / "judgement.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_last_line_says_what_refutes_a_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert judge_command(tmp_path, written("HalfNoise")) == 1
+    assert "refuted: sensitivity: one example moves" in capsys.readouterr().out.splitlines()[-1]
+
+
+def shown() -> str:
+    """Return the loop that the documentation shows."""
+    page = (Path(__file__).parents[2] / "docs" / "test-your-code.md").read_text()
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_the_loop_of_the_documentation_is_not_refuted(tmp_path: Path) -> None:
+    assert judge_command(tmp_path, shown()) == 0
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_the_loop_of_the_documentation_is_refuted_with_half_of_its_noise(tmp_path: Path) -> None:
+    text = shown().replace("        noise_multiplier=1.1", "        noise_multiplier=0.55")
+    assert text != shown()
+    assert judge_command(tmp_path, text) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("claim = 3", "claim: required"),
+        ("from clipnoise.audit import Claim\nclaim = Claim(steps=3)", "train: required"),
+        (
+            "from clipnoise.audit import Claim\nclaim = Claim(steps=0)\ndef train(data): pass",
+            "claim.steps",
+        ),
+        ("import nothing_of_that_name", "nothing_of_that_name"),
+        (
+            "from clipnoise.audit import Claim\nclaim = Claim(steps=3)\n"
+            "def train(data, record):\n    1 / 0",
+            "loop.py:4: the loop failed: ZeroDivisionError",
+        ),
+        (
+            "from clipnoise.audit import Claim\nclaim = Claim(steps=3)\ndef train(data): pass",
+            "nothing of the claim can be checked",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+        judge_command(tmp_path, text)
+
+
+def test_a_release_that_changes_its_length_is_a_mistake() -> None:
+    def train(data: Any, record: Callable[[Any], Any]) -> None:
+        record(torch.zeros(FEATURES))
+        record(torch.zeros(FEATURES + 1))
+
+    with pytest.raises(UserError, match="the release of step 2 has 17 numbers"):
+        judged(train, claim())
