@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clipnoise.core.clipping import Clipping
-from clipnoise.data.base import Dataset, DenseExamples
-from clipnoise.data.signature import Signature
+from clipnoise.data.base import Dataset, DenseExamples, Examples
+from clipnoise.data.several import Several, call
+from clipnoise.data.signature import Input, Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.gradients.checks import check_model, made_up
@@ -39,6 +39,9 @@ SHAPES = {
     "28×28 grey, to give back": Signature("image", (1, 28, 28), 784, "reconstruction"),
     "nodes": Signature("nodes", (4, 6), 5),
     "tokens": Signature("tokens", (12,), 3, vocabulary=50),
+    "table": Signature(
+        "several", (), 3, parts=(Input("numbers", (4,)), Input("categories", (2,), 7))
+    ),
     "masked tokens": Signature("tokens", (12,), 50, "masked-tokens", vocabulary=50),
 }
 PAIRS = [
@@ -78,9 +81,13 @@ def build(model: str, shape: str) -> nn.Module:
         return tiny(model).build(SHAPES[shape], WEIGHTS)
 
 
-def examples(shape: str, count: int) -> DenseExamples:
+def examples(shape: str, count: int) -> Any:
     signature = SHAPES[shape]
     draws = torch.Generator().manual_seed(0)
+    if signature.parts:
+        numbers, ids = torch.randn(count, 4, generator=draws), torch.arange(2 * count) % 7
+        parts = Several({"numbers": numbers, "categories": ids.view(count, 2)})
+        return Examples(parts, torch.randint(signature.outputs, (count,), generator=draws))
     if signature.vocabulary is None:
         inputs = made_up(torch.zeros(1, *signature.shape), count)
     else:
@@ -107,7 +114,7 @@ def test_some_model_takes_every_dataset(name: str) -> None:
 @every_pair
 def test_outputs_are_as_declared_and_each_example_has_its_own_loss(model: str, shape: str) -> None:
     data, signature = examples(shape, 5), SHAPES[shape]
-    outputs, task = build(model, shape).eval()(data.inputs), signature.task
+    outputs, task = call(build(model, shape).eval(), data.inputs), signature.task
     length = signature.shape if signature.task_name == "masked-tokens" else ()
     wide = getattr(MODELS[model], "outputs", signature.outputs)  # a net with more than classes
     assert outputs.shape == (5, *length, wide)
@@ -191,8 +198,11 @@ def test_the_work_of_a_model_has_the_right_order_of_magnitude(model: str, shape:
     numbers = torch.float32 if signature.vocabulary is None else torch.int64
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         network = kind(**options).build(signature, WEIGHTS)
-        network(torch.zeros(1, *signature.shape, dtype=numbers))
-    counted = counter.get_total_flops() / math.prod(signature.shape)
+        if signature.parts:
+            network(numbers=torch.zeros(1, 4), categories=torch.zeros(1, 2, dtype=torch.int64))
+        else:
+            network(torch.zeros(1, *signature.shape, dtype=numbers))
+    counted = counter.get_total_flops() / signature.size
     assert 1 / 30 < counted / kind.work < 30
 
 

@@ -72,6 +72,14 @@ def write_examples(folder: Path) -> None:
     labels = np.arange(250) % 10
     pixels = draws.integers(0, 128, (250, 16, 16, 3)) + 12 * labels[:, None, None, None]
     np.savez(folder / "photos.npz", pixels=pixels.astype("uint8"), label=labels)
+    kinds, regions = np.array(["car", "home", "life"]), np.array(["north", "south"])
+    policies = {
+        "kind": kinds[draws.integers(0, 3, 500)],
+        "region": regions[draws.integers(0, 2, 500)],
+        "years": draws.integers(0, 40, 500),
+        "renewed": outcome[:500],
+    }
+    pd.DataFrame(policies).to_csv(folder / "policies.csv", index=False)
 
 
 RAW: dict[str, Callable[[Path], None]] = {"own": write_parquet}

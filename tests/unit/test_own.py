@@ -373,7 +373,7 @@ def test_a_folder_without_the_files_or_with_both_formats_is_reported(tmp_path: P
         ({"kind": "image"}, "shape must have 3 numbers for image"),
         ({"kind": "tokens"}, "vocabulary must be given for tokens"),
         ({"vocabulary": 5}, "vocabulary must be given for tokens"),
-        ({"kind": "text"}, "vocabulary must be given for tokens and text"),
+        ({"kind": "text"}, "vocabulary must be given for tokens, text and tables"),
         ({"tokenizer": "tiny-bert"}, "tokenizer is for text only"),
         ({"kind": "image", "shape": [3, 4, 4]}, "channels must say where .* first or last"),
         ({"channels": "last"}, "channels is for images only"),

@@ -178,7 +178,7 @@ def test_a_long_command_of_a_page_works(command: str, checkout: Path) -> None:
 
 def remove_own(checkout: Path) -> None:
     """Remove the data that pages describe, as no page has done so yet."""
-    for name in ("patients", "mails", "sessions", "photos", "visits", "clinic"):
+    for name in ("patients", "mails", "sessions", "photos", "visits", "policies", "clinic"):
         shutil.rmtree(checkout / "data" / "raw" / name, ignore_errors=True)
 
 
@@ -199,7 +199,9 @@ def test_own_data_are_described_as_the_page_says_planned_prepared_and_loaded(
     calls = [command for command in commands(ROOT / "docs" / "own.md") if dataset.name in command]
     assert [run(shlex.split(call), checkout) for call in calls][-1] == block
     study = yaml.safe_load(blocks(ROOT / "docs" / "studies.md", "yaml")[0])
-    model = {"features": "logistic", "image": "cnn-small"}.get(dataset.kind, "lstm")
+    model = {"features": "logistic", "image": "cnn-small", "table": "table"}.get(
+        dataset.kind, "lstm"
+    )
     panel = {**yaml.safe_load(block), "models": [model]}
     study["panels"]["comparison"] |= panel
     (checkout / "workflow" / "studies" / "own.yaml").write_text(yaml.safe_dump(study))

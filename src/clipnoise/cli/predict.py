@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from clipnoise.data.base import Dataset
     from clipnoise.data.rows import Rows
+    from clipnoise.data.several import Several
 
 BATCH = 256
 
@@ -46,7 +47,7 @@ def predict(
         print(out)
 
 
-def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Tensor:
+def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Several | Tensor:
     """Return the inputs of a file, of shape (n, …) when rows are taken.
 
     Raises:
@@ -61,8 +62,13 @@ def _inputs(dataset: Dataset, path: Path, weights: Path) -> Rows | Tensor:
         raise UserError(f"{path}: no file whose name ends in {', '.join(FORMS)}.")
     if isinstance(dataset, Own):
         return dataset.inputs_in(path, weights)
-    found = torch.as_tensor(read_columns(path, ("inputs",))["inputs"])
     signature = dataset.signature
+    if signature.parts:
+        raise UserError(
+            f"{path}: the model takes several inputs, {signature}; a file of such inputs is read "
+            "for `own` datasets only. Call the model in Python."
+        )
+    found = torch.as_tensor(read_columns(path, ("inputs",))["inputs"])
     if tuple(found.shape[1:]) != signature.shape:
         raise UserError(
             f"{path}: inputs of shape {tuple(found.shape[1:])}; the model takes {signature}."
@@ -78,7 +84,7 @@ def _columns(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _predictions(
-    network: nn.Module, dataset: Dataset, rows: Rows | Tensor
+    network: nn.Module, dataset: Dataset, rows: Rows | Several | Tensor
 ) -> Iterator[dict[str, object]]:
     """Yield a row of the table for each input: a class and its probability, or numbers."""
     import torch

@@ -513,7 +513,7 @@ class Partitioned(Dataset):
         labels = torch.from_numpy(arrays[f"{part}_labels"][rows.numpy()].astype("int64"))
         return Examples(self.inputs_of(arrays, part, rows), labels)
 
-    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows:
+    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows | Several:
         """Return their inputs; by default the rows of `<part>_inputs`."""
         return StoredRows(arrays[f"{part}_inputs"], rows)
 

@@ -42,7 +42,7 @@ class ColumnRule:
 
     @property
     def width(self) -> int:
-        """How many numbers a value becomes."""
+        """How many numbers a value becomes, or how many ids there are for it."""
         return max(1, len(self.categories)) + (self.missing is not None)
 
     def numbers(self, name: str, values: Any) -> np.ndarray:
@@ -55,26 +55,43 @@ class ColumnRule:
         Raises:
             ValueError: a value is missing or no category, or no number, where it must be.
         """
-        lacks = np.array([_is_missing(value) for value in values], dtype=bool)
-        if lacks.any() and self.missing is None:
-            raise ValueError(f"{name}: a missing value in row {int(lacks.argmax())}")
+        lacks = self._lacks(name, values)
         filled = self._encoded(name, values, lacks)
         return filled if self.missing is None else np.column_stack([filled, lacks])
 
+    def _lacks(self, name: str, values: Any) -> np.ndarray:
+        """Return whether each value is missing; one that must not be raises ValueError."""
+        lacks = np.array([_is_missing(value) for value in values], dtype=bool)
+        if lacks.any() and self.missing is None:
+            raise ValueError(f"{name}: a missing value in row {int(lacks.argmax())}")
+        return lacks
+
+    def ids(self, name: str, values: Any) -> np.ndarray:
+        """Return the place of each value among the categories, int64 of shape (n,).
+
+        A missing value has the place after the last. Arguments and errors are those of `numbers`.
+        """
+        lacks = self._lacks(name, values)
+        return self._places(name, values, lacks)
+
+    def _places(self, name: str, values: Any, lacks: np.ndarray) -> np.ndarray:
+        place = {str(category): number for number, category in enumerate(self.categories)}
+        places = np.full(len(lacks), len(place), dtype="int64")
+        for row in np.flatnonzero(~lacks):
+            value = str(values[row])
+            if value not in place:
+                allowed = ", ".join(place)
+                raise ValueError(
+                    f"{name}: {value!r} in row {row} is no category."
+                    f"{nearest(value, place)} Allowed: {allowed}"
+                )
+            places[row] = place[value]
+        return places
+
     def _encoded(self, name: str, values: Any, lacks: np.ndarray) -> np.ndarray:
         if self.categories:
-            place = {str(category): number for number, category in enumerate(self.categories)}
-            hot = np.zeros((len(lacks), len(place)))
-            for row in np.flatnonzero(~lacks):
-                value = str(values[row])
-                if value not in place:
-                    allowed = ", ".join(place)
-                    raise ValueError(
-                        f"{name}: {value!r} in row {row} is no category."
-                        f"{nearest(value, place)} Allowed: {allowed}"
-                    )
-                hot[row, place[value]] = 1
-            return hot
+            places = self._places(name, values, lacks)
+            return np.eye(len(self.categories) + 1)[places, :-1]
         try:
             kept = [self.missing if lack else float(value)
                     for value, lack in zip(values, lacks, strict=True)]  # fmt: skip
@@ -88,7 +105,11 @@ class ColumnRule:
 
     def __str__(self) -> str:
         """Describe the rule in words, for the provenance of a dataset."""
-        words = [f"one number for each of {', '.join(map(str, self.categories))}"]
+        return self.words()
+
+    def words(self, each: str = "number") -> str:
+        """Describe the rule in words; each category becomes a number, or has an id."""
+        words = [f"one {each} for each of {', '.join(map(str, self.categories))}"]
         words = words if self.categories else []
         if self.range is not None:
             words.append(f"[{self.range[0]:g}, {self.range[1]:g}] mapped to [0, 1]")

@@ -234,13 +234,29 @@ def _shape(kind: Form, inputs: Mapping[str, Any], wanted: Wanted) -> dict[str, A
             longest *= 2  # a word may be several tokens
         shape = (max(1, min(longest, LONGEST)),)
         return {"shape": shape, "vocabulary": vocabulary, "tokenizer": wanted.tokenizer}
+    if kind == "table":
+        return _table(inputs, wanted.columns)
+    return {"shape": (_width(inputs, wanted.columns),)}
+
+
+def _width(inputs: Mapping[str, Any], rules: Mapping[str, ColumnRule]) -> int:
+    """Return how many numbers some columns become."""
     widths = [
-        wanted.columns[name].numbers(name, values).shape[1]
-        if name in wanted.columns
+        rules[name].numbers(name, values).shape[1]
+        if name in rules
         else math.prod(numbers_in(values, name).shape[1:])
         for name, values in inputs.items()
     ]
-    return {"shape": (sum(widths),)}
+    return sum(widths)
+
+
+def _table(inputs: Mapping[str, Any], rules: Mapping[str, ColumnRule]) -> dict[str, Any]:
+    hot = {name: rule for name, rule in rules.items() if rule.categories}
+    for name, rule in hot.items():
+        rule.ids(name, inputs[name])
+    numbers = {name: values for name, values in inputs.items() if name not in hot}
+    vocabulary = sum(rule.width for rule in hot.values())
+    return {"shape": (max(1, _width(numbers, rules)),), "vocabulary": max(1, vocabulary)}
 
 
 def _image(shape: tuple[int, ...], channels: Literal["first", "last"] | None) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
 from clipnoise.data.remote import digest
 from clipnoise.data.rows import SPARSE, RaggedWriter, Rows, SparseRows, StoredRows
-from clipnoise.data.signature import Kind, Signature
+from clipnoise.data.several import Several
+from clipnoise.data.signature import CATEGORIES, NUMBERS, Input, Kind, Signature
 from clipnoise.data.tables import (
     DECIMAL_COMMA,
     USUAL,
@@ -42,7 +43,7 @@ CUT = (
     *("split_seed", "train_examples", "validation_examples", "validation_per_class"),
     *("public_examples", "test_examples"),
 )
-Form = Literal["features", "image", "tokens", "text", "words"]
+Form = Literal["features", "image", "tokens", "text", "words", "table"]
 TEXTS = ("text", "words")
 MISSING, MOST_GROUPS = "missing", 50  # of groups of test examples
 PREPROCESSING = "bytes of images divided by 255; tokens padded with 0"
@@ -50,7 +51,7 @@ Labels = tuple[str | int, ...]
 LARGEST = 1e18  # squares of larger numbers are infinite in float32, and so are their norms
 SEEN_AS: dict[Form, Kind] = {
     "features": "features", "image": "image", "tokens": "tokens", "text": "tokens",
-    "words": "features",
+    "words": "features", "table": "several",
 }  # fmt: skip
 
 
@@ -77,16 +78,19 @@ class Own(Partitioned):
         target: the array or column to predict; of tags and numbers, also several columns.
         kind: "features": numbers; "image": bytes 0 to 255, scaled to [0, 1], or floats as they
             are; "tokens": ids from 1, padded with 0 to the longest sequence; "text": ids of its
-            tokens; "words": how often each hashed word occurs in a text, divided by its words.
+            tokens; "words": how often each hashed word occurs in a text, divided by its words;
+            "table": numbers, and beside them the ids of the columns with categories, for a model
+            that has a vector for each.
         shape: of an example: (features,), (channels, height, width), (longest,) for tokens and
-            text, (hashed words,).
+            text, (hashed words,), (numbers,) of a table.
         channels: whether the file has the colours of a pixel "first" or "last", after its row and
             column; for images of several channels only.
         outputs: number of classes, tags or numbers to predict.
         classes: the labels in the file, in the order in which they are numbered; empty where they
             are the numbers from 0.
         task: what the target is: a class; tags as 0 and 1; or numbers.
-        vocabulary: number of token ids, including 0; for tokens and text only.
+        vocabulary: number of token ids, including 0; of a table, the ids of all its categories and
+            of their missing values; for no other kind.
         tokenizer: of a text: the folder of a model below the weights folder; None hashes its words.
         training_file: examples in the training file.
         test_file: examples in the test file.
@@ -95,7 +99,8 @@ class Own(Partitioned):
         user: the array or column that says whose an example is: a method can then protect users
             with all their examples. No user is in two files.
         users: how many users the training file has: N, as public as n.
-        columns: what becomes of a column of features; the others are numbers as they are.
+        columns: what becomes of a column of features or of a table; the others are numbers as they
+            are.
         layout: how text files are written.
         groups: the array or column of the test file by whose values results on test examples are
             told apart; it is public, and need not be an input.
@@ -133,7 +138,8 @@ class Own(Partitioned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        image, tokens = self.kind == "image", self.kind in ("tokens", "text")
+        image, ids = self.kind == "image", self.kind in ("tokens", "text", "table")
+        many = sum(rule.width for rule in self.columns.values() if rule.categories)
         axes = 3 if image else 1
         coloured = image and len(self.shape) == 3 and self.shape[0] > 1
         classifies, named = self.task == "classification", len(self.classes)
@@ -150,8 +156,14 @@ class Own(Partitioned):
             (coloured and self.channels is None,
              "channels must say where the file has the colours of a pixel, first or last"),
             (self.channels is not None and not image, "channels is for images only"),
-            ((self.vocabulary is None) == tokens,
-             "vocabulary must be given for tokens and text, and for no other kind"),
+            ((self.vocabulary is None) == ids,
+             "vocabulary must be given for tokens, text and tables, and for no other kind"),
+            (self.kind == "table" and not self._categorical,
+             "a table has columns with categories; without them, its kind is features"),
+            (self.kind == "table" and self.vocabulary != many,
+             f"vocabulary must be {many}, the categories of the table and their missing values"),
+            (self.kind == "table" and len(self._categorical) == len(self.inputs),
+             "a table has columns of numbers, too; with categories alone, its kind is features"),
             (self.tokenizer is not None and self.kind != "text", "tokenizer is for text only"),
             (named not in (0, self.outputs), f"classes are {named}, but outputs is {self.outputs}"),
             (named and not classifies, "classes are for classification only"),
@@ -173,7 +185,8 @@ class Own(Partitioned):
              f"groups: {self.groups} is a target or the user"),
             (unused, f"columns: {', '.join(unused)}: no such input. "
              f"Allowed: {', '.join(self.inputs)}"),
-            (self.columns and self.kind != "features", "columns is for features only"),
+            (self.columns and self.kind not in ("features", "table"),
+             "columns is for features and tables only"),
             (len(self.targets) > 1 and (classifies or len(self.targets) != self.outputs),
              "several targets are the tags or the numbers to predict, as many as outputs says"),
         ):  # fmt: skip
@@ -190,8 +203,15 @@ class Own(Partitioned):
         return tuple(map(str, self.classes))
 
     @property
+    def _categorical(self) -> tuple[str, ...]:
+        """The columns with categories."""
+        rules = self.columns
+        return tuple(name for name in self.inputs if name in rules and rules[name].categories)
+
+    @property
     def preprocessing(self) -> str:  # type: ignore[override]
-        rules = [f"{name}: {rule}" for name, rule in self.columns.items()]
+        each = "id" if self.kind == "table" else "number"
+        rules = [f"{name}: {rule.words(each)}" for name, rule in self.columns.items()]
         return "; ".join([PREPROCESSING, *rules])
 
     def user_unit(self) -> User | None:
@@ -200,6 +220,10 @@ class Own(Partitioned):
     @property
     def signature(self) -> Signature:
         kind = SEEN_AS[self.kind]
+        if self.kind == "table":
+            ids = Input(CATEGORIES, (len(self._categorical),), self.vocabulary)
+            parts = (Input(NUMBERS, self.shape), ids)
+            return Signature(kind, (), self.outputs, self.task, parts=parts)
         meaning = (self.tokenizer or "hashed words") if self.kind in TEXTS else ""
         return Signature(kind, self.shape, self.outputs, self.task, self.vocabulary, meaning)
 
@@ -301,15 +325,38 @@ class Own(Partitioned):
             columns = [list(self._ids(columns[0], weights))]
         if SEEN_AS[self.kind] == "tokens":
             return {"inputs": self._tokens(columns[0])}
+        if self.kind == "table":
+            numbers = {name: one for name, one in inputs.items() if name not in self._categorical}
+            return {NUMBERS: self._numbers(numbers), CATEGORIES: self._categories(inputs)}
+        if self.kind == "image":
+            return {"inputs": self._images(path, self._joined(inputs))}
+        return {"inputs": self._numbers(inputs)}
+
+    def _joined(self, inputs: Mapping[str, Any]) -> np.ndarray:
+        """Return arrays, or columns by their rules, as one array of shape (n, …)."""
         arrays = [self.columns[name].numbers(name, values) if name in self.columns
                   else numbers_in(values, name)
                   for name, values in inputs.items()]  # fmt: skip
-        joined = arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
-        if self.kind == "image":
-            return {"inputs": self._images(path, joined)}
+        return arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
+
+    def _numbers(self, inputs: Mapping[str, Any]) -> np.ndarray:
+        """Return inputs as float32 of shape (n, *shape)."""
+        joined = self._joined(inputs)
         if math.prod(joined.shape[1:]) != math.prod(self.shape):
             raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is declared")
-        return {"inputs": _finite("inputs", joined.reshape(-1, *self.shape))}
+        return _finite("inputs", joined.reshape(-1, *self.shape))
+
+    def _categories(self, inputs: Mapping[str, Any]) -> np.ndarray:
+        """Return the ids of the columns with categories, int32 of shape (n, columns).
+
+        The ids of a column follow those of the column before it.
+        """
+        rules = [self.columns[name] for name in self._categorical]
+        first = np.cumsum([0, *(rule.width for rule in rules[:-1])])
+        ids = [rule.ids(name, inputs[name])
+               for name, rule in zip(self._categorical, rules, strict=True)]  # fmt: skip
+        joined: np.ndarray = np.column_stack(ids) + first
+        return joined.astype("int32")
 
     def _images(self, path: Path, images: np.ndarray) -> np.ndarray:
         """Return images with their channels first, as bytes or floats."""
@@ -417,14 +464,18 @@ class Own(Partitioned):
         names, numbers = tuple(arrays["group_names"].tolist()), arrays["test_groups"]
         return ExampleGroups(names, torch.from_numpy(numbers[rows.numpy()]))
 
-    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows:
+    def inputs_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Rows | Several:
+        if self.kind == "table":
+            names = (NUMBERS, CATEGORIES)
+            stored = {name: StoredRows(arrays[f"{part}_{name}"], rows, _wide) for name in names}
+            return Several(stored)
         if self.kind == "words":
             starts, columns, values = (arrays[f"{part}_{name}"] for name in SPARSE)
             return SparseRows(starts, columns, values, self.shape[0], rows)
-        stored = arrays[f"{part}_inputs"]
-        return StoredRows(stored, rows, Scaled() if stored.dtype == "uint8" else _wide)
+        found = arrays[f"{part}_inputs"]
+        return StoredRows(found, rows, Scaled() if found.dtype == "uint8" else _wide)
 
-    def inputs_in(self, path: Path, weights: Path) -> Rows:
+    def inputs_in(self, path: Path, weights: Path) -> Rows | Several:
         """Return the inputs of another file as a model sees them; it needs no target.
 
         Raises:

@@ -14,6 +14,7 @@ from clipnoise.lazy import Tensor, nn
 Kind = Literal["features", "image", "tokens", "nodes", "several"]
 TaskName = Literal["classification", "multi-label", "regression", "reconstruction", "masked-tokens"]
 
+NUMBERS, CATEGORIES = "numbers", "categories"  # the two inputs of a table
 NO_TARGET = -100  # as a target: there is nothing to predict at this token
 RAREST = 1e-7  # the least frequency of a class, whose logarithm is finite
 

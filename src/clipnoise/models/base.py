@@ -161,12 +161,13 @@ def _adapter(layer: Any, rank: int, factor: float) -> nn.Module:
 
 
 def network_of(
-    forward: Callable[[Any, Tensor], Any], *, by_rows: bool = False, **parts: nn.Module
+    forward: Callable[..., Any], *, by_rows: bool = False, **parts: nn.Module
 ) -> nn.Module:
     """Return a network of some parts.
 
     Args:
         forward: (the network, its inputs) → its outputs; the parts are attributes of the network.
+            Several inputs are as many arguments, those of a dict by name.
         by_rows: says that `forward` computes each row of what it returns from the same row of its
             inputs, if the parts do. Nothing checks it, and the privacy guarantee rests on it; what
             says nothing runs under vmap, which makes sure, and costs about a millisecond a step.
@@ -174,8 +175,8 @@ def network_of(
     """
 
     class Network(nn.Module):
-        def forward(self, inputs: Tensor) -> Any:
-            return forward(self, inputs)
+        def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
+            return forward(self, *inputs, **named)
 
     Network.by_rows = by_rows  # type: ignore[attr-defined]
     whole = Network()

@@ -135,7 +135,7 @@ def over_parameters(sizes: Tensor, flat: FlatModel, signature: Signature) -> Ten
         UserError: A has another length, or no weights belong to single features.
     """
     pieces = [torch.ones(shape).to(sizes) for shape in flat.shapes]
-    features = signature.vocabulary or signature.shape[0]
+    features = signature.vocabulary or signature.size
     axis = FEATURE_AXIS.get(signature.kind)
     fitting = [p for p in pieces if axis is not None and p.ndim == 2 and p.shape[axis] == features]
     if len(sizes) != features or not fitting:
