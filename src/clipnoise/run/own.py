@@ -14,7 +14,7 @@ from clipnoise.data.signature import Input, Kind, Signature
 from clipnoise.errors import UserError, explained
 from clipnoise.gradients.checks import check_arguments, check_kinds, ending_of, made_up, unchanged
 from clipnoise.methods.base import WithSideInformation
-from clipnoise.privacy.units import Example, Unit
+from clipnoise.privacy.units import Example, Unit, User
 from clipnoise.run.procedure import Procedure
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ class OwnProcedure(Procedure):
 
     Attributes:
         examples: n.
+        users: N, how many users they belong to; None where nobody says whose they are.
     """
 
     examples: int
+    users: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,11 +47,20 @@ class OwnProcedure(Procedure):
 
     @cached_property
     def unit(self) -> Unit:
-        if self.method.query.adjacency == "add-remove-user":
+        protects = self.method.query.adjacency == "add-remove-user"
+        if not protects and self.users is None:
+            return Example(count=self.examples)
+        if protects and self.users is not None:
+            return User(count=self.users)
+        if protects:
             raise UserError(
-                f"method: {self.method.id} protects users, but these examples have no user ids."
+                f"method: {self.method.id} protects users, but these examples have no user ids: "
+                "give users, one id for each example."
             )
-        return Example(count=self.examples)
+        raise UserError(
+            f"users: {self.method.id} protects one example, and not all that a user has. Take a "
+            "method that protects users, such as dp-fedavg, or leave users out."
+        )
 
 
 class PreparedNetwork:

@@ -244,6 +244,36 @@ def _named_keys(item: object) -> str:
     return f"{kind} of {', '.join(map(str, item))}" if isinstance(item, Mapping) else kind
 
 
+def users_of(users: Any, examples: int) -> Tensor:
+    """Return the user of each example by number.
+
+    Args:
+        users: an id for each example: whole numbers or texts, in any sequence, array or tensor.
+        examples: n.
+
+    Returns:
+        Numbers 0 … N−1 of N users, int64 of shape (n,).
+
+    Raises:
+        UserError: an id is missing or is something else, or there are more or fewer than examples.
+    """
+    ids = users.tolist() if hasattr(users, "tolist") else list(users)
+    if len(ids) != examples:
+        raise UserError(f"users: {len(ids)} ids for {examples} examples; give one for each.")
+    for row, one in enumerate(ids):
+        if isinstance(one, list | tuple | set | np.ndarray | torch.Tensor):
+            raise UserError(
+                f"users: several ids in row {row}. An example belongs to one user: what belongs to "
+                "several is protected for none of them."
+            )
+        if one is None or one == "" or one != one:
+            raise UserError(f"users: a missing id in row {row}.")
+        if not isinstance(one, str | int) or isinstance(one, bool):
+            raise UserError(f"users: {one!r} in row {row}; an id must be a whole number or a text.")
+    _, numbers = np.unique(np.array([str(one) for one in ids]), return_inverse=True)
+    return torch.from_numpy(numbers.astype("int64"))
+
+
 class WithAdditiveMask(Examples):
     """Examples whose mask of tokens is added to the scores of attention.
 

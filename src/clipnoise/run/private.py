@@ -37,6 +37,7 @@ from clipnoise.run.own_examples import (
     digest_of,
     examples_of,
     takes_additive_mask,
+    users_of,
 )
 from clipnoise.run.procedure import Procedure, Training
 from clipnoise.run.published import PublishedModel, publish, tensors_of
@@ -62,6 +63,7 @@ def private(
     data: Any,
     *,
     method: str | Method,
+    users: Any = None,
     public: Any = None,
     seed: int | None = None,
     device: str = "auto",
@@ -82,6 +84,9 @@ def private(
         data: the private examples: a pair of tensors (inputs, targets), or a torch Dataset of
             such pairs. Inputs may be a dict or a tuple of tensors. Their number is public.
         method: an id, such as "dp-adambc", or a method with its hyper-parameters.
+        users: whose each example is, as whole numbers or texts, one id for each, for the methods
+            that protect users: ε is then that of adding or removing a user with all examples, and
+            the expected batch size counts users. How many there are is public.
         public: examples that need no protection, for the methods that use some; as `data`.
         seed: of noise, batches and dropout, for an experiment that is to be repeated; whoever knows
             it knows the noise. By default they come from the operating system.
@@ -127,9 +132,9 @@ def private(
         torch.empty(0, device=device)
     with _as_arguments():
         chosen = _method(method, settings)
-        material = _material(model, loss, data, public, chosen)
+        material = _material(model, loss, data, users, public, chosen)
         drawn = ranks.same(lambda: secrets.randbits(63))
-        procedure = _procedure(chosen, settings, len(material.examples), seed, drawn)
+        procedure = _procedure(chosen, settings, material, seed, drawn)
         _require_alike(ranks, procedure, material)
         send_state(ranks, material.network)
         calibration = None if procedure.budget is None else calibrate(procedure.budget)
@@ -175,6 +180,7 @@ def _material(
     model: nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],
     data: Any,
+    users: Any,
     public: Any,
     method: Method,
 ) -> Material:
@@ -190,21 +196,27 @@ def _material(
         examples = WithAdditiveMask(examples)
         others = None if others is None else WithAdditiveMask(others)
     return Material(
-        network=model, losses=loss, examples=examples, public=others, signature=signature
+        network=model,
+        losses=loss,
+        examples=examples,
+        users=None if users is None else users_of(users, len(examples)),
+        public=others,
+        signature=signature,
     )
 
 
 def _procedure(
-    method: Method, settings: Mapping[str, Any], examples: int, seed: int | None, drawn: int
+    method: Method, settings: Mapping[str, Any], material: Material, seed: int | None, drawn: int
 ) -> OwnProcedure:
-    """Return what is done with n examples; without a seed, a number that was drawn decides."""
+    """Return what is done with the examples; without a seed, a number that was drawn decides."""
     asked = _only(settings, BUDGET)
     return OwnProcedure(
         method=method,
         privacy=parse(Privacy, {**asked, "secure_noise": seed is None}) if asked else None,
         training=parse(Training, {**_only(settings, LENGTH), "evaluations": 1}),
         seed=drawn if seed is None else parse(int, seed, key="seed"),
-        examples=examples,
+        examples=len(material.examples),
+        users=None if material.users is None else 1 + int(material.users.max()),
     )
 
 
@@ -216,7 +228,8 @@ def _require_alike(ranks: Ranks, procedure: OwnProcedure, material: Material) ->
     """
     if ranks.count == 1:
         return
-    public = material.public
+    public, users = material.public, material.users
+    owners = "none" if users is None else hashlib.sha256(users.numpy().tobytes()).hexdigest()[:16]
     ranks.require_alike(
         {
             "method": f"{procedure.method.id} {to_plain(procedure.method)}",
@@ -224,6 +237,7 @@ def _require_alike(ranks: Ranks, procedure: OwnProcedure, material: Material) ->
             "training": str(to_plain(procedure.training)),
             "seed": str(procedure.seed),
             "data": f"{len(material.examples)} examples, {digest_of(material.examples)}",
+            "users": owners,
             "public": "none" if public is None else f"{len(public)} {digest_of(public)}",
         }
     )
@@ -471,7 +485,7 @@ class PrivateTraining:
             "method": f"{procedure.method.id} {to_plain(procedure.method)}",
             "budget": str(to_plain(procedure.privacy)),
             "training": str(to_plain(procedure.training)),
-            "examples": f"{procedure.unit.count} private, {public} public",
+            "examples": f"{procedure.population}, {public} public",
             "seed": "none" if procedure.secure_noise else str(procedure.seed),
             "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:12],
             "code": fingerprint_of(code),
@@ -492,10 +506,11 @@ def _assumptions(procedure: Procedure, processes: int) -> tuple[str, ...]:
         f"The {processes} processes were given the same examples in the same order, and what they "
         "send to each other stays secret."
     )
+    source = "its user" if procedure.unit.name == "user" else "one example"
     return (
         randomness,
         *((together,) if processes > 1 else ()),
-        "An item of the data depends on one example alone; starting values, settings and public "
+        f"An item of the data depends on {source} alone; starting values, settings and public "
         "examples depend on none. Choosing among several trainings costs more.",
         "Only one continuation of what was saved is published.",
         "Rounding in noise and sums gives nothing away.",
