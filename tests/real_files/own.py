@@ -35,6 +35,7 @@ def write_parquet(cache: Path, name: str = "patients", counts: dict[str, int] = 
 def write_examples(folder: Path) -> None:
     """Write the files that the documentation describes: a table, texts and images."""
     import pandas as pd
+    from PIL import Image
 
     draws = np.random.default_rng(0)
     outcome = draws.permutation(np.arange(1250) % 5 // 4)  # one in five is ill
@@ -72,6 +73,11 @@ def write_examples(folder: Path) -> None:
     labels = np.arange(250) % 10
     pixels = draws.integers(0, 128, (250, 16, 16, 3)) + 12 * labels[:, None, None, None]
     np.savez(folder / "photos.npz", pixels=pixels.astype("uint8"), label=labels)
+    for place, ill in enumerate(outcome[:200]):
+        picture = folder / "data" / "raw" / "pets" / "all" / ["cat", "dog"][ill] / f"{place}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        rows = draws.integers(0, 128, (20 + place % 5, 24, 3)) + 100 * ill
+        Image.fromarray(rows.astype("uint8")).save(picture)
     kinds, regions = np.array(["car", "home", "life"]), np.array(["north", "south"])
     policies = {
         "kind": kinds[draws.integers(0, 3, 500)],

@@ -158,7 +158,7 @@ def test_a_class_without_test_examples_has_no_recall_and_no_gap(tmp_path: Path) 
         "column": "sex",
         "groups": {"f": [[5, 1], [0, 0]], "m": [[4, 2], [0, 0]]},
     }
-    row = run_row(method="dp-sgd", seed=1, confusion=json.dumps(told))
+    row = run_row(method="dp-sgd", seed=1, confusion=told)
     data = item_data("groups", read_runs(write_table(tmp_path / "r.parquet", RUN_COLUMNS, [row])))
     (block,) = data.item.blocks(data)
     assert [row[-1] for row in block.rows] == ["–", "–", "–"]

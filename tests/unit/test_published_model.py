@@ -86,7 +86,7 @@ def test_what_is_published_is_what_was_measured(
     network, found = read_published(folder, tmp_path)
     assert found == run
     splits = run.dataset.load(cache)
-    _, accuracy, _ = evaluate(network, run.dataset.signature.task, splits.test)
+    accuracy = evaluate(network, run.dataset.signature.task, splits.test).score
     front, _ = front_matter(folder)
     (result,) = front["model-index"][0]["results"]
     measured = {one["type"]: one["value"] for one in result["metrics"]}

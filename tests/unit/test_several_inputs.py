@@ -291,6 +291,17 @@ def test_public_examples_may_have_several_inputs() -> None:
     assert moved.isfinite().all()
 
 
+@pytest.mark.parametrize("inputs", [LEFT, {"left": LEFT, "right": RIGHT}])
+def test_public_examples_with_other_inputs_are_refused(inputs: Any) -> None:
+    with pytest.raises(UserError, match="public: the inputs must be as those of data"):
+        start(
+            two_towers(),
+            ((LEFT, RIGHT), TARGETS),
+            method="pda-dpmd",
+            public=(inputs, TARGETS),
+        )
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -12,6 +12,7 @@ import torch
 import yaml
 from budgets import budget
 
+from clipnoise.audit.canaries import WithCanaries
 from clipnoise.cli import main
 from clipnoise.data.own import Own
 from clipnoise.data.several import Several, call
@@ -162,6 +163,21 @@ def test_a_run_on_a_table_trains_is_measured_and_predicts(cache: Path, tmp_path:
     assert isinstance(inputs, Several)
     expected = call(network, inputs).argmax(dim=-1)
     assert pd.read_csv(out)["predicted"].tolist() == expected.tolist()
+
+
+def test_audits_put_canaries_beside_the_rows_of_a_table(cache: Path) -> None:
+    dataset = own()
+    dataset.prepare(cache)
+    inner = dataset.load(cache).train
+    train = WithCanaries(inner=dataset, canaries=3).load(cache).train
+    inputs, targets = train.take(slice(None))
+    assert isinstance(inputs, Several)
+    assert (len(train), len(inputs), len(targets)) == (len(inner) + 3,) * 3
+    real, _ = inner.take(slice(None))
+    assert isinstance(real, Several)
+    for found, expected in zip(inputs.each, real.each, strict=True):
+        assert torch.equal(found[:-3], expected)
+    assert targets[-3:].tolist() == [-1, -2, -3]
 
 
 def test_describe_writes_what_can_be_prepared(

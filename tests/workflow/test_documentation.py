@@ -180,6 +180,8 @@ def remove_own(checkout: Path) -> None:
     """Remove the data that pages describe, as no page has done so yet."""
     for name in ("patients", "mails", "sessions", "photos", "visits", "policies", "clinic"):
         shutil.rmtree(checkout / "data" / "raw" / name, ignore_errors=True)
+    for table in (checkout / "data" / "raw" / "pets").glob("*.csv"):
+        table.unlink()
 
 
 def described(block: str) -> Own:

@@ -19,6 +19,7 @@ from clipnoise.data.cache import MANIFEST, read_arrays
 from clipnoise.data.columns import ColumnRule
 from clipnoise.data.describe import SHARE, Task, Wanted, block, describe
 from clipnoise.data.own import Form
+from clipnoise.data.pictures import list_pictures
 from clipnoise.data.remote import RawFiles, digest
 from clipnoise.data.signature import Signature
 from clipnoise.data.tables import FORMS, USUAL, Layout, cut_off, own_file
@@ -153,6 +154,7 @@ def describe_dataset(
     kind: Annotated[Form | None, "What an example is, where a guess would be wrong."] = None,
     task: Annotated[Task | None, "What the target is, where a guess would be wrong."] = None,
     columns: Annotated[str, "What becomes of columns: {sex: {categories: [f, m]}}."] = "{}",
+    shape: Annotated[Sequence[int], "Of pictures in files: channels, rows, columns."] = (),
     channels: Annotated[Literal["first", "last"] | None, "Where images have colours."] = None,
     tokenizer: Annotated[str | None, "Of a text: a folder below the weights folder."] = None,
     layout: Annotated[str, "Of a text file: {separator: ;, encoding: latin-1}."] = "{}",
@@ -165,25 +167,36 @@ def describe_dataset(
 
     The files are called train and test, with suffix .csv, .tsv, .parquet or .npz. The one FILE
     there is can be cut with --split: in two, or in three where --user keeps the rows of each user
-    together.
+    together. FILE may be a folder of pictures with a folder for each class: its pictures are listed
+    in a table beside it, with the columns `file` and `class`.
     """
-    name = name or (file.parent.resolve().name if file.stem == "train" else file.stem)
+    pictures = file.is_dir()
+    named_by_folder = pictures or file.stem == "train"
+    name = name or (file.parent.resolve().name if named_by_folder else file.stem)
     folder = cache / "raw" / name
+    listed = _listed(file, folder) if pictures else {}
+    file = next(iter(listed.values()), file)
     if not file.is_file() or file.suffix not in FORMS:
         raise UserError(f"{file}: no file whose name ends in {', '.join(FORMS)}.")
     written = parse(Layout, yaml.safe_load(layout), file="--layout")
     rules = parse(dict[str, ColumnRule], yaml.safe_load(columns), file="--columns")
-    files = _parts(file, folder, split, written, user)
+    try:
+        files = _parts(file, folder, split, written, user)
+    except UserError:
+        _delete(listed)
+        raise
+    if split is not None:
+        _delete(listed)
     wanted = Wanted(
         name=name, target=tuple(target), inputs=tuple(inputs), kind=kind, task=task, user=user,
+        shape=tuple(shape) or None,
         channels=channels, tokenizer=tokenizer, columns=rules, weights=weights,
         layout=USUAL if split is not None else written,
     )  # fmt: skip
     try:
         described, remarks = describe(files, wanted)
     except UserError:
-        for path in files.values() if split is not None else ():
-            path.unlink()  # the next try cuts them again
+        _delete(listed if split is None else files)
         raise
     lines = yaml.safe_dump(
         {"datasets": [block(described)]}, sort_keys=False, default_flow_style=None, width=10_000
@@ -197,6 +210,28 @@ def describe_dataset(
     for remark in remarks:
         print(f"# {remark}")
     print(lines, end="")
+
+
+def _listed(pictures: Path, folder: Path) -> dict[str, Path]:
+    """List the pictures in a folder, and in those of other parts beside it, as tables by part."""
+    if pictures.parent.resolve() != folder.resolve():
+        raise UserError(f"{pictures}: put the folder into {folder}, where it is read from.")
+    beside = [folder / part for part in ("test", "validation")]
+    folders = [pictures, *(one for one in beside if one.is_dir() and pictures.stem == "train")]
+    tables: dict[str, Path] = {}
+    try:
+        for one in folders:
+            tables[one.name] = list_pictures(folder / one.name, folder / f"{one.name}.csv")
+    except UserError:
+        _delete(tables)
+        raise
+    return tables
+
+
+def _delete(tables: Mapping[str, Path]) -> None:
+    """Delete tables that were made in a try that failed: the next one makes them again."""
+    for table in tables.values():
+        table.unlink(missing_ok=True)
 
 
 def _parts(

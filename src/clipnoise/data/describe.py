@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.own import Form, Own, as_labels, labels_in, numbers_in, require_labels, words_of
+from clipnoise.data.pictures import name_files, read_pictures
 from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns, with_leading_zeros
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
@@ -38,6 +39,7 @@ class Wanted:
     Attributes:
         name, target, channels, tokenizer, user, columns, layout: as options of the dataset.
         inputs: the arrays or columns that make up an example; none for all others.
+        shape: of pictures in files, (channels, height, width), to which each is brought.
         kind, task: as options of the dataset; None guesses them.
         weights: the folder of pretrained weights.
     """
@@ -45,6 +47,7 @@ class Wanted:
     name: str
     target: tuple[str, ...]
     inputs: tuple[str, ...] = ()
+    shape: tuple[int, ...] | None = None
     kind: Form | None = None
     task: Task | None = None
     channels: Literal["first", "last"] | None = None
@@ -77,7 +80,8 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
         if not wanted.inputs:
             _ask_about(inputs, columns, wanted.user)
         values = {name: columns[name] for name in inputs}
-        kind = wanted.kind or _kind({n: x for n, x in values.items() if n not in wanted.columns})
+        plain = {n: x for n, x in values.items() if n not in wanted.columns}
+        kind = wanted.kind or (_kind(plain) if wanted.shape is None else "image")
         told = {
             "name": wanted.name,
             "inputs": inputs,
@@ -87,7 +91,7 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
             "test_file": _count(found["test"]),
             "columns": dict(wanted.columns),
             "layout": wanted.layout,
-            **_shape(kind, values, wanted),
+            **_shape(train, kind, values, wanted),
             **_task(wanted, columns, list(found.values())),
         }
         told |= _persons(train, columns, found, wanted)
@@ -215,9 +219,20 @@ def _kind(inputs: Mapping[str, Any]) -> Form:
     return "tokens" if len(lengths) > 1 else "features"
 
 
-def _shape(kind: Form, inputs: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _shape(train: Path, kind: Form, inputs: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return the options that say what an example looks like."""
     (first, *_) = inputs.values()
+    files = kind == "image" and name_files(first)
+    if wanted.shape is not None and not files:
+        raise ValueError("--shape is for pictures in files, whose names are the one input")
+    if files:
+        if wanted.shape is None:
+            raise ValueError(
+                "pictures in files: say to which size each is brought, --shape 3 32 32 for colours "
+                "or --shape 1 32 32 for grey, in rows and columns"
+            )
+        read_pictures(train.parent, first[:1], wanted.shape)
+        return {"shape": wanted.shape, "channels": None if wanted.shape[0] == 1 else "last"}
     if kind == "image":
         return _image(numbers_in(first, "inputs").shape[1:], wanted.channels)
     if kind == "words":

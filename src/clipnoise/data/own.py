@@ -19,6 +19,7 @@ from pydantic import BeforeValidator
 from clipnoise.data.base import ExampleGroups, Examples, Partitioned
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
+from clipnoise.data.pictures import digest_of_pictures, name_files, read_pictures
 from clipnoise.data.remote import digest
 from clipnoise.data.rows import SPARSE, RaggedWriter, Rows, SparseRows, StoredRows
 from clipnoise.data.several import Several
@@ -77,10 +78,11 @@ class Own(Partitioned):
             of lists, of arrays or of text.
         target: the array or column to predict; of tags and numbers, also several columns.
         kind: "features": numbers; "image": bytes 0 to 255, scaled to [0, 1], or floats as they
-            are; "tokens": ids from 1, padded with 0 to the longest sequence; "text": ids of its
-            tokens; "words": how often each hashed word occurs in a text, divided by its words;
-            "table": numbers, and beside them the ids of the columns with categories, for a model
-            that has a vector for each.
+            are, or names of files of pictures, which are resized to `shape`, in grey or colour;
+            "tokens": ids from 1, padded with 0 to the longest sequence; "text": ids of its tokens;
+            "words": how often each hashed word occurs in a text, divided by its words; "table":
+            numbers, and beside them the ids of the columns with categories, for a model that has a
+            vector for each.
         shape: of an example: (features,), (channels, height, width), (longest,) for tokens and
             text, (hashed words,), (numbers,) of a table.
         channels: whether the file has the colours of a pixel "first" or "last", after its row and
@@ -285,6 +287,9 @@ class Own(Partitioned):
             if part == "test" and self.groups is not None:
                 arrays |= _numbered_groups(path, self.groups, self.layout)
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
+            if self.kind == "image" and name_files(files_of := columns[self.inputs[0]]):
+                sha256 = digest_of_pictures(path.parent, files_of)
+                raw[f"pictures of {path.name}"] = {"sha256": sha256, "checked against": "nothing"}
         if owners:
             arrays["train_users"] = self._owners(owners)
         self.write(cache, arrays, **{"raw files": raw})
@@ -328,6 +333,10 @@ class Own(Partitioned):
         if self.kind == "table":
             numbers = {name: one for name, one in inputs.items() if name not in self._categorical}
             return {NUMBERS: self._numbers(numbers), CATEGORIES: self._categories(inputs)}
+        if self.kind == "image" and name_files(columns[0]):
+            if len(columns) != 1:
+                raise ValueError("pictures in files are one column of names")
+            return {"inputs": read_pictures(path.parent, columns[0], self.shape)}
         if self.kind == "image":
             return {"inputs": self._images(path, self._joined(inputs))}
         return {"inputs": self._numbers(inputs)}

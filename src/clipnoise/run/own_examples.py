@@ -244,6 +244,12 @@ def _named_keys(item: object) -> str:
     return f"{kind} of {', '.join(map(str, item))}" if isinstance(item, Mapping) else kind
 
 
+def names_of(examples: Examples) -> list[str] | None:
+    """Return the names of several inputs in alphabetical order, or None for one input."""
+    first, _ = examples.take(slice(1))
+    return sorted(first.names) if isinstance(first, Several) else None
+
+
 def users_of(users: Any, examples: int) -> Tensor:
     """Return the user of each example by number.
 

@@ -36,6 +36,7 @@ from clipnoise.run.own_examples import (
     WithAdditiveMask,
     digest_of,
     examples_of,
+    names_of,
     takes_additive_mask,
     users_of,
 )
@@ -194,6 +195,10 @@ def _material(
         raise UserError(f"public: {method.id} uses no public examples; leave public out.")
     others = None if public is None else examples_of(public, "public")
     signature = tried_out(model, loss, examples)
+    if others is not None and names_of(others) != names_of(examples):
+        raise UserError(
+            "public: the inputs must be as those of data, one tensor or several of the same names."
+        )
     if takes_additive_mask(model, examples):
         examples = WithAdditiveMask(examples)
         others = None if others is None else WithAdditiveMask(others)
