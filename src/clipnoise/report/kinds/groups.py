@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -55,7 +55,8 @@ class GroupsTable(TableItem):
 def _rows(setting: PredictedSetting) -> Iterator[list[str]]:
     first, by_group = setting.first, confusion.of_groups(setting)
     classes = range(len(first.classes))
-    scores = [confusion.accuracies, *(partial(_recall, number) for number in classes)]
+    recalls = (partial(_recall, number) for number in classes)
+    scores: list[Callable[[Numbers], Numbers]] = [confusion.accuracies, *recalls]
     lowest = confusion.worst(by_group)
     for i, name in enumerate(by_group):
         found = (
