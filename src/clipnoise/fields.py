@@ -8,7 +8,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from clipnoise.errors import UserError, nearest, shorten
 
@@ -37,6 +37,15 @@ RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 NOT_GIVEN = ": required, but not given."
 
 STRICT = {"extra": "forbid", "allow_inf_nan": False}  # as `__pydantic_config__` of a dataclass
+
+
+def unhashed_at(default: object) -> Any:
+    """Return what leaves an option out of plain data, and so out of hashes, at one of its values.
+
+    Args:
+        default: its value where the option changes nothing: `Annotated[str, unhashed_at("none")]`.
+    """
+    return Field(exclude_if=default.__eq__)
 
 
 def adapter(kind: type[Any]) -> TypeAdapter[Any]:

@@ -75,7 +75,10 @@ def test_published_runs_that_cannot_be_read_are_told_before_the_method_is_judged
     monkeypatch.setattr("clipnoise.studies.league.require_data", lambda *_: None)
     words = ["judge", str(LION), "--against", "nothing.parquet"]
     assert main([*words, "--league", "lite"]) == 2
-    assert "nothing.parquet: not a table of `clipnoise publish`" in capsys.readouterr().err
+    assert (
+        "nothing.parquet: no such file. `clipnoise collect` and `clipnoise publish`"
+        in capsys.readouterr().err
+    )
     assert main(words) == 2
     assert "--against: needs --league" in capsys.readouterr().err
 

@@ -29,7 +29,7 @@ from clipnoise.core.query import Released
 from clipnoise.core.state import Public, State
 from clipnoise.data.side_information import FREQUENCY, SideInformation
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability
+from clipnoise.fields import Count, Decay, Fraction, NonNegative, Positive, Probability, unhashed_at
 from clipnoise.lazy import Tensor
 from clipnoise.plugins import plugins
 from clipnoise.privacy.queries import (

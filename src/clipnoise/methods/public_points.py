@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
-
 from clipnoise.methods.base import (
     ClippedLossMean,
     ClippedMean,
@@ -24,6 +22,7 @@ from clipnoise.methods.base import (
     Released,
     State,
     Tensor,
+    unhashed_at,
 )
 from clipnoise.methods.filters import Coefficients, Correction, FilteredAdam, pass_noise_on
 
@@ -187,9 +186,9 @@ class DiSKAdam(KalmanFiltered, FilteredAdam):
 
     id = "disk-adam"
 
-    # Left out of what is hashed at their defaults, which are what this method always did.
-    noise_correction: Annotated[Correction, Field(exclude_if="none".__eq__)] = "none"
-    gamma_prime: Annotated[Positive, Field(exclude_if=(1e-8).__eq__)] = 1e-8
+    # At their defaults the method is what it always was.
+    noise_correction: Annotated[Correction, unhashed_at("none")] = "none"
+    gamma_prime: Annotated[Positive, unhashed_at(1e-8)] = 1e-8
 
     def stationary_gain(self) -> float:
         return self.kappa / (2 - self.kappa)
