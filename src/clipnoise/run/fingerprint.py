@@ -49,10 +49,11 @@ def own_files(spec: RunSpec) -> dict[str, str]:
     for module in sorted(filter(is_own, closure(_roots(spec)))):
         path, text = _source(module), imported_text(module)
         assert path is not None, module
-        place = next(one for one in own_packages().values() if path.is_relative_to(one))
+        package = next(one for one in own_packages() if f"{module}.".startswith(f"{one}."))
+        parts = [own_packages()[package].name, *module.removeprefix(package).split(".")[1:]]
+        parts = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
         content = path.read_bytes() if text is None else text
-        name = path.relative_to(place.parent).as_posix()
-        found[name] = hashlib.sha256(content).hexdigest()[:12]
+        found["/".join(parts)] = hashlib.sha256(content).hexdigest()[:12]
     return found
 
 
