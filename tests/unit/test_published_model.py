@@ -199,6 +199,9 @@ def own_run(folder: Path) -> tuple[RunSpec, pd.DataFrame]:
 def test_rows_of_a_table_are_predicted_without_their_target(tmp_path: Path) -> None:
     run, frame = own_run(tmp_path / "data")
     folder = train(run, tmp_path / "data", tmp_path)
+    front, text = front_matter(folder)
+    assert front["datasets"] == ["mine"]
+    assert "(`mine`), 50 private examples" in text
     path, out = tmp_path / "new.csv", tmp_path / "predicted.csv"
     frame[60:][["sex", "x"]].to_csv(path, index=False)
     assert main(["predict", str(folder), str(path), "--out", str(out)]) == 0

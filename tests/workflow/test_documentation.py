@@ -34,7 +34,7 @@ from clipnoise.studies.study import load_study
 pytestmark = pytest.mark.workflow
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+TUTORIAL, DAY = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "day.md"
 # They run until interrupted, and have tests of their own.
 SERVERS = ("clipnoise mlflow-ui", "clipnoise mlflow-sync --follow", "mlflow ")
 EVERY_PAPER = "snakemake --cores all reports/all.pdf"
@@ -120,7 +120,7 @@ def write_models(weights: Path) -> None:
     save_file(tensors, weights / "timm" / "test_vit" / "model.safetensors")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [one for one in PAGES if one != DAY], ids=lambda page: page.name)
 def test_the_commands_of_a_page_work_in_their_order(page: Path, checkout: Path) -> None:
     """Snakemake and make say what they would do; what they do is tested on small studies.
 
@@ -236,6 +236,35 @@ def test_the_tutorial_leads_from_a_csv_file_to_the_verdict_that_it_shows(checkou
         )
     assert "not distinguished from dp-adambc" in str(verdict.table)
     assert (checkout / "reports" / "clinic" / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.long
+def test_a_working_day_goes_as_its_page_says(checkout: Path) -> None:
+    run([sys.executable, "-c", blocks(DAY, "python")[0]], checkout)
+    (text,) = blocks(DAY, "yaml")
+    (checkout / "workflow" / "studies" / "day.yaml").write_text(text)
+    *describe, check, train, predict, archive, verify = map(shlex.split, commands(DAY))
+    for words, panel in zip(describe, yaml.safe_load(text)["panels"].values(), strict=True):
+        (dataset,) = panel["datasets"]
+        dataset.pop("label")
+        assert yaml.safe_load(run(words, checkout)) == {"datasets": [dataset]}
+    shown, _, repeated = blocks(DAY, "text")
+    assert run(check, checkout) == shown
+    run([*train[:2], "1", *train[3:]], checkout)
+    page = DAY.read_text()
+    runs = read_runs(checkout / "results" / "studies" / "day" / "runs.csv")
+    assert f"> {verdict_data(runs[runs['panel'] != 'pictures'], '').summary}\n" in page
+    for panel in ("biopsies", "sentences"):
+        table = (checkout / "reports" / "day" / "tables" / f"{panel}.md").read_text()
+        for label, mean in re.findall(r"^\| ([^|]+) \| \**(\d[\d.]+) ± ", table, re.MULTILINE):
+            (printed,) = re.findall(rf"^\| {label}[^|]* \| \**(\d[\d.]+) ± ", page, re.MULTILINE)
+            assert float(mean) == pytest.approx(float(printed), rel=0.02)  # another processor
+    card = (checkout / predict[2] / "README.md").read_text()
+    assert all(line in card for line in re.findall("^> (Trained .*)", page, re.MULTILINE))
+    rows = list(csv.DictReader(run(predict, checkout).splitlines()))
+    assert sum(int(row["predicted"]) == number for number, row in enumerate(rows)) >= 3
+    assert run(archive, checkout) == "day.zip\n"
+    assert run(verify, checkout).endswith(repeated)
 
 
 def test_named_models_are_described_as_the_page_says_and_built(checkout: Path) -> None:

@@ -48,9 +48,14 @@ class Metric:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     @property
+    def inline(self) -> str:
+        """The name within a sentence: only its first letter is small, as in `test AUC`."""
+        return f"{self.name[0].lower()}{self.name[1:]}"
+
+    @property
     def change(self) -> str:
         """The name with the unit of a difference: that of two percentages is points."""
-        return f"{self.name.lower()} (points)" if self.unit else self.name.lower()
+        return f"{self.inline} (points)" if self.unit else self.inline
 
     def show(self, value: float) -> str:
         """Return a value in the metric's unit, with its digits."""

@@ -22,6 +22,8 @@ from clipnoise.run.spec import RunSpec, read_spec, write_spec
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from clipnoise.data.base import Dataset
+
 CARD, PARAMETERS, STATEMENT = "README.md", "model.safetensors", "privacy.json"
 SPEC, MANIFEST = "spec.yaml", "manifest.json"
 FORM = 1  # of the folder; a later version that cannot be read by this one has a higher number
@@ -179,8 +181,9 @@ def read_published(folder: Path, weights: Path) -> tuple[nn.Module, RunSpec]:
 
 def _name(folder: Path, spec: RunSpec | None) -> str:
     """Return what the card calls the model."""
-    parts = (spec.model.id, spec.dataset.id, spec.method.id) if spec else (folder.resolve().name,)
-    return "-".join(parts)
+    if spec is None:
+        return folder.resolve().name
+    return "-".join((spec.model.id, _called(spec.dataset), spec.method.id))
 
 
 def card(name: str, model: PublishedModel) -> str:
@@ -211,17 +214,24 @@ def _front_matter(name: str, model: PublishedModel) -> dict[str, Any]:
     if spec is None:
         return values
     values["tags"].append(spec.method.id)
-    values["datasets"] = [spec.dataset.id]
+    values["datasets"] = [_called(spec.dataset)]
     task = {"type": spec.dataset.signature.task_name}
     measured = [{"type": kind, "value": value} for kind, value in _known(model.metrics).items()]
     results = [
         {
             "task": task,
-            "dataset": {"type": spec.dataset.id, "name": spec.dataset.title, "split": "test"},
+            "dataset": {"type": _called(spec.dataset), "name": spec.dataset.title, "split": "test"},
             "metrics": measured,
         }
     ]
     return values | ({"model-index": [{"name": name, "results": results}]} if measured else {})
+
+
+def _called(dataset: Dataset) -> str:
+    """Return the id of a dataset, or the name of a user's own."""
+    from clipnoise.data.own import Own
+
+    return dataset.name if isinstance(dataset, Own) else dataset.id
 
 
 def _summary(model: PublishedModel) -> str:
@@ -257,8 +267,8 @@ def _privacy(model: PublishedModel) -> Iterator[str]:
 def _training(spec: RunSpec) -> Iterator[str]:
     dataset, sizes = spec.dataset, spec.dataset.sizes()
     yield (
-        f"- Data: {dataset.title} (`{dataset.id}`), {sizes['train']:,} private examples. Licence: "
-        f"{dataset.licence}. Source: {dataset.source}."
+        f"- Data: {dataset.title} (`{_called(dataset)}`), {sizes['train']:,} private examples. "
+        f"Licence: {dataset.licence}. Source: {dataset.source}."
     )
     yield f"- Preprocessing: {dataset.preprocessing}."
     options = {name: value for name, value in to_plain(spec.method).items() if value is not None}

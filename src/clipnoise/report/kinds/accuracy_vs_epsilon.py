@@ -103,7 +103,7 @@ def _differences(
             canvas.dot(ax, x, metric.factor * found.mean, series.style)
             ax.plot([x, x], span, color=series.style.colour, linewidth=1)
     ax.axhline(0, color=base.style.colour, linestyle=base.style.line)
-    unit = "points" if metric.unit else metric.name.lower()
+    unit = "points" if metric.unit else metric.inline
     # A label may be long; a title that is longer than its axis would be cut off.
     ax.set_ylabel(textwrap.fill(f"Better than {base.label} by ({unit})", TITLE))
 

@@ -39,7 +39,7 @@ class MetricsTable(TableItem):
             ],
             notes=[
                 "Mean ± sample standard deviation over the completed runs, on the test split. ↑: "
-                f"higher is better; ↓: lower. Methods are ranked by {data.metric.name.lower()}."
+                f"higher is better; ↓: lower. Methods are ranked by {data.metric.inline}."
             ],
         )
 

@@ -57,13 +57,13 @@ class PerformanceProfiles(SeveralPanels, FigureItem):
                 continue
             for series, scores in lines.items():
                 _profile(ax, series, scores, places, metric, behind=series not in named)
-            unit = ("points" if metric.unit else metric.name.lower()) if base else metric.unit
+            unit = ("points" if metric.unit else metric.inline) if base else metric.unit
             ax.set_xlabel(
                 f"τ ({unit} over {baseline.BASELINE})" if base else f"τ ({unit})" if unit else "τ"
             )
             ax.set_ylim(-0.02, 1.02)
         sign = "≥" if metric.higher_is_better else "≤"
-        subplots[0][0].set_ylabel(f"Share of runs: {metric.name.lower()} {sign} τ")
+        subplots[0][0].set_ylabel(f"Share of runs: {metric.inline} {sign} τ")
         tasks.legend(figure, every, named, "with the largest area under their profiles")
         return figure
 
