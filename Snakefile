@@ -7,7 +7,7 @@ from snakemake.settings.types import DeploymentMethod
 
 from clipnoise.errors import or_exit
 from clipnoise.files import read_yaml
-from clipnoise.studies.plan import RUN, Plan
+from clipnoise.studies.plan import PLANNED_CODE, RUN, Plan
 from clipnoise.studies.snakemake_changes import adapt
 from clipnoise.studies.status import outlooks
 
@@ -26,9 +26,7 @@ plan = or_exit(
         config,
         Path(workflow.basedir) / "workflow" / "studies",
         planned=(
-            None
-            if workflow.is_main_process
-            else os.environ.get("CLIPNOISE_PLANNED_CODE", "")
+            None if workflow.is_main_process else os.environ.get(PLANNED_CODE, "")
         ),
     )
 )
@@ -86,7 +84,7 @@ onstart:
     for line in outlooks(studies, Path(RESULTS), workflow.cores or 1):
         logger.info(line, extra={"kinds": kinds})
     or_exit(plan.note_studies)
-    os.environ["CLIPNOISE_PLANNED_CODE"] = plan.code(trained)  # sbatch passes it on
+    os.environ[PLANNED_CODE] = plan.code(trained)  # sbatch passes it on
     planned = {rule for rule, _ in kinds}
     if (
         plan.config.tracking != "off"

@@ -25,7 +25,7 @@ import yaml
 from filelock import FileLock
 
 from clipnoise.run.scheduler import LIMITS, count_exceeded, describe_start
-from clipnoise.studies.plan import Plan
+from clipnoise.studies.plan import PLANNED_CODE, Plan
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -209,7 +209,7 @@ def disturb(folder: Path, workflow: subprocess.Popen[bytes]) -> dict[str, Any]:
     noticed = "Snakemake asks while the controller is away"
     cluster.wait(lambda: "does not answer; it" in (folder / "snakemake.txt").read_text(), noticed)
     cluster.start_controller()
-    planned = [run.environ().get("CLIPNOISE_PLANNED_CODE") for run in held.values()]
+    planned = [run.environ().get(PLANNED_CODE) for run in held.values()]
     shown = {job.id: job.shown for job in jobs()}
     gpus = {job: (shown[job]["NodeList"], shown[job]["GRES"]) for job in held}
     alone, full = sorted(cluster.NODES, key=[node for node, _ in gpus.values()].count)

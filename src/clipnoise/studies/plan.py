@@ -51,6 +51,7 @@ IN_A_PAPER = "*/*.yaml"  # each paper has a folder
 PART = "[A-Za-z0-9_-]+"
 NAME = rf"{PART}(/{PART})?"
 RESERVED = ("audit", "reaccounting")  # they are reports of their own
+PLANNED_CODE = "CLIPNOISE_PLANNED_CODE"  # the variable that tells nodes of it
 RUN = "{dataset}/{model}/{method}/{budget}/seed={seed}/{hash}"
 
 
