@@ -48,7 +48,7 @@ TUNING = ("configurations", "tuning_runs", "charge", "epsilon_with_tuning", "tun
 SIZES = tuple(f"{split}_examples" for split in SPLITS)
 FOUND = (
     *("choice", "passes_per_step", "audit", "scale_spread", "diagnostics", "chance", "rank_by"),
-    "confusion",
+    *("confusion", "evaluated_examples"),
 )
 EXTRA = ("data", "tuned", *TUNING, *FOUND)
 RUN_COLUMNS = (
@@ -145,6 +145,7 @@ def _read(
         "passes_per_step": run.spec.passes,
         "audit": audit_of(results, run.spec.method.id),
         "rank_by": column_of(run.rank_by) if run.rank_by else None,
+        "evaluated_examples": limit.examples if (limit := run.spec.training.evaluate) else None,
         **_settings(run, to_mapping(run.spec)),
     }
     folder = run_folder(results, run.spec)
