@@ -22,6 +22,7 @@ Purpose = Literal[
     "public",
     "public dropout",
     "warm start",
+    "evaluation",
 ]
 
 

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from clipnoise.run.ranks import Ranks
 
 CHECKPOINT_SECONDS = 600.0
+LONG_EVALUATION = 10.0  # seconds, from which on it is said that evaluations took most of a run
+MOSTLY_EVALUATED = (
+    "evaluations took %.0f s, all steps %.0f s; fewer evaluations in training, or evaluate: "
+    "{examples: 2000}, take less"
+)
 MEASURED = ("seconds", "examples_per_second", "peak_memory_mb")  # differ from run to run
 
 logger = logging.getLogger(__name__)
@@ -165,6 +170,9 @@ def run_job(
             summary = write_run(folder, spec, outcome, calibration, provenance)
             checkpoint.path.unlink(missing_ok=True)
             end_progress(folder)
+    trained = float(outcome.cost.get("training_seconds") or 0.0)
+    if outcome.evaluating > max(trained, LONG_EVALUATION) and not spec.strict:
+        logger.info(MOSTLY_EVALUATED, outcome.evaluating, trained)
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
 

@@ -60,12 +60,13 @@ class Clock:
         processed: examples so far.
         seconds: time in steps so far, work of the device included.
         cpu_seconds: time that processors worked in steps for this process, all threads together.
+        evaluating: time in evaluations so far.
     """
 
     def __init__(self, synchronize: Callable[[], object] = lambda: None) -> None:
         """Start to count; `synchronize` waits until the device has done its work."""
         self.processed = 0
-        self.seconds = self.cpu_seconds = 0.0
+        self.seconds = self.cpu_seconds = self.evaluating = 0.0
         self._synchronize = synchronize
         self._start = time.perf_counter()
         self._mark = (0, 0.0)
@@ -88,6 +89,17 @@ class Clock:
             self.cpu_seconds += time.process_time() - worked
             self.processed += examples
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Count what the `with` block does as an evaluation."""
+        self._synchronize()
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._synchronize()
+            self.evaluating += time.perf_counter() - began
+
     def speed_since_last(self) -> float:
         """Return examples per second since the last call; 0 before the first step."""
         examples, seconds = self.processed - self._mark[0], self.seconds - self._mark[1]
@@ -109,6 +121,7 @@ class Clock:
             "processed": self.processed,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
+            "evaluating": self.evaluating,
             "mark": list(self._mark),
             "elapsed": self.elapsed,
         }
@@ -117,6 +130,7 @@ class Clock:
         """Resume from saved counts, as if no time had passed since."""
         self.processed, self.seconds = state["processed"], state["seconds"]
         self.cpu_seconds = state["cpu_seconds"]
+        self.evaluating = state["evaluating"]
         self._mark = (state["mark"][0], state["mark"][1])
         self._start = time.perf_counter() - state["elapsed"]
 
@@ -138,6 +152,7 @@ class Outcome:
         bytes_sent: of vectors, by all of them together, since the run last resumed.
         resumed: the steps after which the run resumed from a checkpoint.
         cost: of all steps, evaluations excluded, as `Clock.cost` gives it.
+        evaluating: seconds in evaluations.
         seconds_before: time that the run took before it last resumed from a checkpoint.
         scale_spread: how much the factors that gradients are multiplied by before the clip vary
             over coordinates in the last step: their 99% quantile over their 1% quantile; None where
@@ -161,6 +176,7 @@ class Outcome:
     bytes_sent: int = 0
     resumed: list[int] = field(default_factory=list)
     cost: dict[str, float] = field(default_factory=lambda: Clock().cost())
+    evaluating: float = 0.0
     seconds_before: float = 0.0
     scale_spread: float | None = None
     diagnostics: dict[str, Any] | None = None

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 BUDGET = {field.name for field in fields(Privacy)} - {"secure_noise", "release", "counterfactual"}
 LENGTH = {field.name for field in fields(Training)} - {
-    *("evaluations", "diagnostics", "save", "class_weights")
+    *("evaluations", "diagnostics", "save", "class_weights", "evaluate")
 }
 
 logger = logging.getLogger(__name__)

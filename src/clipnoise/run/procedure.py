@@ -69,6 +69,19 @@ Average = Annotated[ExponentialAverage | TailAverage, Field(discriminator="kind"
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """How much of each split is measured before the last evaluation, which measures all of it.
+
+    Attributes:
+        examples: at most so many of each split, the same ones in every evaluation and run.
+    """
+
+    __pydantic_config__: ClassVar = STRICT
+
+    examples: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """How long and in what pieces a run trains.
 
@@ -90,6 +103,7 @@ class Training:
         save: whether the model is written, with its privacy statement and a model card.
         class_weights: in a classification, by which the loss of an example of each class is
             multiplied before its gradient is clipped; public numbers. Metrics are not weighted.
+        evaluate: how much of each split is measured before the last evaluation; None measures all.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -105,6 +119,7 @@ class Training:
     precision: Precision = "float32"
     save: bool = False
     class_weights: tuple[Positive, ...] = ()
+    evaluate: Evaluate | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

@@ -31,6 +31,7 @@ from clipnoise.run.setup import (
     on_device,
 )
 from clipnoise.run.trainer import Trainer
+from clipnoise.seeds import generator
 
 if TYPE_CHECKING:
     from clipnoise.data.measures import Measure
@@ -84,7 +85,8 @@ def train(
     due = set(spec.evaluation_steps())
 
     def evaluate_at(t: int) -> None:
-        metrics = run.evaluate(t, None if spent is None else spent[t], clock)
+        with clock.evaluation():
+            metrics = run.evaluate(t, None if spent is None else spent[t], clock)
         outcome.metrics.append(metrics)
         on_metrics(metrics)
         if not spec.strict and not math.isfinite(metrics.train_loss + metrics.test_loss):
@@ -110,7 +112,7 @@ def train(
     if spec.training.save and outcome.status == "completed":
         run.engine.flat.load(run.evaluated())
         outcome.tensors = tensors_of(run.engine.network)
-    outcome.cost = clock.cost()
+    outcome.cost, outcome.evaluating = clock.cost(), clock.evaluating
     outcome.bytes_sent = ranks.sent
     outcome.cost["cpu_seconds"] = sum(ranks.each(clock.cpu_seconds))
     outcome.physical_batch_size = run.physical.size
@@ -231,7 +233,9 @@ class Run(Trainer):
         A strict release has nan for what it withholds: see `RunSpec.withheld`.
         """
         self.engine.flat.load(self.evaluated())
-        train, validation, test = (self._measured(self.engine.network, part) for part in PARTS[:3])
+        network, limit = self.engine.network, self.spec.training.evaluate
+        most = None if limit is None or t == self.spec.steps else limit.examples
+        train, validation, test = (self._measured(network, part, most) for part in PARTS[:3])
         costs = (clock.speed_since_last(), self.memory.megabytes(), clock.elapsed)
         self.counts = test.counts
         speed, memory, seconds = (math.nan,) * 3 if self.spec.strict else costs
@@ -290,8 +294,11 @@ class Run(Trainer):
         named = {"classes": list(dataset.class_names), "column": getattr(dataset, "groups", None)}
         return {**named, "groups": self.counts}
 
-    def _measured(self, network: nn.Module, part: str) -> Scores:
-        """Measure a network on a part of the dataset; further metrics not on training examples."""
+    def _measured(self, network: nn.Module, part: str, most: int | None = None) -> Scores:
+        """Measure a network on a part of the dataset; further metrics not on training examples.
+
+        With `most`, so many of its examples are measured, which are drawn once and for all.
+        """
         signature = self.spec.dataset.signature
         further = part in ("test", "validation")
         measures = [MEASURES[name] for name in self.spec.metrics] if further else []
@@ -300,10 +307,17 @@ class Run(Trainer):
         size = max(1, min(EVALUATION_BATCH, EVALUATION_NUMBERS // signature.numbers))
         classifies = signature.task_name == "classification" and signature.outputs <= MOST_CLASSES
         counted = None
-        if part == "test" and classifies:
+        examples: Examples = getattr(self.splits, part)
+        chosen = None if most is None else some_of(len(examples), most)
+        if part == "test" and classifies and chosen is None:
             counted = Confusion(signature.outputs, self.splits.groups)
-        examples = getattr(self.splits, part)
-        return evaluate(network, signature.task, examples, size, measures, counted)
+        return evaluate(network, signature.task, examples, size, measures, counted, chosen)
+
+
+def some_of(available: int, most: int) -> torch.Tensor:
+    """Return the positions of some examples, in order: the same for every run and seed."""
+    order = torch.randperm(available, generator=generator("evaluation", 0))
+    return order[:most].sort().values
 
 
 class ConstantPrediction(nn.Module):
@@ -343,6 +357,7 @@ def evaluate(
     size: int = EVALUATION_BATCH,
     measures: Sequence[Measure] = (),
     counted: Confusion | None = None,
+    chosen: torch.Tensor | None = None,
 ) -> Scores:
     """Return the mean loss, the mean score and other metrics of a split; nan for an empty one.
 
@@ -356,12 +371,15 @@ def evaluate(
         size: most examples in memory at once.
         measures: the other metrics.
         counted: counts the predictions; None where they are not wanted.
+        chosen: the positions of those that are measured, int64 of shape (k,); None takes all.
     """
     loss, score = 0.0, 0.0
+    count = len(examples) if chosen is None else len(chosen)
     kept: dict[str, list[tuple[torch.Tensor, ...]]] = {one.id: [] for one in measures}
     network.eval()
-    for start in range(0, len(examples), size):
-        inputs, targets = examples.take(slice(start, start + size))
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        inputs, targets = examples.take(part if chosen is None else chosen[part])
         outputs = call(network, inputs)
         loss += float(task.losses(outputs, targets).double().sum())
         if task.score is not None:
@@ -371,7 +389,6 @@ def evaluate(
         for one in measures:
             kept[one.id].append(tuple(each.cpu() for each in one.kept(outputs, targets)))
     network.train()
-    count = len(examples)
     if task.score is None:
         score = math.nan
     values = {one.id: _value(one, kept[one.id]) for one in measures}

@@ -102,6 +102,7 @@ def _read(
         "passes_per_step": run.spec.passes,
         "audit": audit_of(results, run.spec.method.id),
         "rank_by": column_of(run.rank_by) if run.rank_by else None,
+        "evaluated_examples": limit.examples if (limit := run.spec.training.evaluate) else None,
         **_settings(run, to_mapping(run.spec)),
     }
     folder = run_folder(results, run.spec)

@@ -129,4 +129,11 @@ def subplot(
         canvas.say(ax, "no completed run")
     missing = canvas.incomplete(runs, every, metric)
     apart = squared_difference(curves, every, shown)
-    canvas.remark(ax, "\n".join(filter(None, [missing, apart])))
+    canvas.remark(ax, "\n".join(filter(None, [missing, apart, partly_measured(runs)])))
+
+
+def partly_measured(runs: pd.DataFrame) -> str:
+    """Return on how many examples curves are measured before their last points, where not all."""
+    counts = sorted(runs["evaluated_examples"].dropna().unique())
+    said = " or ".join(f"{count:,.0f}" for count in counts)
+    return f"before the last point: at most {said} examples" if said else ""
