@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -137,7 +138,13 @@ class Budget:
         """Refuse numbers that the sampler cannot have, for which ε would be too small."""
         given, epochs = self.participation, self.accountant == "per-epoch"
         drawn = sampler_class(self.sampler)
-        turns, whole = epochs or drawn.turns, epochs or drawn.whole
+        allocated = self.accountant == "pld-allocation"
+        turns, whole = epochs or allocated or drawn.turns, epochs or drawn.whole
+        if allocated and not math.isclose(given.sampling_rate * given.groups, 1, rel_tol=1e-12):
+            raise UserError(
+                "sampling_rate: must be 1/groups for the accountant 'pld-allocation', where an "
+                f"example is in one of {given.groups} steps; got {given.sampling_rate:g}."
+            )
         for name, value, only in (
             ("groups", given.groups, None if turns else 1),
             ("sampling_rate", given.sampling_rate, 1 if whole else None),

@@ -143,7 +143,7 @@ def read_calibration(path: Path) -> Calibration:
     calibration = _read(path)
     seal, due = path.with_suffix(SEAL), _seal(calibration)
     with suppress(OSError, ValueError):
-        if seal.read_text() == due:
+        if seal.read_text(encoding="utf-8") == due:
             calibration.trust()
             return calibration
     try:
@@ -258,9 +258,17 @@ def _start(budget: Budget) -> tuple[float, float]:
     if budget.accountant not in NUMERICAL:
         return anywhere
     try:
-        return math.log(_smallest_sigma(replace(budget, accountant="rdp"))) - 0.07, 0.07
+        return math.log(_smallest_sigma(_poisson(budget))) - 0.07, 0.07
     except UserError:
         return anywhere
+
+
+def _poisson(budget: Budget) -> Budget:
+    """Return a budget by RDP whose σ is close to that of a numerical accountant."""
+    if budget.accountant != "pld-allocation":
+        return replace(budget, accountant="rdp")
+    takes_part = replace(budget.participation, groups=1)
+    return replace(budget, accountant="rdp", sampler="poisson", participation=takes_part)
 
 
 def _bracket(

@@ -28,6 +28,9 @@ class Participation:
     steps, again, cost ⌈T/groups⌉ releases of the Gaussian mechanism at σ: see `fitted`. The first
     t < T steps cost ⌈t/groups⌉ releases, or more where `prefix_cost` is above 1.
 
+    With random allocation, `groups` is the number of steps of an epoch, of which an example is in
+    one at random, the rate is 1/groups, and a release is a whole epoch.
+
     Attributes:
         groups: how many groups take turns.
         sampling_rate: the probability within the group; q·groups for an expected batch of q·n.

@@ -250,11 +250,7 @@ def units_of(dataset: Dataset, method: Method) -> Unit:
 
 TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned
 REQUIRED = ("dataset", "model", "method", "training", "seed")
-LATER = (
-    "save",
-    "class_weights",
-    "evaluate",
-)  # options that a training section has where they are given
+LATER = ("save", "class_weights", "evaluate")  # options of training, where they are given
 SECTIONS = (*REQUIRED, "privacy", "public", "tuning", "metrics")
 
 

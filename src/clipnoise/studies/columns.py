@@ -200,6 +200,7 @@ RUN_COLUMNS = {
     "chance": Column(Chance, "The best constant prediction and its levels."),
     "rank_by": Column(str, "Column of the metric that the panel ranks by."),
     "confusion": Column(Predicted, "How often each class was predicted on the test split."),
+    "evaluated_examples": Column(int, "Most examples measured before the last evaluation."),
 }
 CURVE_COLUMNS = {
     **IDENTITY,

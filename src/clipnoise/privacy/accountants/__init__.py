@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
+from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
 from clipnoise.privacy.accountants.nodes import node_epsilon
@@ -22,7 +23,7 @@ from clipnoise.privacy.accountants.poisson import (
     epsilon,
 )
 
-AccountantName = Literal[PoissonAccountant, "per-epoch", "rdp-replace"]
+AccountantName = Literal[PoissonAccountant, "pld-allocation", "per-epoch", "rdp-replace"]
 DEFAULT_ACCOUNTANT: AccountantName = "pld"  # the tightest; nodes of a graph need another one
 
 
@@ -65,6 +66,9 @@ def _unsampled(releases: Releases) -> float:
 
 ACCOUNTANTS: dict[AccountantName, Accountant] = {
     **{name: Accountant(partial(_sampled, name)) for name in POISSON_ACCOUNTANTS},
+    "pld-allocation": Accountant(
+        allocated_epsilon, assumes="that each example takes part in one random step of each epoch"
+    ),
     "per-epoch": Accountant(_unsampled, assumes="that each example takes part once an epoch"),
     # Replacing an example in a Poisson sample moves the mixture of outputs differently from adding
     # or removing one, and no accountant here covers it. In a sample of a fixed size it moves the

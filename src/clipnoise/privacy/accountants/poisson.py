@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PoissonAccountant = Literal["rdp", "prv", "pld"]
 POISSON_ACCOUNTANTS: tuple[PoissonAccountant, ...] = get_args(PoissonAccountant)
-NUMERICAL = ("prv", "pld")  # each ε takes tenths of a second, or seconds
+NUMERICAL = ("prv", "pld", "pld-allocation")  # each ε takes tenths of a second, or seconds
 
 Rate = Annotated[float, Gt(0), Le(1)]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clipnoise.errors import UserError, unknown
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.samplers.allocated import RandomAllocationSampler
 from clipnoise.privacy.samplers.base import Sampler, Sampling
 from clipnoise.privacy.samplers.cyclic import CyclicPoissonSampler, CyclicSampler
 from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler
@@ -28,6 +29,7 @@ __all__ = [
     "FixedSizeSampler",
     "FullSampler",
     "PoissonSampler",
+    "RandomAllocationSampler",
     "Sampler",
     "SamplerName",
     "Sampling",
@@ -40,6 +42,7 @@ __all__ = [
 KINDS: tuple[type[Sampler], ...] = (
     PoissonSampler,
     TruncatedPoissonSampler,
+    RandomAllocationSampler,
     CyclicPoissonSampler,
     CyclicSampler,
     FullSampler,
