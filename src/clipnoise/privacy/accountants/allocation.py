@@ -139,7 +139,7 @@ def _likelihood_ratios(sigma: float, steps: int, tail: float) -> tuple[Array, Ar
 
 def _differences(x: Array, ndtr: Any) -> Array:
     """Return Φ(x₁) − Φ(x₀), … without cancellation."""
-    return np.where(x[1:] <= 0, np.diff(ndtr(x)), -np.diff(ndtr(-x)))
+    return np.asarray(np.where(x[1:] <= 0, np.diff(ndtr(x)), -np.diff(ndtr(-x))))
 
 
 def _window(absent: Array, present: Array, steps: int, tail: float) -> tuple[int, int]:
