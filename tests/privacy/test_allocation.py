@@ -61,6 +61,23 @@ def test_random_draws_agree(sigma: float, steps: int, epochs: int, value: float)
         assert abs(costs.mean() - found) <= 5 * costs.std() / math.sqrt(draws)
 
 
+def test_random_draws_agree_where_delta_is_small() -> None:
+    """Draws are more likely where losses are large, and are weighted for it."""
+    sigma, steps, epochs, further, draws = 3.36, 10, 20, 4.0, 60_000
+    random, rows = np.random.default_rng(0), np.arange(draws)
+    value = allocated(sigma, steps, epochs)
+    losses, weights = np.zeros((2, draws))
+    for _ in range(epochs):
+        x = sigma * random.standard_normal((draws, steps))
+        x[rows, random.integers(steps, size=draws)] += further
+        loss, drawn = (
+            np.log(np.exp((a * x - a**2 / 2) / sigma**2).mean(axis=1)) for a in (1, further)
+        )
+        losses, weights = losses + loss, weights + loss - drawn
+    costs = np.exp(weights) * np.maximum(0.0, -np.expm1(value - losses))
+    assert abs(costs.mean() - 1e-5) <= 5 * costs.std() / math.sqrt(draws) < 0.4e-5
+
+
 def allocated(sigma: float, steps: int, epochs: int, delta: float = 1e-5) -> float:
     return allocated_epsilon(
         Releases(noise_multiplier=sigma, sampling_rate=1 / steps, steps=epochs, delta=delta)

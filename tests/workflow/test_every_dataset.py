@@ -16,6 +16,7 @@ from workflows import rows, run_planned
 
 from clipnoise.data.base import Dataset
 from clipnoise.fields import to_plain
+from clipnoise.privacy.units import Node
 
 pytestmark = [pytest.mark.workflow, pytest.mark.long]
 
@@ -44,7 +45,12 @@ def panels(dataset: str, fitting: list[str]) -> dict[str, Any]:
     """Describe a private run on a dataset with each of some models, and a non-private one."""
     models = [{"id": name, **to_plain(tiny(name))} for name in fitting]
     both = {"datasets": [{"id": dataset, **to_plain(chosen(dataset))}], "seeds": [1]}
-    private = {"privacy": {"noise_multiplier": 1}, "models": models, "methods": [DP_SGD]}
+    accountant = {"accountant": "rdp"} if isinstance(chosen(dataset).unit, Node) else {}
+    private = {
+        "privacy": {"noise_multiplier": 1, **accountant},
+        "models": models,
+        "methods": [DP_SGD],
+    }
     return {
         dataset: both | private,
         f"{dataset}-non-private": both | {"models": models[:1], "methods": [SGD]},
