@@ -252,8 +252,8 @@ def test_a_working_day_goes_as_its_page_says(checkout: Path) -> None:
     assert run(check, checkout) == shown
     run([*train[:2], "1", *train[3:]], checkout)
     page = DAY.read_text()
-    runs = read_runs(checkout / "results" / "studies" / "day" / "runs.csv")
-    assert f"> {verdict_data(runs[runs['panel'] != 'pictures'], '').summary}\n" in page
+    runs = read_runs(checkout / "results" / "studies" / "day" / "runs.parquet")
+    assert f"> {verdict_data(runs, '').summary}\n" in page
     for panel in ("biopsies", "sentences"):
         table = (checkout / "reports" / "day" / "tables" / f"{panel}.md").read_text()
         for label, mean in re.findall(r"^\| ([^|]+) \| \**(\d[\d.]+) ± ", table, re.MULTILINE):
