@@ -45,7 +45,7 @@ def panels(dataset: str, fitting: list[str]) -> dict[str, Any]:
     """Describe a private run on a dataset with each of some models, and a non-private one."""
     models = [{"id": name, **to_plain(tiny(name))} for name in fitting]
     both = {"datasets": [{"id": dataset, **to_plain(chosen(dataset))}], "seeds": [1]}
-    accountant = {"accountant": "rdp"} if isinstance(chosen(dataset).unit, Node) else {}
+    accountant = {"accountant": "rdp"} if isinstance(chosen(dataset).unit(), Node) else {}
     private = {
         "privacy": {"noise_multiplier": 1, **accountant},
         "models": models,
