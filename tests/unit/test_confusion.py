@@ -41,6 +41,13 @@ def test_predictions_are_counted_by_group_over_batches() -> None:
         assert counted.counts()[name] == expected.tolist()
 
 
+def test_nothing_is_counted_of_a_network_with_outputs_that_are_no_class() -> None:
+    """As the CNN-5 that DP-PMLF released: 100 outputs for ten classes."""
+    counted = Confusion(10, None)
+    counted.add(torch.eye(100)[[3, 97]], torch.tensor([3, 4]))
+    assert counted.counts() == {}
+
+
 def test_scores_of_classes_follow_from_the_counts() -> None:
     draws = np.random.default_rng(1)
     targets, predicted = draws.integers(0, 4, 200), draws.integers(0, 4, 200)

@@ -13,7 +13,11 @@ MOST_CLASSES = 100  # a result file has a number for each pair of classes
 
 
 class Confusion:
-    """Counts predictions on a split whose batches come in order."""
+    """Counts predictions on a split whose batches come in order.
+
+    Of a network with more outputs than there are classes nothing is counted: what it predicts may
+    be no class.
+    """
 
     def __init__(self, classes: int, groups: ExampleGroups | None) -> None:
         """Start at 0; without groups, all examples are in one without a name."""
@@ -21,10 +25,14 @@ class Confusion:
         self._of = None if groups is None else groups.of
         self._counts = torch.zeros(len(self._names), classes, classes, dtype=torch.int64)
         self._seen = 0
+        self._apart = False  # whether an output stands for no class
 
     def add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
         """Count a batch: logits of shape (b, classes), and classes of shape (b,)."""
         classes, end = self._counts.shape[-1], self._seen + len(targets)
+        self._apart |= outputs.shape[-1] > classes
+        if self._apart:
+            return
         pairs = targets.cpu() * classes + outputs.argmax(dim=-1).cpu()
         groups = 0 if self._of is None else self._of[self._seen : end]
         places = groups * classes**2 + pairs
@@ -32,5 +40,8 @@ class Confusion:
         self._seen = end
 
     def counts(self) -> dict[str, list[list[int]]]:
-        """Return, by group, how often each class (row) was predicted as each (column)."""
-        return dict(zip(self._names, self._counts.tolist(), strict=True))
+        """Return, by group, how often each class (row) was predicted as each (column).
+
+        It is empty where nothing was counted.
+        """
+        return {} if self._apart else dict(zip(self._names, self._counts.tolist(), strict=True))
