@@ -24,6 +24,8 @@ ASKED = {"fashion-mnist": {"task": "reconstruction"}}  # classes are asked of th
 SGD = {"id": "sgd", "learning_rate": 0.01}
 DP_SGD = {"id": "dp-sgd", "learning_rate": 0.01, "clip_norm": 1}
 
+TABLE = "table"  # for several inputs, which only a kind of `own` has: tests/unit/test_tables.py
+
 
 def chosen(dataset: str) -> Dataset:
     return small(dataset, **ASKED.get(dataset, {}))
@@ -88,5 +90,5 @@ def test_every_dataset_and_every_model_trains_through_the_workflow(project: Path
     for row in found:
         claims[row["claim"]].append((row["dataset"], row["model"]))
     assert len(claims["guarantee"]) == len(set(claims["guarantee"]))
-    assert {model for _, model in claims["guarantee"]} == set(MODELS)
+    assert {model for _, model in claims["guarantee"]} == set(MODELS) - {TABLE}
     assert sorted(dataset for dataset, _ in claims["non-private"]) == sorted(DATASETS)

@@ -42,8 +42,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 status = "diverged" if lost else "completed"
                 told = {"method": method, "seed": seed, "test_accuracy": accuracy, "status": status}
                 table.append(run_row(**place, **told))
-    runs = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, table))
-    means = mean_views(runs, STUDY, "report.pdf", "")
+    planned = read_runs(write_table(tmp_path / "runs.parquet", RUN_COLUMNS, table))
+    means = mean_views(planned, STUDY, "report.pdf", "")
     description = "**Handwritten digits**\n\nTwo methods at two budgets."
     note(tmp_path, runs, {STUDY: description})
     assert sync(tmp_path, tables=[MeansTable(STUDY, [], lambda: means)]).added == 12
