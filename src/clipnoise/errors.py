@@ -91,7 +91,8 @@ def _lacks(error: ModuleNotFoundError) -> str | None:
     except PackageNotFoundError:  # the code is used without being installed
         return None
     found = (re.match(r"([\w.-]+).*\bextra == ['\"]([\w-]+)", line) for line in wanted)
-    extras = sorted({match[2] for match in found if match and match[1] == package})
+    names = {match[2] for match in found if match and match[1] == package}
+    extras = sorted(names, key=lambda name: (name == "audit", name))  # which brings little else
     if not extras:
         return None
     return (

@@ -128,7 +128,7 @@ def test_training_in_a_loop_of_ones_own_needs_no_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("sklearn", "scikit-learn", "bench"),
+        ("sklearn", "scikit-learn", "bench or audit"),
         ("pandas", "pandas", "bench or report"),
         ("google.protobuf", "protobuf", "text"),
         ("timm", "timm", "vision"),
