@@ -42,7 +42,7 @@ def test_the_notebook_prints_what_it_shows_up_to_numbers() -> None:
     printed = python("\n".join(cell.source for cell in cells), NOTEBOOK.parent)
     assert without_numbers(printed) == without_numbers(shown)
     assert "claim: guarantee" in printed
-    assert "140 steps, ε = 3.000" in printed
+    assert re.search(r"140 steps, ε = (2\.99\d|3\.000)", printed)
     assert float(re.findall(r"accuracy (0\.\d+)", printed)[3]) > 0.6
 
 

@@ -653,7 +653,10 @@ def test_the_statement_is_plain_data_and_json(changes: dict[str, Any]) -> None:
         ({"delta": None}, ["δ = 0.005 = 1/n (n = 200 examples)"]),
         ({"delta": 0.5}, ["δ = 0.5 is above 1/n"]),
         ({"epsilon": 50}, ["ε = 50"]),
-        ({"epsilon": None, "noise_multiplier": 0.01}, ["above 10 the guarantee is weak"]),
+        (
+            {"epsilon": None, "noise_multiplier": 0.01, "accountant": "rdp"},
+            ["above 10 the guarantee is weak"],
+        ),
         ({"method": "sgd", "epsilon": None, "delta": None, "clip_norm": None}, []),
     ],
 )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE = "clipnoise.audit.loops.plugin"
 
 TESTS = f"""
 import sys
@@ -29,15 +27,11 @@ def test_mistaken(dp_audit):
 def test_a_refuted_loop_fails_its_test_with_the_reason_and_an_honest_one_passes(
     tmp_path: Path,
 ) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["clipnoise.audit.loops.plugin"]')
     (tmp_path / "test_mine.py").write_text(TESTS)
-    words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", MODULE, "--rootdir"]
+    words = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--rootdir"]
     done = subprocess.run(
         [*words, str(tmp_path), str(tmp_path)], capture_output=True, text=True, timeout=300
     )
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "the claim is refuted\nsensitivity: one example moves" in done.stdout
-
-
-def test_an_installed_package_offers_the_plug_in() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"clipnoise": MODULE}

@@ -45,7 +45,7 @@ def spec(method: dict[str, Any] | None = None, **changes: Any) -> RunSpec:
             "dataset": "digits",
             "model": "logistic",
             "method": {"id": "dp-sgd", "learning_rate": 0.5, "clip_norm": 1, **(method or {})},
-            "privacy": {"epsilon": 8},
+            "privacy": {"epsilon": 8, "accountant": "rdp"},
             "training": {"expected_batch_size": 50, "steps": T, "evaluations": 4},
             "seed": 1,
             **changes,

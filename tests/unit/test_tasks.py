@@ -76,7 +76,7 @@ def test_a_regression_has_a_loss_and_no_score() -> None:
 
 def test_a_run_of_a_task_without_a_score_has_no_accuracy() -> None:
     examples = Examples(inputs=torch.ones(4, 1), targets=torch.zeros(4, 1))
-    loss, score, _ = evaluate(torch.nn.Identity(), TASKS["regression"], examples)
+    loss, score, *_ = evaluate(torch.nn.Identity(), TASKS["regression"], examples)
     assert loss == pytest.approx(0.5)
     assert math.isnan(score)
 

@@ -210,7 +210,7 @@ class PanelGrid:
             seeds = seeds if setting.tune is None else setting.tune.seeds
         dataset = self._scale.dataset(_options(setting.dataset), called(setting.dataset))
         training = {**self._panel.training, **training}
-        if dataset["id"] != setting.dataset["id"]:  # a stand-in, whose classes are others
+        if dataset.get("id") != setting.dataset.get("id"):  # a stand-in, whose classes are others
             training.pop("class_weights", None)
         kind, privacy = methods()[setting.values["id"]], dict(self._privacy)
         if setting.epsilon is not None:
