@@ -32,7 +32,9 @@ def allocated_epsilon(releases: Releases) -> float:
 
     The steps of an example are drawn independently of those of all others, so removing it changes
     nothing else. An epoch of t steps is then dominated by (1/t)Σᵢ N(eᵢ, σ²I) against N(0, σ²I), in
-    both directions, also if a step depends on what was released before; epochs compose.
+    both directions; epochs compose. It is so too if a step depends on what was released before:
+    whatever vector v of length at most 1 the example adds, y·v + √(1 − |v|²)·noise along v, and
+    noise across it, turns y from N(1, σ²) into N(v, σ²I) and from N(0, σ²) into N(0, σ²I).
 
     Args:
         releases: `steps` epochs of 1/q steps each; σ is relative to the clip norm.
