@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from operator import eq
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -45,7 +46,7 @@ def unhashed_at(default: object) -> Any:
     Args:
         default: its value where the option changes nothing: `Annotated[str, unhashed_at("none")]`.
     """
-    return Field(exclude_if=default.__eq__)
+    return Field(exclude_if=partial(eq, default))
 
 
 def adapter(kind: type[Any]) -> TypeAdapter[Any]:

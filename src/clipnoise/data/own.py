@@ -34,7 +34,7 @@ from clipnoise.data.tables import (
 )
 from clipnoise.data.text import Tokenizer
 from clipnoise.errors import UserError, nearest
-from clipnoise.fields import Count, Natural, to_plain
+from clipnoise.fields import Count, Natural, to_plain, unhashed_at
 from clipnoise.lazy import Tensor, np, torch
 from clipnoise.privacy.units import User
 
@@ -134,7 +134,7 @@ class Own(Partitioned):
     users: Count | None = None
     columns: Mapping[str, ColumnRule] = field(default_factory=dict, hash=False)
     layout: Layout = USUAL
-    groups: str | None = None
+    groups: Annotated[str | None, unhashed_at(None)] = None
     validation_examples: Count = 100
     validation_per_class: tuple[Natural, ...] = ()
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from clipnoise.core.query import Adjacency
 from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Natural, Positive, Probability
+from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, unhashed_at
 from clipnoise.privacy.accountants import DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
@@ -63,7 +63,7 @@ class Privacy:
     microbatch_accounting: Accounting = "corrected"
     secure_noise: bool = False
     release: Release = "full"
-    counterfactual: Counterfactual | None = None
+    counterfactual: Annotated[Counterfactual | None, unhashed_at(None)] = None
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):

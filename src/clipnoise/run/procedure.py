@@ -11,7 +11,17 @@ from pydantic import Field
 from clipnoise.core.clip_rules import ClipRule
 from clipnoise.core.method import Method, WithClipRule
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Decay, Natural, Positive, Precision, parse, to_plain
+from clipnoise.fields import (
+    STRICT,
+    Count,
+    Decay,
+    Natural,
+    Positive,
+    Precision,
+    parse,
+    to_plain,
+    unhashed_at,
+)
 from clipnoise.kinds import OwnKind
 from clipnoise.plugins import require_sealed
 from clipnoise.privacy.budget import Budget, Privacy
@@ -117,9 +127,9 @@ class Training:
     diagnostics: bool = False
     average: Average | None = None
     precision: Precision = "float32"
-    save: bool = False
-    class_weights: tuple[Positive, ...] = ()
-    evaluate: Evaluate | None = None
+    save: Annotated[bool, unhashed_at(False)] = False
+    class_weights: Annotated[tuple[Positive, ...], unhashed_at(())] = ()
+    evaluate: Annotated[Evaluate | None, unhashed_at(None)] = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):

@@ -250,7 +250,6 @@ def units_of(dataset: Dataset, method: Method) -> Unit:
 
 TRAINING = ("expected_batch_size", "epochs", "steps")  # what of a training section may be tuned
 REQUIRED = ("dataset", "model", "method", "training", "seed")
-LATER = ("save", "class_weights", "evaluate")  # options of training, where they are given
 SECTIONS = (*REQUIRED, "privacy", "public", "tuning", "metrics")
 
 
@@ -260,8 +259,8 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
         "dataset": _with_id(spec.dataset),
         "model": _with_id(spec.model),
         "method": _with_id(spec.method),
-        "privacy": None if spec.privacy is None else _privacy(spec.privacy),
-        "training": _training(spec.training),
+        "privacy": to_plain(spec.privacy),
+        "training": to_plain(spec.training),
         "seed": spec.seed,
         "public": None if spec.public is None else _with_id(spec.public),
         "tuning": to_plain(spec.tuning),
@@ -269,25 +268,8 @@ def to_mapping(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _training(training: Training) -> dict[str, Any]:
-    """Return the section as plain data; runs without later options keep the hash that they had."""
-    plain: dict[str, Any] = to_plain(training)
-    return {name: value for name, value in plain.items() if value or name not in LATER}
-
-
-def _privacy(privacy: Privacy) -> dict[str, Any]:
-    """Return the section as plain data; private runs keep the hash that they had."""
-    plain: dict[str, Any] = to_plain(privacy)
-    changed = privacy.counterfactual is not None
-    return plain if changed else {k: v for k, v in plain.items() if k != "counterfactual"}
-
-
 def _with_id(plugin: Dataset | Model | Method) -> dict[str, Any]:
-    """Return a part as plain data; runs without groups of test examples keep their hash."""
-    plain: dict[str, Any] = {"id": plugin.id, **to_plain(plugin)}
-    if plain.get("groups", "") is None:
-        del plain["groups"]
-    return plain
+    return {"id": plugin.id, **to_plain(plugin)}
 
 
 def from_mapping(
