@@ -18,7 +18,7 @@ from clipnoise.report.means import mean_views
 from clipnoise.report.records import read_runs
 from clipnoise.report.tables import build_table
 from clipnoise.studies.columns import RUN_COLUMNS, table, to_parquet
-from clipnoise.tracking.store import connect
+from clipnoise.tracking.store import connect, experiment
 from clipnoise.tracking.ui import study_pages
 from clipnoise.tracking.view import View, means_of
 
@@ -114,6 +114,11 @@ def test_a_study_that_is_named_gets_its_means_and_pages_without_the_workflow(
     assert main(["mlflow-sync", "--study", study, "--results", str(other)]) == 0
     assert sorted(map(as_numbers, shown(other))) == sorted(map(as_numbers, shown(results)))
     assert {"quickstart", MEANS} <= set(study_pages(other, "http://127.0.0.1:5000"))
+
+
+def test_the_page_of_means_is_named_once_there_are_some(results: Path) -> None:
+    experiment(connect(results), "quickstart", results, "**Quickstart**")
+    assert list(study_pages(results, "http://127.0.0.1:5000")) == ["quickstart"]
 
 
 def test_a_table_of_runs_that_cannot_be_read_is_named(

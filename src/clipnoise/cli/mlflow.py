@@ -220,6 +220,7 @@ def mlflow_ui(
     """
     from clipnoise.tracking.store import missing_database, notes_path, redacted, tracking_uri
     from clipnoise.tracking.ui import serve, study_pages
+    from clipnoise.tracking.view import EXPERIMENTS
 
     uri = tracking_uri(results)
     if uri.startswith("http"):
@@ -240,7 +241,7 @@ def mlflow_ui(
     print("MLflow is starting; this takes up to 20 seconds.", flush=True)
     try:
         with _until_interrupted(), serve(results, port=port) as address:
-            print(f"All experiments: {address}\nStop with Ctrl-C.", flush=True)
+            print(f"All experiments: {address}/{EXPERIMENTS}\nStop with Ctrl-C.", flush=True)
             _follow(partial(_look, results, (), None, ""), partial(print_new_pages, address))
     except StoreError as error:
         print(f"clipnoise mlflow-ui: {error}", file=sys.stderr)

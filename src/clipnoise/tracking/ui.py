@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from clipnoise.tracking.store import SETTINGS, StoreError, connect, our_experiments, tracking_uri
-from clipnoise.tracking.view import page
+from clipnoise.tracking.view import means_of, page
 
 STARTS_WITHIN = 120.0  # seconds; usually 6 to 20
 STOPS_WITHIN = 10.0  # seconds
@@ -62,9 +62,15 @@ def serve(results: Path, *, port: int, log: Path | None = None) -> Iterator[str]
 
 
 def study_pages(results: Path, address: str) -> dict[str, str]:
-    """Return the pages of the runs and of the means, for every study in the store."""
+    """Return the pages of the runs and of the means that there are, for every study in the store.
+
+    Means are made by a whole workflow or by `clipnoise mlflow-sync --study`, which may be to come.
+    """
     client = connect(results)
     known = {item.name: item.experiment_id for item in our_experiments(client)}
+    for means in {*map(means_of, known)} & {*known}:
+        if not client.search_runs([known[means]], max_results=1):
+            del known[means]
     return {name: f"{address}/{page(known[name])}" for name in sorted(known)}
 
 

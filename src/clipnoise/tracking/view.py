@@ -294,6 +294,8 @@ def _digest(folder: Path) -> str:
 # 3.17; a UI that does not know the format shows its plain table instead.
 
 VIEW = "runs"  # the key of the saved view
+# Without this query, the UI opens its pages for applications of language models.
+EXPERIMENTS = "#/experiments?workflowType=machine_learning"
 MEANS = "means over seeds"
 Widths = Mapping[str, int]  # columns in order, with their widths in pixels
 NAME: Widths = {"attributes.`Run Name`": 380}
@@ -348,8 +350,8 @@ def saved_view(name: str, ranked_by: str = ACCURACY) -> dict[str, str]:
 
 def page(experiment_id: str) -> str:
     """Return the address of an experiment's saved view, below the UI's own."""
-    query = f"workflowType=machine_learning&viewStateShareKey={VIEW}"
-    return f"#/experiments/{experiment_id}/runs?{query}"
+    path, _, query = EXPERIMENTS.partition("?")
+    return f"{path}/{experiment_id}/runs?{query}&viewStateShareKey={VIEW}"
 
 
 def description(text: str, pages: Mapping[str, str]) -> str:
