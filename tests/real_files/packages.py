@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
+import json
+import tarfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 
-from clipnoise.data import adult, rand_health, topics
+from clipnoise.data import adult, topics
 from clipnoise.data.base import dataset_class
+from clipnoise.data.codebook import Codebook
+from clipnoise.data.packages import NpmFile
 
 from .images import made_up
 from .texts import WORDS, sentence
@@ -95,21 +101,66 @@ def write_adult(cache: Path) -> None:
     write_wheel(cache, "adult", content)
 
 
-YEARS_OF_ALL = 160
+ROWS = 160
 
 
-def write_rand_health(cache: Path) -> None:
-    """Write four years of each of forty persons, with other columns beside those that are read."""
-    names = [*rand_health.LARGEST, "plan", "site", "year", "zper", "mdvis", "ghindx"]
-    stream = io.StringIO()
-    table = csv.DictWriter(stream, names, lineterminator="\n")
-    table.writeheader()
-    for row in range(YEARS_OF_ALL):
-        numbers = dict.fromkeys(rand_health.LARGEST, row / YEARS_OF_ALL)
-        person = {"plan": 3, "site": 1 + row // 4 % 6, "year": 1 + row % 4, "ghindx": ""}
-        visits = {"zper": 125_000 + row // 4, "mdvis": (0, 2, 5, 30)[row % 4]}
-        table.writerow({**numbers, **person, **visits})
-    write_wheel(cache, "rand-health", {rand_health.MEMBER: stream.getvalue()})
+def npm(members: Mapping[str, bytes], name: str) -> bytes:
+    """Return a package of npm with some files, the same bytes each time."""
+    stream = io.BytesIO()
+    about = json.dumps({"name": name.rpartition("-")[0], "version": "1.0.0"}).encode()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for path, content in {"package/package.json": about, **members}.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(stream.getvalue(), mtime=0)
+
+
+def rows_of(kind: type[Codebook]) -> dict[str, list[Any]]:
+    """Return a table as its codebook describes it, by column; four rows of each person."""
+    table: dict[str, list[Any]] = {"unused": ["x"] * ROWS}
+    for name, rule in kind.codebook.items():
+        low, high = rule.range or (0, 1)
+        values = rule.categories or [low + (high - low) * row / ROWS for row in range(ROWS)]
+        table[name] = [values[row % len(values)] for row in range(ROWS)]
+        if name in kind.unlisted:
+            table[name][::7] = ["elsewhere"] * len(table[name][::7])
+    classes = [0, *(most + 1 for most in kind.most)] if kind.most else kind.labels
+    table[kind.target] = [classes[row % len(classes)] for row in range(ROWS)]
+    table |= {name: [low] * ROWS for name, (low, _) in kind.kept.items()}
+    if kind.person:
+        table[kind.person] = [125_000 + row // 4 for row in range(ROWS)]
+    if times := {name.partition(".")[0] for name in table if "." in name}:
+        (time,) = times
+        hours = np.datetime64("2001-01-01T05", "us") + 31 * np.arange(ROWS).astype("m8[h]")
+        table = {name: one for name, one in table.items() if "." not in name} | {time: hours}
+    return table
+
+
+def table_file(kind: type[Codebook], table: Mapping[str, Any]) -> bytes:
+    """Return the file of a table, with other columns beside those that are read."""
+    stream = io.BytesIO()
+    if kind.member.endswith(".parquet"):
+        parquet.write_table(pyarrow.table(dict(table)), stream)
+        return stream.getvalue()
+    names = kind.names or tuple(table)
+    head = "" if kind.names else kind.separator.join(names) + "\n"
+    lines = zip(*(table[name] for name in names), strict=True)
+    return (head + "".join(f"{kind.separator.join(map(str, line))}\n" for line in lines)).encode()
+
+
+def write_codebook(cache: Path, name: str, table: Mapping[str, Any] | None = None) -> None:
+    """Write the package of a table that a codebook describes."""
+    kind = dataset_class(name)
+    assert issubclass(kind, Codebook)
+    content = table_file(kind, table or rows_of(kind))
+    file = kind.files[0]
+    if isinstance(file, NpmFile):
+        folder = cache / "raw" / (kind.raw or name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file.name).write_bytes(npm({kind.member: content}, file.name))
+    else:
+        write_wheel(cache, name, {kind.member: content})
 
 
 def text(number: int, label: int) -> str:
@@ -132,17 +183,21 @@ def write_topics(cache: Path) -> None:
     write_wheel(cache, "newsgroups", members)
 
 
+CODEBOOKS = ("compas", "diamonds", "flights", "german-credit", "rand-health")
 RAW: dict[str, Callable[[Path], None]] = {
     "mnist-5k": write_mnist_5k,
     "adult": write_adult,
-    "rand-health": write_rand_health,
+    **{name: partial(write_codebook, name=name) for name in CODEBOOKS},
     **dict.fromkeys(("newsgroups", "reuters-r8", "reuters-r8-bow"), write_topics),
 }
 TEXTS = {"words": 40, "train_examples": 60, "validation_examples": 8, "test_examples": 20}
 OPTIONS: dict[str, dict[str, Any]] = {
     "mnist-5k": {"train_examples": 30, "validation_examples": 10, "test_examples": 12},
     "adult": {"train_examples": 40, "validation_examples": 8, "test_examples": 20},
-    "rand-health": {"train_examples": 40, "validation_examples": 8, "test_examples": 8},
+    **{
+        name: {"train_examples": 40, "validation_examples": 8, "test_examples": 8}
+        for name in CODEBOOKS
+    },
     "newsgroups": TEXTS,
     "reuters-r8": {**TEXTS, "length": 32},
     "reuters-r8-bow": TEXTS,

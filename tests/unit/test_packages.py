@@ -13,13 +13,13 @@ import pytest
 import torch
 from real_files import DATASETS, prepare, small, write_raw
 from real_files.images import deb
-from real_files.packages import wheel, write_wheel
+from real_files.packages import npm, wheel, write_wheel
 from web_server import Site, serve
 
-from clipnoise.data import remote, topics
+from clipnoise.data import packages, remote, topics
 from clipnoise.data.adult import FOLDER
 from clipnoise.data.base import Dataset
-from clipnoise.data.remote import DebianFile, PackageFile
+from clipnoise.data.packages import DebianFile, NpmFile, PackageFile
 from clipnoise.errors import UserError
 
 PURE = "some_data-1.2.0-py3-none-any.whl"
@@ -62,7 +62,7 @@ def test_a_wheel_is_fetched_for_any_platform_and_verified(
     folder = one.raw_files(tmp_path).fetch()
     assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", name]
     assert one.raw_files(tmp_path).verify()[name].checked == "its source"
-    assert remote.read_text(folder / name, "some_data/table.csv") == "1,2\n"
+    assert packages.read_text(folder / name, "some_data/table.csv") == "1,2\n"
 
 
 def test_another_wheel_of_the_same_name_is_refused(index: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_without_pip_the_message_says_so(
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
     bare.chmod(0o755)
-    monkeypatch.setattr(remote.sys, "executable", str(bare))
+    monkeypatch.setattr(packages.sys, "executable", str(bare))
     with pytest.raises(UserError, match="No module named pip"):
         dataset(PURE, put(index, PURE)).raw_files(tmp_path).fetch()
 
@@ -110,9 +110,9 @@ def test_a_member_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None
     path = tmp_path / PURE
     path.write_bytes(wheel({"table.csv": b"\xff"}, PURE))
     with pytest.raises(UserError, match=r"other\.csv is not in the archive"):
-        remote.read_member(path, "other.csv")
+        packages.read_member(path, "other.csv")
     with pytest.raises(UserError, match=r"table\.csv: not UTF-8"):
-        remote.read_text(path, "table.csv")
+        packages.read_text(path, "table.csv")
 
 
 DEB = "some-data_1.2+git1-1_all.deb"
@@ -147,7 +147,7 @@ def test_a_package_of_debian_comes_from_the_mirror_of_apt(apt: Path, tmp_path: P
     folder = package("http://127.0.0.1:9/none.deb").raw_files(tmp_path).fetch()
     assert sorted(path.name for path in folder.iterdir()) == ["checksums.json", DEB]
     names = ["usr/share/datasets/a.txt", "usr/share/datasets/b.txt"]
-    assert remote.read_debian(folder / DEB, names) == dict(zip(names, (b"a", b"b"), strict=True))
+    assert packages.read_debian(folder / DEB, names) == dict(zip(names, (b"a", b"b"), strict=True))
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["apt without it", "no apt"])
@@ -200,15 +200,13 @@ def test_another_package_of_the_same_name_is_refused(apt: Path, tmp_path: Path) 
 def test_a_damaged_package_is_named(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / DEB).write_bytes(content)
     with pytest.raises(UserError, match=f"{DEB[:9]}.*: {message}"):
-        remote.read_debian(tmp_path / DEB, ["other.txt"])
-
-
-PACKAGED = [name for name in DATASETS if isinstance((DATASETS[name].files or (0,))[0], PackageFile)]
+        packages.read_debian(tmp_path / DEB, ["other.txt"])
 
 
 def test_no_file_of_the_suite_names_a_package_index() -> None:
-    files = [file for name in PACKAGED for file in DATASETS[name].files]
-    assert len(set(files)) == 4
+    every = {file for kind in DATASETS.values() for file in kind.files}
+    files = [file for file in every if isinstance(file, PackageFile | NpmFile)]
+    assert len(files) == 6
     assert all(file.address is None and file.sha256 for file in files)
 
 
@@ -234,7 +232,7 @@ def test_what_an_adult_earns_is_predicted_from_the_codebook_s_columns(tmp_path: 
 def test_a_damaged_line_of_adult_is_named(line: str, message: str, tmp_path: Path) -> None:
     one = write_raw(tmp_path, "adult")
     path = tmp_path / "raw" / "adult" / one.files[0].name
-    names = remote.read_text(path, f"{FOLDER}/adult.names")
+    names = packages.read_text(path, f"{FOLDER}/adult.names")
     members = {f"{FOLDER}/adult.names": names, f"{FOLDER}/adult.data": line}
     write_wheel(tmp_path, "adult", members)
     one.raw_files(tmp_path).accept()
@@ -258,6 +256,48 @@ def test_who_protects_persons_is_told_which_parts_share_them() -> None:
     assert not DATASETS["rand-health"]().user_unit().shared
     shared = DATASETS["rand-health"](public_examples=10).user_unit().shared
     assert shared == {"public": "public_examples: 0"}
+
+
+def test_a_package_of_npm_comes_from_where_npm_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = npm({"package/data/table.csv": b"1,2"}, "some-data-1.2.0.tgz")
+    (tmp_path / "packed").write_bytes(content)
+    program = tmp_path / "npm"
+    program.write_text(
+        "#!/bin/sh\n"
+        '[ "$*" = "pack --ignore-scripts --silent @some/data@1.2.0" ] || exit 1\n'
+        f"/bin/cp {tmp_path}/packed some-data-1.2.0.tgz\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sha256 = hashlib.sha256(content).hexdigest()
+    file = NpmFile("some-data-1.2.0.tgz", sha256=sha256, package="@some/data@1.2.0")
+    kind: Any = type("OneOfNpm", (Dataset,), {"id": "one-of-npm", "files": (file,)})
+    folder = kind().raw_files(tmp_path).fetch()
+    found = packages.read_npm(folder / file.name, ["package/data/table.csv"])
+    assert found == {"package/data/table.csv": b"1,2"}
+    with pytest.raises(UserError, match=r"other\.csv is not in the package"):
+        packages.read_npm(folder / file.name, ["other.csv"])
+
+
+def test_without_npm_the_message_says_so_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kind = DATASETS["flights"]
+    with pytest.raises(UserError) as caught:
+        kind().raw_files(tmp_path).fetch()
+    message = str(caught.value)
+    assert "npm: No such file" in message
+    assert "`npm pack --ignore-scripts --silent vega-datasets@3.2.1`" in message
+
+
+def test_a_damaged_package_of_npm_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "some-data-1.2.0.tgz"
+    path.write_bytes(npm({"package/a": b"a" * 1000}, path.name)[:-40])
+    with pytest.raises(UserError, match="truncated or damaged"):
+        packages.read_npm(path, ["package/b"])
 
 
 @pytest.mark.parametrize("name", ["newsgroups", "reuters-r8", "reuters-r8-bow"])
@@ -284,7 +324,7 @@ def test_another_private_text_leaves_the_vocabulary_as_it_is(tmp_path: Path) -> 
     before = one.vocabulary(tmp_path, 20).rank  # type: ignore[attr-defined]
     path = tmp_path / "raw" / one.raw / one.files[0].name
     tables = [f"{topics.FOLDER}/{name}.tab" for name in (*one.elsewhere, "20newsgroups-train")]  # type: ignore[attr-defined]
-    members = {table: remote.read_text(path, table) for table in tables}
+    members = {table: packages.read_text(path, table) for table in tables}
     members[tables[-1]] += "sci.med\tanother private text and its own words\n"
     write_wheel(tmp_path, "newsgroups", members)
     assert one.vocabulary(tmp_path, 20).rank == before  # type: ignore[attr-defined]

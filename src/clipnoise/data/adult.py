@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from clipnoise.data.base import ExampleGroups, Partitioned
-from clipnoise.data.remote import read_text
+from clipnoise.data.packages import read_text
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError
 from clipnoise.fields import unhashed_at

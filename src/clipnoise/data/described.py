@@ -18,7 +18,8 @@ from typing import Any, ClassVar, cast, get_args, get_origin, get_type_hints
 
 from clipnoise import data
 from clipnoise.data.base import Dataset
-from clipnoise.data.remote import DebianFile, PackageFile, RemoteFile
+from clipnoise.data.packages import DebianFile, NpmFile, PackageFile
+from clipnoise.data.remote import RemoteFile
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import parse
 from clipnoise.files import inside, read_yaml
@@ -29,7 +30,12 @@ CODE = {"id", "needs", "reader", "facts", "described_in", "files", "prepared_wit
 # Keys that are not class variables: the docstring; defaults of options; the address of the folder
 # of the files, which are named in a list or in a list for each part.
 OTHERS = ("about", "defaults", "files", "reader", "site")
-KINDS = {"name": RemoteFile, "wheel": PackageFile, "deb": DebianFile}  # of files, by their key
+KINDS = {
+    "name": RemoteFile,
+    "wheel": PackageFile,
+    "deb": DebianFile,
+    "npm": NpmFile,
+}  # of files, by their key
 FILES = list[str | dict[str, Any]]
 
 
@@ -154,16 +160,16 @@ class _Description:
             named = {part: [file.name for file in some] for part, some in files.items()}
             found["pieces"] = self._parsed(pieces, named, "files")
         for file in found["files"]:
-            if isinstance(file, PackageFile):
+            if isinstance(file, PackageFile | NpmFile):
                 found["manual"] = file.manual
         return found
 
     def _file(self, entry: str | Mapping[str, Any]) -> RemoteFile:
-        """Return a file; one without an address is below the `site`, unless it is a wheel."""
+        """Return a file; one without an address is below the `site`, unless an index has it."""
         facts: dict[str, Any] = {"name": entry} if isinstance(entry, str) else dict(entry)
         key = next((key for key in KINDS if key in facts), "name")
         facts["name"] = facts.pop(key, None)
-        if key != "wheel" and "site" in self.facts and "address" not in facts:
+        if key in ("name", "deb") and "site" in self.facts and "address" not in facts:
             facts["address"] = f"{self._fact(str, 'site')}/{facts['name']}"
         file: RemoteFile = self._parsed(KINDS[key], facts, "files")
         inside(Path(), file.name, key=self._place("files"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from clipnoise.data.base import Examples, Partitioned, Splits
-from clipnoise.data.remote import DebianFile, read_debian, read_member
+from clipnoise.data.packages import DebianFile, read_debian, read_member
 from clipnoise.data.rows import StoredRows
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError

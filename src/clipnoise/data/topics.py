@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from clipnoise.data.labelled import BagOfWords, CountedWords, WordSequences
-from clipnoise.data.remote import read_text
+from clipnoise.data.packages import read_text
 from clipnoise.data.text import Vocabulary
 from clipnoise.errors import UserError, unknown
 
