@@ -17,7 +17,6 @@ from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps, check_updates
 from clipnoise.audit.sensitivity import largest_changes
 from clipnoise.audit.subject import Finding, at_clip_norm, in_microbatches
-from clipnoise.core.clipping import zeros
 from clipnoise.gradients.engine import physical_batches
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def check_denominator(moment: Moment) -> Finding:
         clean = moment.release(copies).values[0]
         if subject.microbatches.size == 1:
             return float(clean.norm()) / count
-        noise = [zeros(subject.method.query.of, theta) + 1] * subject.method.query.draws
+        noise = [subject.method.query.noise_like(theta) + 1] * subject.method.query.draws
         noisy = moment.release(copies, noise=noise, sigma=1.0).values[0]
         return float((noisy - clean).norm())
 

@@ -170,10 +170,10 @@ class Procedure:
                 f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
                 "so that no table can show an epsilon for it."
             )
-        if not self.clips and self.method.query.counts:
+        if not self.clips and self.method.query.of.extra:
             raise UserError(
                 f"privacy.counterfactual.clipping: must be true for {self.method.id}, whose clip "
-                "norm follows from how many vectors are clipped."
+                "norm follows from the norms of the vectors."
             )
         unit = self.unit
         if self.training.expected_batch_size > unit.count:
@@ -181,7 +181,7 @@ class Procedure:
                 f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
                 f"the {self.population}."
             )
-        if self.training.diagnostics and self.method.query.of == "losses":
+        if self.training.diagnostics and self.method.query.of.losses:
             raise UserError(
                 f"training.diagnostics: must be false for {self.method.id}: it releases a number, "
                 "which has no moments by coordinate."

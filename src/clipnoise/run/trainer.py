@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from clipnoise.core.clipping import over_shares, zeros
+from clipnoise.core.clipping import over_shares
 from clipnoise.core.method import WithClipRule
 from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
@@ -266,7 +266,7 @@ class Trainer:
         """Return the noise of a step, drawn once, whatever the number of processes."""
         if not query.draws:
             return []
-        like = zeros(query.of, self.theta)
+        like = query.noise_like(self.theta)
         return self.ranks.vectors(lambda: self.noise.next(query.draws), [like] * query.draws)
 
     def _public_gradient(self, t: int) -> Tensor | None:
