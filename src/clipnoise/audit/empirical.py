@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Release, Subject
-    from clipnoise.core.clipping import ClippedSum
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
@@ -159,7 +158,7 @@ def _one_run(
     engine = CanaryEngine(run.units.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None
 
-    def sums(batch: LogicalBatch) -> ClippedSum:
+    def sums(batch: LogicalBatch) -> Tensor:
         units = as_users(batch.examples.dense(), m) if users else batch.examples
         return subject.form(replace(batch, engine=engine, examples=units))
 

@@ -12,6 +12,7 @@ import torch
 from clipnoise.audit.bench import take
 from clipnoise.audit.sensitivity import Changes, change_between
 from clipnoise.audit.subject import Recorder, Release
+from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.gradients.engine import LogicalBatch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.bench import Bench
     from clipnoise.audit.subject import Subject
-    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
 
@@ -85,7 +86,8 @@ class Moment:
         none = [method.query.noise_like(self.iterates[0])] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
-            return self.subject.form(LogicalBatch(taker, examples, rows, clipping, size))
+            logical = LogicalBatch(taker, examples, rows, clipping, size)
+            return ClippedSum(self.subject.form(logical))
 
         step(
             self.iterates[0],
@@ -167,7 +169,7 @@ def life(
         def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
             engine, chosen = bench.engine, take(bench.pool, rows)
             everyone = torch.arange(len(chosen))
-            return subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE))
+            return ClippedSum(subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE)))
 
         theta = step(
             theta,

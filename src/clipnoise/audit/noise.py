@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from clipnoise.audit.subject import at_clip_norm, recorded_run, run_spec
-from clipnoise.core.clipping import ClippedSum
 from clipnoise.lazy import np
 from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.noise import NoiseSource
@@ -174,9 +173,9 @@ def _standardised(
     query = spec.method.query
     total = query.of.zeros(run.theta)
 
-    def sums(batch: LogicalBatch) -> ClippedSum:
+    def sums(batch: LogicalBatch) -> Tensor:
         total[0] = batch.clipping.clip_norm or 1.0
-        return ClippedSum(total)
+        return total
 
     def steps() -> Iterator[Tensor]:
         for batch in run.batches():

@@ -12,11 +12,9 @@ from clipnoise.core.taken import GRADIENTS, Taken
 from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
-__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule", "over_shares"]
+__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule"]
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,3 @@ class ClippedSum:
 
 # The tensors are kept here and not on the object, so that no attribute leads to one.
 _SEALED: WeakKeyDictionary[ClippedSum, Tensor] = WeakKeyDictionary()
-
-
-def over_shares(share: ClippedSum, add: Callable[[Tensor], Tensor]) -> ClippedSum:
-    """Return the sum over a batch whose units are shared out among processes; it stays sealed.
-
-    Args:
-        share: Σ v_i over the units of this process.
-        add: returns the sum of a vector over the processes.
-    """
-    return ClippedSum(add(_SEALED[share]))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.func import functional_call, grad, vmap
 
-from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.state import split
 from clipnoise.data.several import arguments, call, closed, mapped, opened, outputs_of
 from clipnoise.errors import UserError
@@ -505,8 +504,3 @@ def _seen(batch: LogicalBatch, indices: Tensor) -> tuple[Inputs, Tensor]:
 def _in_turn(*views: Tensor) -> Tensor:
     """Return the K views of each example next to each other, shape (K·b, …)."""
     return torch.stack(views, dim=1).flatten(0, 1)
-
-
-def physical_batches(batch: LogicalBatch) -> ClippedSum:
-    """Return the sum of a logical batch, sealed for the way to the privacy boundary."""
-    return ClippedSum(logical_sum(batch))
