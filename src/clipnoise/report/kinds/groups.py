@@ -21,9 +21,7 @@ HEADS = ("dataset", "model", "budget", "method", "group", "examples", "accuracy 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsTable(TableItem):
-    """Accuracy on each group of test examples, the worst group, and the gap between the best and
-    the worst, by method and budget. The dataset names the groups: `groups: sex`.
-    """
+    """As `group-accuracy`, with the worst group, by method and budget."""
 
     heading: ClassVar = "By group"
     kind: Literal["groups"] = "groups"
