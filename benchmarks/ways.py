@@ -15,6 +15,7 @@ from clipnoise.core.clip_rules.smooth import AutomaticClip
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
+from clipnoise.core.taken import LOSSES, GradientsAndCount
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -40,8 +41,8 @@ QUERIES = ("plain", "scaled", "two iterates", "micro-batches of 4")
 MECHANISMS = {
     "automatic clipping": Clipping(CLIP_NORM, rule=AutomaticClip()),
     "clipped per layer": Clipping(CLIP_NORM, rule=HardClip(per="layer")),
-    "with a count": Clipping(CLIP_NORM, counts=True),
-    "losses": Clipping(CLIP_NORM, of="losses"),
+    "with a count": Clipping(CLIP_NORM, of=GradientsAndCount()),
+    "losses": Clipping(CLIP_NORM, of=LOSSES),
 }
 WHOLE_STEP = "whole step"
 STEPS = 256  # of correlated noise; a measurement takes no more

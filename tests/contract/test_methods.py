@@ -13,7 +13,7 @@ import torch
 from every_method import FAMILIES, METHODS, VARIANTS, build, one_per_family, public
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping, zeros
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method, OracleMethod
 from clipnoise.core.query import Query
 from clipnoise.core.state import Public, State
@@ -32,7 +32,7 @@ def normals(count: int, seed: int, d: int = D) -> list[Tensor]:
 
 
 def width(optimizer: Method) -> int:
-    return len(zeros(optimizer.query.of, torch.zeros(D)))
+    return len(optimizer.query.noise_like(torch.zeros(D)))
 
 
 def noise(optimizer: Method, t: int) -> list[Tensor]:
@@ -220,13 +220,13 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
         theta = torch.zeros(D, dtype=torch.float64)
         for t in range(1, STEPS + 1):
             query = optimizer.query
-            values = query.values(torch.ones(width(optimizer) + query.counts), 1.0)
+            values = query.values(torch.ones(width(optimizer) + query.of.extra), 1.0)
             draws = normals(len(values), seed=t, d=width(optimizer))
             fixed = tuple(z[: len(value)] for z, value in zip(draws, values, strict=True))
 
             def form(clipping: Clipping) -> ClippedSum:
                 like = torch.zeros(D, dtype=torch.float64)
-                return ClippedSum(zeros(clipping.of, like, counts=clipping.counts) + data)
+                return ClippedSum(clipping.of.zeros(like) + data)
 
             def cross(*_: Any, fixed: Any = fixed) -> Any:
                 return fixed
@@ -259,7 +259,7 @@ def test_the_passes_that_are_counted_are_those_that_a_step_takes(
     def form(clipping: Clipping) -> ClippedSum:
         nonlocal taken
         taken += len(clipping.weights)
-        return ClippedSum(zeros(clipping.of, theta, counts=clipping.counts) + 1)
+        return ClippedSum(clipping.of.zeros(theta) + 1)
 
     theta = torch.zeros(D, dtype=torch.float64)
     constants = public(optimizer, D)

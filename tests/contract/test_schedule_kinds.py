@@ -11,7 +11,7 @@ import torch
 from every_method import METHODS, build, public
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping, zeros
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.schedule import KINDS, Schedule
 from clipnoise.core.state import State
@@ -155,7 +155,7 @@ def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
     d, theta = 3, torch.zeros(3, dtype=torch.float64)
     state, found = State(like=theta), [theta]
     for t in range(1, steps + 1):
-        width = len(zeros(optimizer.query.of, theta))
+        width = len(optimizer.query.noise_like(theta))
         draw = torch.Generator().manual_seed(t)
 
         def rows(clipping: Clipping, width: int = width, t: int = t) -> ClippedSum:

@@ -15,6 +15,14 @@ from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.state import StepConstants
 from clipnoise.core.step import privatize
+from clipnoise.core.taken import (
+    GRADIENTS,
+    LOSSES,
+    TAKEN,
+    Gradients,
+    GradientsAndCount,
+    Taken,
+)
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.gradients.clipping import clipped_sum
@@ -141,7 +149,7 @@ def test_a_count_moves_by_half_when_an_example_comes_or_goes() -> None:
     """Whatever its length is; one that is not finite moves nothing."""
     rows = torch.randn(5, sum(SIZES), generator=torch.Generator().manual_seed(0))
     rows[1], rows[2], rows[3], rows[4] = 0, 1e-3, math.nan, math.inf
-    clipping = Clipping(C, counts=True)
+    clipping = Clipping(C, of=GradientsAndCount())
     counts = [float(clipped_sum([rows[:stop]], clipping)[-1]) for stop in range(1, 6)]
     assert counts == [-0.5, 0.0, 0.5, 0.5, 0.5]
 
@@ -158,11 +166,69 @@ def test_the_clip_norm_finds_the_quantile() -> None:
     assert mean == pytest.approx((sum(range(1, 71)) + 30 * 70) / 100, rel=0.02)
 
 
-def test_a_query_and_a_clipping_that_count_differently_are_refused() -> None:
+@every_rule
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_clipped_vector_and_what_follows_from_its_norm_stay_within_one_bound(
+    rule: ClipRule, kind: str
+) -> None:
+    """Whatever a rule does to short vectors and to each layer."""
+    of = TAKEN[kind]()
+    for row in vectors(200, torch.float64):
+        total = clipped_sum([row[None]], Clipping(C, rule=rule, of=of), SIZES)
+        assert len(total) == sum(SIZES) + of.extra
+        assert float(total.norm()) <= of.bound(C) * (1 + 1e-12)
+
+
+@every_rule
+def test_coordinates_follow_from_the_norms_of_the_vector_and_of_what_is_left_of_it(
+    rule: ClipRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(self: Taken, norms: Tensor, clipped: Tensor, clip_norm: float) -> Tensor:
+        return torch.stack([norms, clipped, torch.full_like(norms, clip_norm)], dim=1)
+
+    monkeypatch.setattr(Gradients, "extra", 3)
+    monkeypatch.setattr(Gradients, "coordinates", both)
+    rows = torch.randn(9, sum(SIZES), generator=torch.Generator().manual_seed(1)).double()
+    each = [clipped_sum([row[None]], Clipping(C, rule=rule), SIZES) for row in rows]
+    for row, total in zip(rows, each, strict=True):
+        expected = torch.tensor([row.norm(), total[:-3].norm(), C])
+        torch.testing.assert_close(total[-3:], expected.double())
+    whole = clipped_sum([rows], Clipping(C, rule=rule), SIZES)
+    torch.testing.assert_close(whole, torch.stack(each).sum(dim=0))
+
+
+def test_a_release_of_vector_and_coordinates_as_one_has_the_noise_of_their_bound() -> None:
+    class Joint(ClippedMean):
+        of = GradientsAndCount()
+
+    theta, of = torch.zeros(3, dtype=torch.float64), GradientsAndCount()
+    total = torch.tensor([0.3, 0.0, 0.4, -0.5], dtype=torch.float64)
+    constants = StepConstants(noise_multiplier=2.0, expected_batch_size=5.0, total_steps=1)
+    noise = [Joint().noise_like(theta) + 1]
+    (released,) = privatize(ClippedSum(total), Joint(), Clipping(C, of=of), noise, constants)
+    assert noise[0].shape == total.shape
+    torch.testing.assert_close(released, total / 5 + 2 * math.hypot(C, 0.5) / 5)
+
+
+def test_what_is_taken_of_examples_is_the_packages_to_define() -> None:
+    with pytest.raises(TypeError, match="Unbounded: what is taken"):
+
+        class Unbounded(Gradients):
+            extra = 1
+
+    with pytest.raises(TypeError, match="must be a Taken"):
+
+        class Named(ClippedMean):
+            of = "losses"  # type: ignore[assignment]
+
+
+def test_a_query_and_a_clipping_that_take_something_else_are_refused() -> None:
     constants = StepConstants(noise_multiplier=1.0, expected_batch_size=1.0, total_steps=1)
     noise = [torch.zeros(3)] * 2
-    for query, counts in ((ClippedMeanAndCount(), False), (ClippedMean(), True)):
-        with pytest.raises(ValueError, match="differ in whether they count"):
-            privatize(
-                ClippedSum(torch.zeros(3)), query, Clipping(C, counts=counts), noise, constants
-            )
+    for query, of in (
+        (ClippedMeanAndCount(), GRADIENTS),
+        (ClippedMean(), GradientsAndCount()),
+        (ClippedMean(), LOSSES),
+    ):
+        with pytest.raises(ValueError, match="differ in what they take"):
+            privatize(ClippedSum(torch.zeros(3)), query, Clipping(C, of=of), noise, constants)

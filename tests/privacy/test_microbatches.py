@@ -11,7 +11,7 @@ from every_method import VARIANTS, build, one_per_family, public
 from torch import Tensor
 
 from clipnoise.audit.sensitivity import Changes, largest_changes
-from clipnoise.core.clipping import Clipping, zeros
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import State
 from clipnoise.errors import UserError
 from clipnoise.gradients.clipping import clipped_sum
@@ -105,7 +105,7 @@ def test_the_expected_size_of_a_micro_batch_is_m() -> None:
 def changes(query: Any, plan: Clipping, *, seed: int, factor: float, size: float) -> Changes:
     groups = torch.tensor([0, 0, 0, 2, 2, 5, 6, 6])
     plan = replace(plan, group_size=M, groups=groups)
-    width = len(zeros(plan.of, torch.zeros(D)))
+    width = len(plan.of.vector(torch.zeros(D)))
     rows = size * normal(len(plan.weights), len(groups), width, seed=seed)
     return largest_changes(
         query,

@@ -23,7 +23,7 @@ NOISY = [(name, options) for name, options in VARIANTS if build(name, **options)
 
 def release(query: Query, total: Tensor, noise: list[Tensor]) -> tuple[Tensor, ...]:
     constants = Public(noise_multiplier=SIGMA, expected_batch_size=B, total_steps=1)
-    return privatize(ClippedSum(total), query, Clipping(C, counts=query.counts), noise, constants)
+    return privatize(ClippedSum(total), query, Clipping(C, of=query.of), noise, constants)
 
 
 @pytest.mark.parametrize(("name", "options"), NOISY)
@@ -32,7 +32,7 @@ def test_noise_has_mean_zero_and_the_declared_covariance(
 ) -> None:
     query = build(name, **options).query
     draw = torch.Generator().manual_seed(0)
-    total = torch.randn(D + query.counts, generator=draw, dtype=torch.float64)
+    total = torch.randn(D + query.of.extra, generator=draw, dtype=torch.float64)
     each = query.values(total / B, C)
     values = torch.cat(each)
     samples = torch.stack(
@@ -84,7 +84,7 @@ def test_an_empty_batch_releases_pure_noise(name: str, options: dict[str, Any]) 
     query = build(name, **options).query
     draw = torch.Generator().manual_seed(1)
     noise = [torch.randn(D, generator=draw, dtype=torch.float64) for _ in range(query.draws)]
-    clipping = Clipping(C, counts=query.counts)
+    clipping = Clipping(C, of=query.of)
     empty = clipped_sum([torch.zeros(0, D, dtype=torch.float64)], clipping)
     supply = iter(noise)
     for value, component in zip(release(query, empty, noise), query.components(C, B), strict=True):

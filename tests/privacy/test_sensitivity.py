@@ -15,7 +15,7 @@ import torch
 from every_method import VARIANTS, build, public
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping, zeros
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.method import Method
 from clipnoise.core.query import Component, Query
 from clipnoise.core.state import Public, State
@@ -80,7 +80,7 @@ def excess(query: Query, form: Form, clipping: Clipping, b: float, seed: int) ->
     assert clipping.clip_norm is not None
     components = query.components(clipping.clip_norm, b)
     worst = 0.0
-    for batch in batches(draw, len(clipping.weights), b, len(zeros(clipping.of, torch.zeros(D)))):
+    for batch in batches(draw, len(clipping.weights), b, len(clipping.of.vector(torch.zeros(D)))):
         here = vectors(query, form, batch, clipping, b)
         for neighbour in neighbours(query, batch, draw):
             there = vectors(query, form, neighbour, clipping, b)
@@ -112,7 +112,7 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
         return ClippedSum(in_layers(rows, clipping))
 
     theta = torch.zeros(D, dtype=torch.float64)
-    number = zeros(optimizer.query.of, theta)
+    number = optimizer.query.noise_like(theta)
     for t in range(1, 10):
         normals = [
             torch.randn(number.shape, generator=draw, dtype=torch.float64)

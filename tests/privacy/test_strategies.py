@@ -261,7 +261,7 @@ def test_tree_noise_is_no_larger_than_all_participations_take() -> None:
     participations = np.ceil(np.arange(1, steps + 1) / groups)
     assert (moved / participations).max() == pytest.approx(prefix_cost(steps, groups))
     assert prefix_cost(steps, groups) == pytest.approx(1.125178**2, rel=1e-6)
-    error = math.sqrt(10) * prefix_sum_rmse(Tree(steps), groups)  # as in docs/study-keys.md
+    error = math.sqrt(10) * prefix_sum_rmse(Tree(steps), groups)  # as in docs/samplers.md
     assert error == pytest.approx(22.7, abs=0.05)
 
 

@@ -20,7 +20,7 @@ from every_method import VARIANTS, build, one_per_family, public
 from mechanisms import participation_under
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping, zeros
+from clipnoise.core.clipping import ClippedSum, Clipping
 from clipnoise.core.query import Query
 from clipnoise.core.state import State, StepConstants
 from clipnoise.core.step import privatize, step
@@ -42,7 +42,7 @@ class Trajectory:
     def __init__(self, query: Query, draw: torch.Generator, microbatch: int) -> None:
         self.query, self.draw, self.microbatch = query, draw, microbatch
         self.cost = 0.0
-        self.width = len(zeros(query.of, torch.zeros(D)))
+        self.width = len(query.of.vector(torch.zeros(D)))
         self._neighbour: Tensor | None = None
 
     def normal(self, *shape: int) -> Tensor:

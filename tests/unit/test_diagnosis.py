@@ -164,7 +164,7 @@ ON_EXAMPLES = [
 @pytest.mark.parametrize("name", ON_EXAMPLES)
 def test_every_method_takes_steps_without_noise_and_clipping(name: str, cache: Path) -> None:
     method = {"id": name, **required(name)}
-    run = spec(NOISELESS if example(methods()[name]).query.counts else NEITHER, method)
+    run = spec(NOISELESS if example(methods()[name]).query.of.extra else NEITHER, method)
     assert parameters(run, cache).isfinite().all()
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from clipnoise.core.clip_rules import HardClip
 from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import Clipping
+from clipnoise.core.taken import LOSSES, GradientsAndCount
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.dropout import Masks
@@ -52,9 +53,9 @@ CLIPPINGS: dict[str, Callable[[int], Clipping]] = {
         group_size=4,
         rule=PSAC(gamma=0.1, per="layer"),
     ),
-    "counted": lambda d: Clipping(1.5, counts=True),
+    "counted": lambda d: Clipping(1.5, of=GradientsAndCount()),
     "counted per layer, in micro-batches": lambda d: Clipping(
-        0.5, group_size=4, rule=AutomaticClip(per="layer"), counts=True
+        0.5, group_size=4, rule=AutomaticClip(per="layer"), of=GradientsAndCount()
     ),
     "unclipped": lambda d: Clipping(None),
     "unclipped with all": lambda d: Clipping(
@@ -116,7 +117,7 @@ def test_an_empty_batch_gives_the_zero_vector(
     total = engine.clipped_sum(
         *examples(name, 0), clipping.at(*iterates(engine, len(clipping.weights)))
     )
-    assert total.shape == (engine.flat.theta.numel() + clipping.counts,)
+    assert total.shape == (engine.flat.theta.numel() + clipping.of.extra,)
     assert not total.any()
 
 
@@ -207,7 +208,7 @@ def test_losses_of_a_batch_are_taken_in_one_pass(
     passes: list[int] = []
     engine.network.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     theta = engine.flat.theta.clone()
-    clipping = Clipping(100.0, of="losses").at(theta)
+    clipping = Clipping(100.0, of=LOSSES).at(theta)
     total = engine.clipped_sum(inputs, targets, clipping)
     assert passes == [20]
     torch.testing.assert_close(total, losses(engine.network(inputs), targets).sum().view(1))
@@ -251,7 +252,7 @@ def test_differences_of_losses_are_clipped_one_by_one(kind: type[GradientEngine]
     inputs, targets = examples("shared layer", 7)
     theta = engine.flat.theta.clone()
     u = torch.randn(theta.shape, generator=torch.Generator().manual_seed(0))
-    plan = Clipping(0.5, weights=(50.0, -50.0), of="losses").at(theta + 0.01 * u, theta - 0.01 * u)
+    plan = Clipping(0.5, weights=(50.0, -50.0), of=LOSSES).at(theta + 0.01 * u, theta - 0.01 * u)
     up, down = (engine.per_example_losses(inputs, targets, p, Masks.first(7)) for p in plan.points)
     numbers = 50 * (up - down)
     assert numbers.abs().min() < 0.5 < numbers.abs().max()

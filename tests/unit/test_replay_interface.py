@@ -28,7 +28,7 @@ SGD: dict[str, Any] = {
 def arrays(method: str = "dp-sgd") -> dict[str, Any]:
     draw = np.random.default_rng(0)
     optimizer = build(method)
-    width = D if optimizer.query.of == "gradients" else 1
+    width = 1 if optimizer.query.of.losses else D
     stream = {
         "initial": draw.normal(size=D),
         "per_example_gradients": draw.normal(size=(T, K, B, width)),

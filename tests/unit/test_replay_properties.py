@@ -35,7 +35,7 @@ def run(
     seed, T, B, d = shape
     draw = np.random.default_rng(seed)
     optimizer = build(method)
-    width = d if optimizer.query.of == "gradients" else 1
+    width = 1 if optimizer.query.of.losses else d
     initial, gradients = draw.normal(size=d), scale * draw.normal(size=(T, 4, B, width))
     noise = draw.normal(size=(T, max(1, optimizer.query.draws), width))
     if public is None and optimizer.uses_public_gradient:

@@ -9,14 +9,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import pytest
+from annotated_types import Ge, Gt, Lt
 from reporting_data import curve_rows, item_data, run_row, write_study, write_table
 from test_reporting_moments import diagnostics
 
-from clipnoise.cli.inventory import item_tables
+from clipnoise.cli.keys import KINDS, SECTIONS, key_table, type_words
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 from clipnoise.report.drawing import draw_figure
@@ -140,9 +141,28 @@ print(*{"numpy", "scipy", "pandas", "matplotlib", "seaborn", "altair", "torch"} 
     assert done.stdout.split() == []
 
 
-def test_the_documentation_lists_every_kind_with_its_options() -> None:
+@pytest.mark.parametrize("section", [*SECTIONS, *KINDS])
+def test_the_documentation_lists_every_key_with_its_type_and_default(section: str) -> None:
     said = "run: clipnoise report-items --markdown docs/study-keys.md"
-    assert item_tables() in (DOCS / "study-keys.md").read_text(), said
+    assert key_table(section) in (DOCS / "study-keys.md").read_text(), said
+    for kind in SECTIONS.get(section, ()):
+        for field in dataclasses.fields(kind):
+            assert f"`{field.name}`" in key_table(section)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Annotated[int, Gt(0)] | None, "integer > 0"),
+        (Annotated[float, Ge(0), Lt(1)], "number ≥ 0 < 1"),
+        (tuple[Annotated[float, Gt(0)], ...], "numbers > 0"),
+        (Literal["each", "best"], "`each`, `best`"),
+        (Literal["a"] | tuple[Literal["a"], ...], "one or more of `a`"),
+        (dict[str, int], "mapping"),
+    ],
+)
+def test_types_are_printed_as_what_a_reader_writes(kind: Any, words: str) -> None:
+    assert type_words(kind) == words
 
 
 def test_the_guide_shows_the_whole_file_of_a_kind() -> None:

@@ -165,12 +165,10 @@ def test_no_sum_exceeds_the_clip_norm_of_its_step(cache: Path) -> None:
     seen = []
     sums = run.sums
 
-    def watched(batch: Any) -> ClippedSum:
+    def watched(batch: Any) -> Tensor:
         alone = replace(batch, indices=batch.indices[:1])
         assert batch.clipping.clip_norm is not None
-        from clipnoise.core.clipping import _SEALED
-
-        seen.append((float(_SEALED[sums(alone)].norm()), batch.clipping.clip_norm))
+        seen.append((float(sums(alone).norm()), batch.clipping.clip_norm))
         return sums(batch)
 
     run.sums = watched

@@ -13,7 +13,7 @@ from gradient_networks import examples as draw_examples
 from real_files import small, write_raw
 from torch import Tensor
 
-from clipnoise.core.clipping import ClippedSum, Clipping
+from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.data.base import Dataset, Examples, dataset_class
 from clipnoise.data.digits import DigitsUsers
@@ -208,7 +208,7 @@ def test_the_accountant_is_given_the_noise_that_is_on_the_sum(
     calibration = calibrate(target)
     sigma = calibration.noise_multiplier
     training = Run.prepare(run, cache, "cpu", noise_multiplier=sigma)
-    training.sums = lambda *_: ClippedSum(torch.zeros_like(training.theta))
+    training.sums = lambda *_: torch.zeros_like(training.theta)
     start = training.theta.clone()
     for _ in range(3):
         training.step(torch.arange(5))
@@ -267,7 +267,7 @@ def test_without_privacy_a_step_is_the_mean_update_as_it_is(method: str, cache: 
     theta, batch = run.theta.clone(), torch.tensor([1, 8, 30, 44])
     users = run.units.engine
     assert isinstance(users, UserEngine)
-    assert run.spec.unit.name == "user"
+    assert run.procedure.unit.name == "user"
     mean = sum(users.update_of(user, theta) for user in batch.tolist()) / 16
     run.step(batch)
     assert isinstance(mean, Tensor)

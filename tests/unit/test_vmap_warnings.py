@@ -13,6 +13,7 @@ from gradient_networks import NETWORKS, build, examples, losses
 from clipnoise.core.clip_rules import HARD, ClipRule, OwnClipRule
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import Public
+from clipnoise.core.taken import GRADIENTS
 from clipnoise.fields import parse
 from clipnoise.gradients.engine import GradientEngine, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
@@ -59,9 +60,7 @@ def mapped(name: str) -> bool:
     """Return whether trials of a method can be mapped: it reads gradients alone, and no values."""
     method = parse(methods()[name], recorded(name))
     public = method.uses_public_gradient or method.uses_side_information
-    return method.query.of == "gradients" and not (
-        public or method.query.counts or method.local_training()
-    )
+    return method.query.of == GRADIENTS and not (public or method.local_training())
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if mapped(name)])

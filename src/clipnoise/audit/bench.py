@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from clipnoise.core.clipping import zeros
 from clipnoise.data.base import DenseExamples
 from clipnoise.data.digits import Digits
 from clipnoise.gradients.dropout import Masks
@@ -55,9 +54,9 @@ class Bench:
         """Return the gradients of examples, or losses, at the points of a step: (k, b, d or 1)."""
         engine, points = self.engine, clipping.points
         if len(examples) == 0:
-            return zeros(clipping.of, self.theta).expand(len(points), 0, -1)
-        gradients = clipping.of == "gradients"
-        take = engine.per_example_gradients if gradients else engine.per_example_losses
+            return clipping.of.vector(self.theta).expand(len(points), 0, -1)
+        losses = clipping.of.losses
+        take = engine.per_example_losses if losses else engine.per_example_gradients
         given = examples.inputs, examples.targets
         masks = Masks.first(len(examples))
         return torch.stack([take(*given, theta, masks) for theta in points])

@@ -133,7 +133,7 @@ class CanaryEngine(GradientEngine):
             own = part_of(replace(clipping, examples=examples), chosen)
             return form(inputs[chosen], targets[chosen], own)
 
-        if clipping.of == "losses":
+        if clipping.of.losses:
             moved = sum(w * p[0] for w, p in zip(clipping.weights, clipping.points, strict=True))
             self.toward = math.copysign(1.0, moved)
         known = added_by(real, self.inner.clipped_sum)

@@ -17,8 +17,7 @@ from clipnoise.audit.noise import check_noise
 from clipnoise.audit.runs import check_sampler, check_steps, check_updates
 from clipnoise.audit.sensitivity import largest_changes
 from clipnoise.audit.subject import Finding, at_clip_norm, in_microbatches
-from clipnoise.core.clipping import zeros
-from clipnoise.gradients.engine import physical_batches
+from clipnoise.gradients.engine import logical_sum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +138,7 @@ def check_denominator(moment: Moment) -> Finding:
         clean = moment.release(copies).values[0]
         if subject.microbatches.size == 1:
             return float(clean.norm()) / count
-        noise = [zeros(subject.method.query.of, theta) + 1] * subject.method.query.draws
+        noise = [subject.method.query.noise_like(theta) + 1] * subject.method.query.draws
         noisy = moment.release(copies, noise=noise, sigma=1.0).values[0]
         return float((noisy - clean).norm())
 
@@ -182,7 +181,7 @@ def _attack(moment: Moment, largest: Largest) -> None:
     for pair in [hurt, *(pair for _, _, pair in found[:WORST])]:
         _on_every_path(moment, pair, largest)
     subject, bench = moment.subject, moment.bench
-    if subject.form is physical_batches:  # the reference sum, with its own adversaries too
+    if subject.form is logical_sum:  # the reference sum, with its own adversaries too
         (examples, _), _ = hurt.sides()
         clipping = moment.clipping
         changes = largest_changes(

@@ -9,7 +9,6 @@ import torch
 
 from clipnoise.audit.sensitivity import change_between
 from clipnoise.audit.subject import Finding
-from clipnoise.core.clipping import zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 QUERY = "query"
 WHOLE_SIZES, RANDOM_SIZES, AGAIN = 2048, 1000, 100  # B, random (C, B), and means asked for twice
 DIMENSION, SMALL = 650, 6  # that of the digits' network, and a small one
+NORMS = (0.0, 0.5, 1.0, 2.0)  # of an example's vector before it is clipped, in units of C
 ROUNDING = 1e-6
 
 
@@ -63,10 +63,11 @@ def _problem(
 ) -> str | None:
     """Return what is wrong with the values of two means that one example keeps apart, or None."""
     for mean, found in zip(means, values, strict=True):
-        shapes = (zeros(query.of, mean[: len(mean) - query.counts]).shape, (1,))
+        extra, whole = query.of.extra, len(mean)
+        shapes = {(1,), (extra or 1,), (whole - extra,), (whole,)}
         for value in found:
             like = type(value) is torch.Tensor and value.dtype == mean.dtype
-            if not (like and value.shape in shapes and bool(value.isfinite().all())):
+            if not (like and tuple(value.shape) in shapes and bool(value.isfinite().all())):
                 return "it releases something else than finite tensors like the mean"
     components = query.components(c, b)
     if {len(components)} != set(map(len, values)):
@@ -88,18 +89,22 @@ def _means_apart(
         return choices[int(torch.randint(len(choices), (1,), generator=draw))]
 
     double = expected_batch_size > WHOLE_SIZES or choose(True, False)
-    d = 1 if query.of == "losses" else choose(DIMENSION, DIMENSION, SMALL)
+    d = 1 if query.of.losses else choose(DIMENSION, DIMENSION, SMALL)
     one = torch.zeros(d, dtype=torch.float64)
     one[int(torch.randint(d, (1,), generator=draw))] = choose(1.0, -1.0)
     dense = torch.randn(d, generator=draw, dtype=torch.float64)
     rest, added = choose(dense, one), choose(dense, one, -one)
     size = choose(0.0, 1e-3, 0.5, 1.0, 4.0) if double else choose(0.0, 1e-3, 0.5, 1.0)
     mean = rest * (size * clip_norm / float(rest.norm()))
-    change = added * (clip_norm / expected_batch_size / float(added.norm()))
-    if query.counts:
-        count = mean.new_tensor([choose(-0.5, 0.0, 0.5)])
-        half = mean.new_tensor([choose(-0.5, 0.5) / expected_batch_size])
-        mean, change = torch.cat([mean, count]), torch.cat([change, half])
+    # Where extra coordinates follow from the norm, a vector that is not as long as C counts too.
+    norms = mean.new_tensor([choose(*NORMS), choose(*NORMS)] if query.of.extra else [1.0, 1.0])
+    norms *= clip_norm
+    clipped = norms.clamp(max=clip_norm)
+    change = added * (float(clipped[0]) / expected_batch_size / float(added.norm()))
+    if query.of.extra:
+        of_added, of_rest = query.of.coordinates(norms, clipped, clip_norm).unbind()
+        mean = torch.cat([mean, choose(0.0, 1.0) * of_rest])
+        change = torch.cat([change, of_added / expected_batch_size])
     before = mean - change if query.adjacency == "replace" else mean
     dtype = torch.float64 if double else torch.float32
     return before.to(dtype), (mean + change).to(dtype)

@@ -14,7 +14,6 @@ from scipy.stats import binom
 
 from clipnoise.audit.canaries import CanaryEngine, WithCanaries, as_users
 from clipnoise.audit.subject import digits_for, recorded_run, run_spec
-from clipnoise.core.clipping import zeros
 from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.claim import claim
 from clipnoise.run.spec import units_of
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Release, Subject
-    from clipnoise.core.clipping import ClippedSum
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
@@ -129,7 +127,7 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
 
 
 def _spec(subject: Subject, settings: Settings) -> RunSpec:
-    count = settings.canaries if subject.method.query.of == "gradients" else 1
+    count = 1 if subject.method.query.of.losses else settings.canaries
     dataset = WithCanaries(inner=digits_for(subject), canaries=count)
     units = units_of(dataset, subject.method).count
     return run_spec(
@@ -155,19 +153,19 @@ def _one_run(
     method, draw = subject.method, torch.Generator().manual_seed(10**6 + spec.seed)
     run, recorder = recorded_run(subject, spec, cache, sigma)
     coin = torch.rand(m, generator=draw) < 0.5
-    places = torch.randperm(len(zeros(method.query.of, run.theta)), generator=draw)[:m]
+    places = torch.randperm(len(method.query.of.vector(run.theta)), generator=draw)[:m]
     replaced = method.query.adjacency == "replace"
     engine = CanaryEngine(run.units.engine, coin, places, replaced=replaced)
     users = spec.dataset.user_unit() is not None
 
-    def sums(batch: LogicalBatch) -> ClippedSum:
+    def sums(batch: LogicalBatch) -> Tensor:
         units = as_users(batch.examples.dense(), m) if users else batch.examples
         return subject.form(replace(batch, engine=engine, examples=units))
 
     run.sums = sums
     expected, state, seen = run.theta, run.state.copy(), []
     for batch in run.batches():
-        engine.known = zeros(method.query.of, expected, counts=method.query.counts)
+        engine.known = method.query.of.zeros(expected)
         run.step(batch)
         engine.known = subject.ranks.total(engine.known)
         release = recorder.releases[-1]
@@ -191,7 +189,7 @@ def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) ->
     noise. Canaries have coordinates of their own, so that all can be moved at once.
     """
     b, c = release.constants.expected_batch_size, release.clipping.bound
-    mean, length = engine.known / b, engine.known.numel() - query.counts
+    mean, length = engine.known / b, engine.known.numel() - query.of.extra
     moved = torch.zeros_like(mean)
     moved[:length] = engine.toward * c / b
     clean, up, down = (query.values(mean + x, c) for x in (torch.zeros_like(mean), moved, -moved))
@@ -205,9 +203,9 @@ def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) ->
             [sigma * x.noise_factor * x.sensitivity for x in query.components(c, b)],
             strict=True,
         )
-        if len(zero) == length
+        if len(zero) >= length
     ]
-    return torch.stack(rows).double()[..., engine.places]
+    return torch.stack([row[:, :length] for row in rows]).double()[..., engine.places]
 
 
 def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:

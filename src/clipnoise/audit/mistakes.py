@@ -25,7 +25,7 @@ from clipnoise.core.query import Component
 from clipnoise.core.state import State
 from clipnoise.core.step import Crossing, privatize
 from clipnoise.data.base import Examples
-from clipnoise.gradients.engine import LogicalBatch, logical_sum, physical_batches
+from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
 from clipnoise.privacy.noise import IndependentNoise, NoiseSource
 from clipnoise.privacy.noise.cancelling import CancellingNoise
@@ -181,7 +181,7 @@ class TrainsNothing(LeakySGD):
         return torch.zeros_like(state.like)
 
 
-# How a batch becomes a sum, in place of `physical_batches`, and how it is drawn.
+# How a batch becomes a sum, in place of `logical_sum`, and how it is drawn.
 
 
 class WithoutCrossTerm(PSAC):
@@ -201,30 +201,30 @@ class EachLayerToC(HardClip):
 def clip_by(rule: ClipRule) -> Form:
     """Return a sum that is formed under another clip rule."""
 
-    def form(batch: LogicalBatch) -> ClippedSum:
-        return physical_batches(replace(batch, clipping=replace(batch.clipping, rule=rule)))
+    def form(batch: LogicalBatch) -> Tensor:
+        return logical_sum(replace(batch, clipping=replace(batch.clipping, rule=rule)))
 
     return form
 
 
-def clip_each_pass(batch: LogicalBatch) -> ClippedSum:
+def clip_each_pass(batch: LogicalBatch) -> Tensor:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
     each = replace(batch.clipping, weights=(1.0,))
     sums = [logical_sum(replace(batch, clipping=each.at(at))) for at in batch.clipping.points]
-    return ClippedSum(torch.stack(sums).sum(dim=0))
+    return torch.stack(sums).sum(dim=0)
 
 
-def clip_each_view(batch: LogicalBatch) -> ClippedSum:
+def clip_each_view(batch: LogicalBatch) -> Tensor:
     """Clip the gradient of each view by itself and add the K clipped ones."""
-    return physical_batches(replace(batch, indices=batch.indices.repeat_interleave(VIEWS)))
+    return logical_sum(replace(batch, indices=batch.indices.repeat_interleave(VIEWS)))
 
 
-def leave_unclipped(batch: LogicalBatch) -> ClippedSum:
+def leave_unclipped(batch: LogicalBatch) -> Tensor:
     """Add the losses' differences as they are."""
-    return physical_batches(replace(batch, clipping=replace(batch.clipping, clip_norm=None)))
+    return logical_sum(replace(batch, clipping=replace(batch.clipping, clip_norm=None)))
 
 
-def clip_microbatches(batch: LogicalBatch) -> ClippedSum:
+def clip_microbatches(batch: LogicalBatch) -> Tensor:
     """Clip means of two examples to C: one example can turn its mean around, which moves it 2C."""
     clip_norm, whole = batch.clipping.clip_norm, replace(batch.clipping, clip_norm=None)
     examples, total = batch.examples.dense(), torch.zeros_like(batch.engine.flat.theta)
@@ -233,15 +233,15 @@ def clip_microbatches(batch: LogicalBatch) -> ClippedSum:
         inputs, targets = examples.inputs[group], examples.targets[group]
         mean = batch.engine.clipped_sum(inputs, targets, whole) / GROUP
         total += mean * (clip_norm / mean.norm()).clamp(max=1.0)
-    return ClippedSum(total)
+    return total
 
 
-def divide_by_realised_size(batch: LogicalBatch) -> ClippedSum:
+def divide_by_realised_size(batch: LogicalBatch) -> Tensor:
     """Form a sum that ends up divided by the size of the batch, not by the constant B."""
-    return ClippedSum(logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices))))
+    return logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices)))
 
 
-def scale_by_private_statistics(batch: LogicalBatch) -> ClippedSum:
+def scale_by_private_statistics(batch: LogicalBatch) -> Tensor:
     """Take the preconditioner from the gradients of all private examples."""
     squares, examples = torch.zeros_like(batch.engine.flat.theta), batch.examples.dense()
     if len(examples):
@@ -249,33 +249,33 @@ def scale_by_private_statistics(batch: LogicalBatch) -> ClippedSum:
         rows = batch.engine.per_example_gradients(examples.inputs, examples.targets, theta)
         squares = rows.square().mean(dim=0)
     private = replace(batch.clipping, scale=1 / (squares.sqrt() + GAMMA))
-    return physical_batches(replace(batch, clipping=private))
+    return logical_sum(replace(batch, clipping=private))
 
 
-def scale_after_clipping(batch: LogicalBatch) -> ClippedSum:
+def scale_after_clipping(batch: LogicalBatch) -> Tensor:
     """Clip the gradients themselves, and scale what is left."""
     scale = batch.clipping.scale
     assert scale is not None
     whole = replace(batch, clipping=replace(batch.clipping, scale=None))
-    return ClippedSum(scale * logical_sum(whole))
+    return scale * logical_sum(whole)
 
 
-def mask_by_position(batch: LogicalBatch) -> ClippedSum:
+def mask_by_position(batch: LogicalBatch) -> Tensor:
     """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
     chosen = take(batch.examples.dense(), batch.indices.flip(0))
     places = torch.arange(len(batch.indices))
-    return physical_batches(replace(batch, examples=chosen, indices=places))
+    return logical_sum(replace(batch, examples=chosen, indices=places))
 
 
-def centre_on_the_batch(batch: LogicalBatch) -> ClippedSum:
+def centre_on_the_batch(batch: LogicalBatch) -> Tensor:
     """Let the network subtract the mean of its batch, as batch normalisation does."""
     chosen = take(batch.examples.dense(), batch.indices)
     if len(chosen) and chosen.inputs.is_floating_point():
         chosen = replace(chosen, inputs=chosen.inputs - chosen.inputs.mean(dim=0))
-    return physical_batches(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
+    return logical_sum(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
 
 
-def recall_the_last_batch(batch: LogicalBatch) -> ClippedSum:
+def recall_the_last_batch(batch: LogicalBatch) -> Tensor:
     """Let the network keep the mean of what it saw, and subtract it in the next forward pass."""
     chosen = take(batch.examples.dense(), batch.indices)
     if len(chosen) and chosen.inputs.is_floating_point():
@@ -283,7 +283,7 @@ def recall_the_last_batch(batch: LogicalBatch) -> ClippedSum:
         before = SEEN.get(shape, chosen.inputs.new_zeros(shape))
         SEEN[shape] = chosen.inputs.mean(dim=0)
         chosen = replace(chosen, inputs=chosen.inputs - before.to(chosen.inputs))
-    return physical_batches(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
+    return logical_sum(replace(batch, examples=chosen, indices=torch.arange(len(chosen))))
 
 
 def shuffled(spec: RunSpec) -> Sampler:

@@ -12,7 +12,7 @@ import torch
 from clipnoise.audit.bench import take
 from clipnoise.audit.sensitivity import Changes, change_between
 from clipnoise.audit.subject import Recorder, Release
-from clipnoise.core.clipping import zeros
+from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.state import Public, State
 from clipnoise.core.step import step
 from clipnoise.gradients.engine import LogicalBatch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from clipnoise.audit.bench import Bench
     from clipnoise.audit.subject import Subject
-    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import DenseExamples
     from clipnoise.gradients.engine import GradientEngine
 
@@ -77,16 +77,17 @@ class Moment:
             engine: what takes gradients; by default that of the bench with per-example gradients.
             batch: the rows of the batch; all of them when left out.
             size: of a physical batch.
-            noise: standard normals, one of shape (d,) per noisy component; zeros by default.
+            noise: standard normals, one per noisy component; zeros by default.
             sigma: σ.
         """
         method, recorder = self.subject.method, Recorder(self.subject.cross)
         taker = self.bench.engine if engine is None else engine
         rows = torch.arange(len(examples)) if batch is None else batch
-        none = [zeros(method.query.of, self.iterates[0])] * method.query.draws
+        none = [method.query.noise_like(self.iterates[0])] * method.query.draws
 
         def form(clipping: Clipping) -> ClippedSum:
-            return self.subject.form(LogicalBatch(taker, examples, rows, clipping, size))
+            logical = LogicalBatch(taker, examples, rows, clipping, size)
+            return ClippedSum(self.subject.form(logical))
 
         step(
             self.iterates[0],
@@ -145,10 +146,10 @@ def life(
     draw = torch.Generator().manual_seed(0)
     theta, method = bench.theta, subject.method
     state, past = State(like=theta), deque([theta], maxlen=method.iterates())
-    number = zeros(method.query.of, theta)
+    like = method.query.noise_like(theta)
 
-    def normal() -> Tensor:
-        return torch.randn(theta.shape, generator=draw, dtype=theta.dtype)
+    def normal(shape: torch.Size = theta.shape) -> Tensor:
+        return torch.randn(shape, generator=draw, dtype=theta.dtype)
 
     side = normal().abs() + 0.1 if method.uses_side_information else None
     for t in range(1, steps + 1):
@@ -168,7 +169,7 @@ def life(
         def form(clipping: Clipping, rows: Tensor = rows) -> ClippedSum:
             engine, chosen = bench.engine, take(bench.pool, rows)
             everyone = torch.arange(len(chosen))
-            return subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE))
+            return ClippedSum(subject.form(LogicalBatch(engine, chosen, everyone, clipping, WHOLE)))
 
         theta = step(
             theta,
@@ -176,7 +177,7 @@ def life(
             state,
             public,
             clipped_sum=form,
-            noise=[normal()[: len(number)] for _ in range(method.query.draws)],
+            noise=[normal(like.shape) for _ in range(method.query.draws)],
             past=list(past)[1:],
         )
         past.appendleft(theta)

@@ -10,6 +10,7 @@ import torch
 
 from clipnoise.audit.bench import join, realise, take
 from clipnoise.audit.sensitivity import EXCESS, adversaries
+from clipnoise.core.taken import GRADIENTS
 from clipnoise.data.base import DenseExamples
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ def made_pairs(moment: Moment) -> Iterator[Pair]:
     """
     draw = torch.Generator().manual_seed(moment.state.step)
     theta, clipping = moment.iterates[0], moment.clipping
-    if clipping.of == "losses":  # a far gradient in any direction changes the loss far, both ways
-        clipping = replace(clipping, of="gradients", weights=(1.0,), points=(theta,))
+    if clipping.of.losses:  # a far gradient in any direction changes the loss far, both ways
+        clipping = replace(clipping, of=GRADIENTS, weights=(1.0,), points=(theta,))
     b = max(2, round(moment.public.expected_batch_size))
 
     def normal(count: int, size: float = 1.0) -> Tensor:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from clipnoise.audit.subject import at_clip_norm, recorded_run, run_spec
-from clipnoise.core.clipping import ClippedSum, zeros
 from clipnoise.lazy import np
 from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.noise import NoiseSource
@@ -151,10 +150,11 @@ def _noise(
     """Return the standardised, whitened noise of a run.
 
     Returns:
-        That of vectors, shape (steps, components, d), and that of counts, shape (steps, counts).
+        That of vectors, shape (steps, components, d), and that of extra coordinates, shape (steps,
+        coordinates).
     """
     run, steps = _standardised(subject, cache, spec, sigma)
-    d = len(zeros(spec.method.query.of, run.theta))
+    d = len(spec.method.query.of.vector(run.theta))
     numbers = torch.stack(list(steps))
     if strategy is not None:
         numbers = torch.as_tensor(strategy.matrix(), dtype=numbers.dtype) @ numbers
@@ -171,11 +171,11 @@ def _standardised(
     """
     run, recorder = recorded_run(subject, spec, cache, sigma)
     query = spec.method.query
-    total = zeros(query.of, run.theta, counts=query.counts)
+    total = query.of.zeros(run.theta)
 
-    def sums(batch: LogicalBatch) -> ClippedSum:
+    def sums(batch: LogicalBatch) -> Tensor:
         total[0] = batch.clipping.clip_norm or 1.0
-        return ClippedSum(total)
+        return total
 
     def steps() -> Iterator[Tensor]:
         for batch in run.batches():
@@ -211,7 +211,7 @@ def _reach(subject: Subject, cache: Path, seed: int) -> float:
     )
     (largest,) = source.next()
     run, released = _standardised(subject, cache, spec, sigma)
-    like = zeros(spec.method.query.of, run.theta)
+    like = spec.method.query.noise_like(run.theta)
     repeated = largest.repeat(len(like) // DRIVEN + 1)[: len(like)]
     run.noise = _Repeated(repeated / math.sqrt(source.row_norm_squared(1)))
     return float(next(released).abs().max())

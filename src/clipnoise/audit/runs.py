@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clipnoise.audit.subject import Subject, Values
-    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.clipping import Clipping
     from clipnoise.data.base import Examples
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.samplers import Sampler
@@ -62,7 +62,7 @@ def check_steps(subject: Subject, cache: Path) -> Finding:
     return Finding("steps", holds, f"{said}; empty batches among them: {sizes[0].count(0)}")
 
 
-def _sum_of(subject: Subject, wild: bool, batch: LogicalBatch) -> ClippedSum:
+def _sum_of(subject: Subject, wild: bool, batch: LogicalBatch) -> Tensor:
     """Form the sum over a dataset, or over a neighbour whose first example is far out of range.
 
     A user cannot be: the neighbour has the data of the second one in place of the first.

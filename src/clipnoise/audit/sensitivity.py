@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from clipnoise.core.clip_rules import HARD
+from clipnoise.core.taken import GRADIENTS
 from clipnoise.gradients.clipping import clipped_sum
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def adversaries(clipping: Clipping, gradients: Tensor) -> Iterator[Tensor]:
     Those of the batch have gradients of shape (k, B, d). Each that is yielded has one of shape
     (k, 1, d), far beyond the clip norm.
     """
-    mean = clipped_sum(list(gradients), replace(clipping, rule=HARD, counts=False))
+    mean = clipped_sum(list(gradients), replace(clipping, rule=HARD, of=GRADIENTS))
     coordinate = torch.zeros_like(mean)
     coordinate[mean.abs().argmax()] = 1
     generator = torch.Generator().manual_seed(0)

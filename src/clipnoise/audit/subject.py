@@ -12,7 +12,7 @@ from clipnoise.data.digits import Digits, DigitsUsers
 from clipnoise.data.side_information import PublicGradients
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
-from clipnoise.gradients.engine import LogicalBatch, physical_batches
+from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.base import WithSideInformation, example_settings, method_class
 from clipnoise.models.dense import Logistic
 from clipnoise.privacy.budget import Privacy
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PLACES = 10_000  # more than any dataset under attack has examples
 PUBLIC_EXAMPLES = 100
 
-Form = Callable[[LogicalBatch], ClippedSum]  # as `physical_batches`
+Form = Callable[[LogicalBatch], "Tensor"]  # as `logical_sum`
 Values = tuple["Released", ...]
 
 
@@ -82,7 +82,7 @@ class Subject:
     """
 
     method: Method
-    form: Form = physical_batches
+    form: Form = logical_sum
     cross: Crossing = privatize
     noise: NoiseCorrelation = field(default_factory=IndependentNoise)
     sampler: str = "poisson"
@@ -150,11 +150,11 @@ def in_microbatches(subject: Subject, expected_batch_size: float) -> Subject:
         return subject
     count = round(subject.microbatches.count(expected_batch_size))
 
-    def microbatched(batch: LogicalBatch) -> ClippedSum:
+    def microbatched(batch: LogicalBatch) -> Tensor:
         draws = generator("micro-batches", 0)
         arranged, groups = MicroBatchAssignment(PLACES, count, draws).arrange(batch.indices)
         grouped = replace(batch.clipping, group_size=size, groups=groups)
-        return physical_batches(replace(batch, indices=arranged, clipping=grouped))
+        return logical_sum(replace(batch, indices=arranged, clipping=grouped))
 
     return replace(subject, form=microbatched)
 

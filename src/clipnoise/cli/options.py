@@ -233,6 +233,7 @@ Hyperparameters = Annotated[
     "JSON object of the method's hyper-parameters, as in a run spec.",
 ]
 Results = Annotated[Path, "Folder of result files."]
+Markdown = Annotated[Path | None, "Write the documentation page to this file."]
 Cache = Annotated[Path, "Folder of prepared datasets."]
 Weights = Annotated[Path, "Folder of pretrained weights."]
 Template = Annotated[Path, "Typst file with the layout."]

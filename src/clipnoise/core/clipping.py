@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Never, final
+from typing import TYPE_CHECKING, Never, final
 from weakref import WeakKeyDictionary
 
 from clipnoise.core.clip_rules import HARD, SHORTEST, ClipRule, OwnClipRule
+from clipnoise.core.taken import GRADIENTS, Taken
 from clipnoise.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
-__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule", "Taken", "over_shares", "zeros"]
-
-Taken = Literal["gradients", "losses"]
-
-
-def zeros(of: Taken, theta: Tensor, *, counts: bool = False) -> Tensor:
-    """Return the sum over no examples: shape (d,), or (1,) of losses; θ gives dtype and device.
-
-    With a count it has one number more.
-    """
-    return theta.new_zeros((theta.numel() if of == "gradients" else 1) + counts)
+__all__ = ["ClipRule", "ClippedSum", "Clipping", "OwnClipRule"]
 
 
 @dataclass(frozen=True)
@@ -48,9 +37,9 @@ class Clipping:
         key: of the run and the step, which decides them too; 64 bits.
         points: p_j, where the gradients g_i are taken, one per weight; each of shape (d,).
         rule: what a vector is multiplied by; its norm is then at most C.
-        of: what is taken at the points: gradients, or in their place losses, of shape (1,).
-        counts: whether Σ (1[‖v_i‖ ≤ C] − ½) follows the sum as one number more, over the vectors
-            before they are clipped. One that is not finite adds 0.
+        of: what is taken at the points: gradients, or in their place losses, of shape (1,); and
+            the K coordinates that follow from the norm of each v_i. A v_i that is not finite adds
+            0 to them.
     """
 
     clip_norm: float | None
@@ -63,8 +52,7 @@ class Clipping:
     key: int = 0
     points: tuple[Tensor, ...] = ()
     rule: ClipRule = HARD
-    of: Taken = "gradients"
-    counts: bool = False
+    of: Taken = GRADIENTS
 
     def __post_init__(self) -> None:
         """Refuse a clip norm at which the norm of a vector could be lost, wherever it comes from.
@@ -101,7 +89,7 @@ class ClippedSum:
         """Seal a sum.
 
         Args:
-            total: Σ v_i, shape (d,), or with a count (d + 1,).
+            total: Σ v_i, shape (d,), with the K extra coordinates (d + K,).
         """
         _SEALED[self] = total
 
@@ -112,13 +100,3 @@ class ClippedSum:
 
 # The tensors are kept here and not on the object, so that no attribute leads to one.
 _SEALED: WeakKeyDictionary[ClippedSum, Tensor] = WeakKeyDictionary()
-
-
-def over_shares(share: ClippedSum, add: Callable[[Tensor], Tensor]) -> ClippedSum:
-    """Return the sum over a batch whose units are shared out among processes; it stays sealed.
-
-    Args:
-        share: Σ v_i over the units of this process.
-        add: returns the sum of a vector over the processes.
-    """
-    return ClippedSum(add(_SEALED[share]))

@@ -275,7 +275,6 @@ class Method(Immutable):
             scale=self.scale(state, public),
             offset=self.offset(state, public),
             rule=self._rule,
-            counts=self.query.counts,
         )
 
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:

@@ -8,7 +8,7 @@ from functools import cached_property
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, final
 
-from clipnoise.core.clipping import Taken
+from clipnoise.core.taken import GRADIENTS, Taken
 from clipnoise.plugins import require_sealed
 
 if TYPE_CHECKING:
@@ -102,30 +102,28 @@ class Query:
 
     Attributes:
         formulas: the sensitivity of each component, in C and B.
-        of: what is taken of each example at the method's points: its gradient, or its loss.
         private: whether the noise covers what one example can change.
         adjacency: what a neighbouring dataset is.
-        counts: whether the mean it is given ends with Σ (1[‖v_i‖ ≤ C] − ½)/B, one number more.
     """
 
     sealed: ClassVar[tuple[str, ...]] = ("privatize", "release")
     formulas: ClassVar[tuple[str, ...]]
-    of: ClassVar[Taken] = "gradients"
     private: ClassVar[bool] = True
     adjacency: ClassVar[Adjacency] = "add-remove"
-    counts: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         """Refuse a query that would cross the boundary by itself: it declares, and no more.
 
         Raises:
-            TypeError: the class defines `release` or `privatize`, or decides anew with each call
-                whether it is private.
+            TypeError: the class defines `release` or `privatize`, decides anew with each call
+                whether it is private, or takes of examples what is no `Taken`.
         """
         super().__init_subclass__()
         require_sealed(cls)
         if not isinstance(getattr_static(cls, "private"), bool):
             raise TypeError(f"{cls.__name__}.private: must be True or False")
+        if not isinstance(getattr_static(cls, "of"), (Taken, property)):
+            raise TypeError(f"{cls.__name__}.of: must be a Taken, such as GRADIENTS or LOSSES")
 
     if TYPE_CHECKING:
 
@@ -135,10 +133,27 @@ class Query:
         @final
         def privatize(self, *_: Never) -> Never: ...
 
+    @property
+    def of(self) -> Taken:
+        """What is taken of each example at the points; a query of something else says so."""
+        return GRADIENTS
+
     @cached_property
     def draws(self) -> int:
         """How many standard normal tensors a release uses: one per noisy component."""
         return sum(component.noise_factor > 0 for component in self.components(1.0, 1.0))
+
+    def noise_like(self, theta: Tensor) -> Tensor:
+        """Return zeros in the shape of the normal tensors of a release.
+
+        One component can cover all that is taken, extra coordinates included; of several, none is
+        longer than the vector of an example.
+
+        Args:
+            theta: θ of shape (d,), which gives dtype and device.
+        """
+        whole = len(self.components(1.0, 1.0)) == 1
+        return self.of.zeros(theta) if whole else self.of.vector(theta)
 
     def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
         """Declare what is released and how sensitive it is.
@@ -156,7 +171,7 @@ class Query:
         """Compute the noise-free values from the clipped mean.
 
         Args:
-            mean: Σ v_i / B, shape (d,), or (1,) of losses; one number more with a count.
+            mean: Σ v_i / B, shape (d,), or (1,) of losses; after them the K extra coordinates.
             clip_norm: C; infinite where nothing is clipped.
 
         Returns:

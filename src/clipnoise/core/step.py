@@ -50,12 +50,12 @@ def privatize(
 
     Raises:
         ValueError: what the query declares is no sensitivity or no noise factor, or the noise does
-            not cover it; it counts and the clipping does not, or the other way round; or a value
-            is no plain vector.
+            not cover it; it takes something else of each example than the clipping; or a value is
+            no plain vector.
     """
     components = declared(query, clipping.bound, constants.expected_batch_size)
-    if query.counts != clipping.counts:
-        raise ValueError(f"{type(query).__name__} and the clipping differ in whether they count")
+    if query.of != clipping.of:
+        raise ValueError(f"{type(query).__name__} and the clipping differ in what they take")
     mean = _clean_mean(total, constants)
     values = _checked_values(query, query.values(mean, clipping.bound), mean, len(components))
     normals, released = iter(noise), []
@@ -64,7 +64,7 @@ def privatize(
             sensitivity = constants.sensitivity_factor * component.sensitivity
             deviation = component.noise_factor * constants.noise_multiplier * sensitivity
             normal = next(normals)
-            if normal.shape != value.shape:  # fewer for a count
+            if normal.shape != value.shape:  # fewer for a short value
                 normal = normal[: value.numel()].view(value.shape)
             value = value.add(normal, alpha=deviation)
         released.append(value)
@@ -79,7 +79,7 @@ def _checked_values(
     Args:
         query: whose values they are.
         values: what it returned. What is not finite becomes 0 in place if the query is private.
-        mean: what it was given, shape (d,).
+        mean: what it was given.
         count: how many components it declares.
     """
     name = type(query).__name__
@@ -128,7 +128,8 @@ def step(
         state: its memory; its step counter is advanced.
         public: step constants and public knowledge.
         clipped_sum: the only access to private data: Σ v_i of the batch, from a gradient engine.
-        noise: standard normal tensors, one per noisy component of the query, shaped like it.
+        noise: standard normal tensors, one per noisy component of the query, as long as the
+            longest.
         past: the iterates before θ, newest first; as many as the method reads, or all there are.
         cross: `privatize`; an audit passes one that records, or one with a deliberate mistake.
         observe: called with the first released value, with and without noise, in a run that is

@@ -129,41 +129,49 @@ def clip_and_add(
         layers: how many successive coordinates each layer has, for a rule per layer.
 
     Returns:
-        Shape (d,); with a count (d + 1,).
+        Shape (d,); with the K extra coordinates (d + K,).
 
     Raises:
         ValueError: the rule is per layer, and no layers are given.
     """
     if clipping.clip_norm is None:
         return vectors.sum(dim=0)
-    whole = clipping.rule.per == "example" or clipping.of == "losses"  # a number has no layers
+    whole = clipping.rule.per == "example" or clipping.of.losses  # a number has no layers
     if layers is None and not whole:
         raise ValueError("clipping per layer needs to know the layers")
     columns = (vectors,) if whole else torch.split(vectors, list(layers or ()), dim=1)
     norms = torch.stack([row_norms(part) for part in columns])
-    pairs = zip(clip_factors(norms, clipping), columns, strict=True)
-    return with_count([factors @ part for factors, part in pairs], norms, clipping)
+    factors = clip_factors(norms, clipping)
+    pieces = [by @ part for by, part in zip(factors, columns, strict=True)]
+    return with_extra(pieces, norms, factors, clipping)
 
 
-def with_count(total: Sequence[Tensor], norms: Tensor, clipping: Clipping) -> Tensor:
-    """Join the pieces of a sum, and the count of short vectors where there is to be one.
-
-    The count is Σ (1[‖v_i‖ ≤ C] − ½) over vectors with a finite norm: one vector moves it by ½,
-    where a count from 0 would move by 1.
+def with_extra(
+    total: Sequence[Tensor], norms: Tensor, factors: Tensor, clipping: Clipping
+) -> Tensor:
+    """Join the pieces of a sum, and the extra coordinates that follow from the norms, if any.
 
     Args:
         total: Σ clip(v_i), in pieces.
-        norms: of each layer's part of each vector, shape (L, b).
-        clipping: C, and whether to count.
+        norms: of each layer's part of each vector, shape (L, b). A vector with a norm that is not
+            finite adds nothing to the extra coordinates.
+        factors: what each part is multiplied by, shape (L, b).
+        clipping: C, and what is taken.
 
     Returns:
-        Shape (d,), or (d + 1,) with the count.
+        Shape (d,), or (d + K,) with the extra coordinates.
     """
-    if clipping.counts:
-        lengths = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(norms, dim=0)
-        short = (lengths <= clipping.bound).to(total[0].dtype) - 0.5
-        total = [*total, short.masked_fill(~lengths.isfinite(), 0.0).sum().view(1)]
+    if clipping.of.extra:
+        lengths, clipped = _whole(norms), _whole(factors * norms)
+        extra = clipping.of.coordinates(lengths, clipped, clipping.bound)
+        extra = extra.masked_fill(~lengths.isfinite().unsqueeze(1), 0.0)
+        total = [*total, extra.sum(dim=0).to(total[0].dtype)]
     return total[0] if len(total) == 1 else torch.cat(list(total))
+
+
+def _whole(norms: Tensor) -> Tensor:
+    """Return the norms of whole vectors, shape (b,), from those of their parts, shape (L, b)."""
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(norms, dim=0)
 
 
 def clipped_sum(

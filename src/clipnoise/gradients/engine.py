@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.func import functional_call, grad, vmap
 
-from clipnoise.core.clipping import ClippedSum, zeros
 from clipnoise.core.state import split
 from clipnoise.data.several import arguments, call, closed, mapped, opened, outputs_of
 from clipnoise.errors import UserError
@@ -215,13 +214,13 @@ class GradientEngine(ABC):
             clipping: where gradients are taken, and how the vectors are formed and bounded.
 
         Returns:
-            Shape (d,), or (1,) of losses; zero for an empty batch.
+            Shape (d,), or (1,) of losses, with the K extra coordinates; zero for an empty batch.
         """
-        losses = clipping.of == "losses"
+        losses = clipping.of.losses
         if clipping.clip_norm is None and not losses:
             return self._linear_sum(inputs, targets, clipping)
         take = self.per_example_losses if losses else self.per_example_gradients
-        total = zeros(clipping.of, self.flat.theta, counts=clipping.counts)
+        total = clipping.of.zeros(self.flat.theta)
         for chosen, part in parts(clipping, len(inputs), self.piece or max(1, len(inputs))):
             x, y = inputs[chosen], targets[chosen]
             masks = Masks.of(part, len(x))
@@ -471,7 +470,7 @@ def logical_sum(batch: LogicalBatch) -> Tensor:
         summed = batch.engine.clipped_sum(inputs, targets, part)
         total = summed if total is None else total.add_(summed)
     if total is None:
-        return zeros(clipping.of, batch.engine.flat.theta, counts=clipping.counts)
+        return clipping.of.zeros(batch.engine.flat.theta)
     return total
 
 
@@ -505,8 +504,3 @@ def _seen(batch: LogicalBatch, indices: Tensor) -> tuple[Inputs, Tensor]:
 def _in_turn(*views: Tensor) -> Tensor:
     """Return the K views of each example next to each other, shape (K·b, …)."""
     return torch.stack(views, dim=1).flatten(0, 1)
-
-
-def physical_batches(batch: LogicalBatch) -> ClippedSum:
-    """Return the sum of a logical batch, sealed for the way to the privacy boundary."""
-    return ClippedSum(logical_sum(batch))

@@ -33,21 +33,21 @@ class Privacy:
     """The section `privacy` of a run spec: what is asked for.
 
     Attributes:
-        epsilon: the target; σ is calibrated to the smallest value that meets it.
-        noise_multiplier: σ itself, instead of a target.
-        delta: a number, or the rule "1/n".
+        epsilon: the target; σ is the smallest value that meets it.
+        noise_multiplier: σ, instead of a target.
+        delta: δ.
         accountant: whose analysis turns σ, q and T into ε.
         sampler: how batches are drawn.
-        largest_batch: most examples in a batch of the sampler truncated-poisson.
-        noise: how noise is correlated across steps; independent by default.
-        microbatch_size: m, how many examples (on average) are averaged before clipping.
-        microbatch_accounting: what the noise of micro-batches is scaled to, see `MicroBatches`.
-        secure_noise: whether noise and batches come from a cryptographic source instead of the
-            seed. Such a run can be neither reproduced nor resumed.
-        release: "full" writes losses, accuracies and speeds beside the model, which no ε covers;
-            "strict" writes nothing that depends on private data and that ε does not cover.
-        counterfactual: what is left out of the private run; such a run is not private, and is
-            marked so everywhere. None for a private run.
+        largest_batch: of truncated-poisson.
+        noise: how it is correlated across steps.
+        microbatch_size: m, how many examples are averaged before clipping, on average.
+        microbatch_accounting: noise for 2C, or as published for C; that ε is nominal.
+        secure_noise: whether noise and batches come from a cryptographic source, not from the seed.
+            No such run can be reproduced or resumed.
+        release: strict writes nothing that depends on private data and that ε does not cover; full
+            adds losses, accuracies and speeds.
+        counterfactual: what a diagnosis leaves out: `{noise: 0, clipping: false}`. Such a run is
+            not private.
     """
 
     __pydantic_config__: ClassVar = STRICT

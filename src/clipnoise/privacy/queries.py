@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clipnoise.core.clipping import Taken
 from clipnoise.core.query import Adjacency, Component, Query, Released
+from clipnoise.core.taken import LOSSES, GradientsAndCount
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class ClippedMean(Query):
     """g̃ = (Σ clip(v_i) + σ C z)/B: the sum moves by at most C when one example comes or goes.
 
+    Extra coordinates are released with it, as one vector, whose sensitivity is that of both.
+
     Source: Abadi et al. 2016, Algorithm 1.
     """
 
     formulas: ClassVar[tuple[str, ...]] = ("C/B",)
 
     def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:
-        return (Component(sensitivity=clip_norm / expected_batch_size),)
+        return (Component(sensitivity=self.of.bound(clip_norm) / expected_batch_size),)
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class ClippedLossMean(ClippedMean):
     Source: Zhang et al. 2024 (DPZero, arXiv 2310.09639).
     """
 
-    of: ClassVar[Taken] = "losses"
+    of = LOSSES
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class ClippedMeanAndCount(Query):
     """
 
     formulas: ClassVar[tuple[str, ...]] = ("C/B", "1/(2B)")
-    counts: ClassVar[bool] = True
+    of = GradientsAndCount()
     share: float = 0.01
 
     def components(self, clip_norm: float, expected_batch_size: float) -> tuple[Component, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,6 +137,27 @@ def of_groups(setting: PredictedSetting) -> dict[str, Sample]:
         )
         for i, name in enumerate(setting.first.groups)
     }
+
+
+def row(
+    setting: PredictedSetting,
+    name: str,
+    examples: float,
+    scores: Iterable[Callable[[Predictions], float]],
+) -> list[str]:
+    """Return a row of a table: a configuration, what of it is meant, and its scores over seeds.
+
+    Args:
+        setting: the runs.
+        name: of the class or the group.
+        examples: how many the test split has of it.
+        scores: of the predictions of a run.
+    """
+    found = (
+        setting.sample({seed: float(score(one)) for seed, one in setting.by_seed.items()})
+        for score in scores
+    )
+    return [*setting.names, name, f"{examples:,.0f}", *map(shown, found)]
 
 
 def gap(setting: PredictedSetting, score: Callable[[Numbers], Numbers]) -> Sample:

@@ -17,20 +17,14 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class PeakMemory:
-    """The most memory held so far: of the process on a CPU, of the device on a GPU."""
+def peak_megabytes(device: str) -> float:
+    """Return the most memory held so far, by the process on a CPU or on the GPU, in 10^6 bytes."""
+    if device.startswith("cuda"):
+        import torch
 
-    def __init__(self, device: str) -> None:
-        self.device = device
-
-    def megabytes(self) -> float:
-        """Return the peak in megabytes (10^6 bytes)."""
-        if self.device.startswith("cuda"):
-            import torch
-
-            return torch.cuda.max_memory_allocated(self.device) / 1e6
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 class PhysicalBatch:

@@ -96,24 +96,22 @@ class Training:
     """How long and in what pieces a run trains.
 
     Attributes:
-        expected_batch_size: B = q·n; in federated training the expected number of users a round.
-        epochs: expected passes over the data (or users); T = round(epochs·n/B), at least 1.
-        steps: T itself, instead of epochs; in federated training the number of rounds.
-        views: K: the gradients of K views of an example are averaged, and the mean is clipped once
-            (De et al. 2022, augmentation multiplicity); views differ by augmentation and dropout.
-        physical_batch_size: examples held in memory at once, each view counted; bounds memory, not
-            privacy.
-        evaluations: how many times the metrics are taken, the last step included.
-        diagnostics: whether moments are also recorded without their noise, which makes the run
-            non-private.
-        average: of the iterates, to be measured and published in place of the last one; it is taken
-            from what is released and costs no privacy.
-        precision: of the forward and backward passes; bfloat16 is autocast. Norms, clipped sums,
-            noise, updates and metrics are always float32.
-        save: whether the model is written, with its privacy statement and a model card.
-        class_weights: in a classification, by which the loss of an example of each class is
-            multiplied before its gradient is clipped; public numbers. Metrics are not weighted.
-        evaluate: how much of each split is measured before the last evaluation; None measures all.
+        expected_batch_size: B = q·n; in federated training, of users.
+        epochs: passes over the data, T = round(epochs·n/B).
+        steps: T, instead of epochs; in federated training the rounds.
+        views: K, the views (by augmentation and dropout) of an example whose mean gradient is
+            clipped once.
+        physical_batch_size: examples in memory at once; bounds memory, not privacy.
+        evaluations: how many times metrics are taken.
+        diagnostics: whether moments are also recorded without noise; the run is then non-private.
+        average: of the iterates, measured and published in place of the last one: `{kind: ema,
+            decay: 0.99}` or `{kind: tail, after: 0.5}`. It costs no ε.
+        precision: of forward and backward passes; everything else is float32.
+        save: whether the model is written, with its privacy statement.
+        class_weights: by which losses are multiplied before clipping; public numbers. Metrics are
+            not weighted.
+        evaluate: `{examples: 2000}` measures at most so many of each split before the last
+            evaluation.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -170,10 +168,10 @@ class Procedure:
                 f"privacy: {self.method.id} adds no noise; leave privacy out (null), "
                 "so that no table can show an epsilon for it."
             )
-        if not self.clips and self.method.query.counts:
+        if not self.clips and self.method.query.of.extra:
             raise UserError(
                 f"privacy.counterfactual.clipping: must be true for {self.method.id}, whose clip "
-                "norm follows from how many vectors are clipped."
+                "norm follows from the norms of the vectors."
             )
         unit = self.unit
         if self.training.expected_batch_size > unit.count:
@@ -181,7 +179,7 @@ class Procedure:
                 f"training.expected_batch_size: {self.training.expected_batch_size} is more than "
                 f"the {self.population}."
             )
-        if self.training.diagnostics and self.method.query.of == "losses":
+        if self.training.diagnostics and self.method.query.of.losses:
             raise UserError(
                 f"training.diagnostics: must be false for {self.method.id}: it releases a number, "
                 "which has no moments by coordinate."

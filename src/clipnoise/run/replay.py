@@ -103,9 +103,10 @@ def replay(
     steps, points, width, dimension = gradients.shape
     normals = _tensor("noise", noise, (2, 3))
     normals = normals[:, None] if normals.ndim == 2 else normals
-    _expect("noise", normals, (steps, max(1, optimizer.query.draws), dimension))
+    normal = optimizer.query.noise_like(gradients.new_empty(dimension))
+    _expect("noise", normals, (steps, max(1, optimizer.query.draws), len(normal)))
     start = _tensor("initial", initial, (1,))
-    if optimizer.query.of == "losses":
+    if optimizer.query.of.losses:
         _expect("per_example_gradients", gradients, (*gradients.shape[:3], 1))
     else:
         _expect("initial", start, (dimension,))
@@ -180,7 +181,7 @@ def _gradients(method: Method, values: ArrayLike) -> torch.Tensor:
     gradients = _tensor("per_example_gradients", values, (3, 4))
     gradients = gradients[:, None] if gradients.ndim == 3 else gradients
     steps, given = gradients.shape[:2]
-    losses = method.query.of == "losses"
+    losses = method.query.of.losses
     points = method.passes() if losses else method.iterates()
     if given < (points if losses else min(points, steps)):
         raise UserError(

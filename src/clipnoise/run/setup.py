@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clipnoise.core.clipping import zeros
 from clipnoise.data.base import Examples, Splits
 from clipnoise.gradients.engine import GradientEngine
 from clipnoise.gradients.users import UserEngine
@@ -84,7 +83,7 @@ def noise_source(procedure: Procedure, theta: Tensor) -> NoiseSource:
     stream = (
         None if procedure.secure_noise else generator("noise", procedure.seed, str(theta.device))
     )
-    return procedure.mechanism.noise_source(stream, zeros(procedure.method.query.of, theta))
+    return procedure.mechanism.noise_source(stream, procedure.method.query.noise_like(theta))
 
 
 def sampler(procedure: Procedure) -> Sampler:

@@ -19,7 +19,7 @@ from clipnoise.data.several import call
 from clipnoise.errors import UserError
 from clipnoise.models.pretrained import tensors_digest
 from clipnoise.run.confusion import MOST_CLASSES, Confusion
-from clipnoise.run.memory import PeakMemory
+from clipnoise.run.memory import peak_megabytes
 from clipnoise.run.outcome import Clock, DivergenceError, Metrics, Outcome
 from clipnoise.run.published import tensors_of
 from clipnoise.run.ranks import Ranks
@@ -168,15 +168,13 @@ class Run(Trainer):
     """A run of a study while it trains.
 
     Attributes:
-        spec: everything that can change the result.
+        procedure: everything that can change the result.
         splits: what it trains and is measured on.
-        memory: the largest memory so far.
         counts: how often each class was predicted on the test split, at the last evaluation.
     """
 
-    spec: RunSpec
+    procedure: RunSpec
     splits: Splits
-    memory: PeakMemory
     counts: Mapping[str, list[list[int]]] = field(default_factory=dict)
 
     @classmethod
@@ -212,14 +210,7 @@ class Run(Trainer):
             dataset=spec.dataset,
             cache=cache,
         )
-        run = cls.begin(
-            spec,
-            material,
-            noise_multiplier=noise_multiplier,
-            spec=spec,
-            splits=splits,
-            memory=PeakMemory(device),
-        )
+        run = cls.begin(spec, material, noise_multiplier=noise_multiplier, splits=splits)
         run.origin |= tensors_digest(spec.model, weights)
         return run
 
@@ -233,12 +224,12 @@ class Run(Trainer):
         A strict release has nan for what it withholds: see `RunSpec.withheld`.
         """
         self.engine.flat.load(self.evaluated())
-        network, limit = self.engine.network, self.spec.training.evaluate
-        most = None if limit is None or t == self.spec.steps else limit.examples
+        network, limit = self.engine.network, self.procedure.training.evaluate
+        most = None if limit is None or t == self.procedure.steps else limit.examples
         train, validation, test = (self._measured(network, part, most) for part in PARTS[:3])
-        costs = (clock.speed_since_last(), self.memory.megabytes(), clock.elapsed)
+        costs = (clock.speed_since_last(), peak_megabytes(str(self.theta.device)), clock.elapsed)
         self.counts = test.counts
-        speed, memory, seconds = (math.nan,) * 3 if self.spec.strict else costs
+        speed, memory, seconds = (math.nan,) * 3 if self.procedure.strict else costs
         return Metrics(
             step=t,
             epsilon=epsilon,
@@ -261,10 +252,10 @@ class Run(Trainer):
 
     def _learning_rate(self, t: int) -> float | None:
         """Return η of step t, or of the first one, if it follows a schedule."""
-        method = self.spec.method
+        method = self.procedure.method
         if "learning_rate" not in method.schedules:
             return None
-        rate: float = vars(method.at(max(1, t), self.spec.steps))["learning_rate"]
+        rate: float = vars(method.at(max(1, t), self.procedure.steps))["learning_rate"]
         return rate
 
     def chance(self) -> dict[str, Any]:
@@ -272,8 +263,8 @@ class Run(Trainer):
 
         It is chosen on that split, so that no constant does better there.
         """
-        signature, test = self.spec.dataset.signature, self.splits.test
-        if signature.task.guess is None or "test" in self.spec.withheld or not len(test):
+        signature, test = self.procedure.dataset.signature, self.splits.test
+        if signature.task.guess is None or "test" in self.procedure.withheld or not len(test):
             return {}
         targets = test.targets[slice(None)]
         constant = ConstantPrediction(signature.task.constant(targets, signature.outputs))
@@ -288,7 +279,7 @@ class Run(Trainer):
         It has, by group, a row for each class with how often it was predicted as each class, the
         column that the groups are of, and what the classes are called, where they have names.
         """
-        dataset = self.spec.dataset
+        dataset = self.procedure.dataset
         if not self.counts:
             return {}
         named = {"classes": list(dataset.class_names), "column": getattr(dataset, "groups", None)}
@@ -299,10 +290,10 @@ class Run(Trainer):
 
         With `most`, so many of its examples are measured, which are drawn once and for all.
         """
-        signature = self.spec.dataset.signature
+        signature = self.procedure.dataset.signature
         further = part in ("test", "validation")
-        measures = [MEASURES[name] for name in self.spec.metrics] if further else []
-        if part in self.spec.withheld:
+        measures = [MEASURES[name] for name in self.procedure.metrics] if further else []
+        if part in self.procedure.withheld:
             return Scores(math.nan, math.nan, {one.id: math.nan for one in measures})
         size = max(1, min(EVALUATION_BATCH, EVALUATION_NUMBERS // signature.numbers))
         classifies = signature.task_name == "classification" and signature.outputs <= MOST_CLASSES

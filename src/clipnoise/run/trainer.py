@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from clipnoise.core.clipping import over_shares, zeros
+from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.method import WithClipRule
 from clipnoise.core.query import declared
 from clipnoise.core.state import Public, State
@@ -19,7 +19,7 @@ from clipnoise.errors import explained
 from clipnoise.gradients.checks import check_model
 from clipnoise.gradients.choice import choose_engine
 from clipnoise.gradients.clipping import is_finite
-from clipnoise.gradients.engine import GradientEngine, LogicalBatch, physical_batches
+from clipnoise.gradients.engine import GradientEngine, LogicalBatch, logical_sum
 from clipnoise.gradients.kept import Kept
 from clipnoise.gradients.users import UserEngine
 from clipnoise.kinds import as_sealed
@@ -45,7 +45,7 @@ from clipnoise.seeds import derive
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clipnoise.core.clipping import ClippedSum, Clipping
+    from clipnoise.core.clipping import Clipping
     from clipnoise.core.query import Query
     from clipnoise.resumable import Resumable
 
@@ -74,8 +74,8 @@ class Trainer:
         diagnostics: observes the steps; the run is then marked non-private. None otherwise.
         ranks: the processes that train together; the streams of noise, batches and micro-batches
             move in the first one alone.
-        sums: how a logical batch becomes a clipped sum; only an audit that tries out a mistake
-            replaces it.
+        sums: how this process's share of a logical batch becomes a clipped sum; only an audit that
+            tries out a mistake replaces it.
         cross: how a sum crosses the privacy boundary; only an audit replaces it.
     """
 
@@ -97,7 +97,7 @@ class Trainer:
     average: Tensor | None = None
     diagnostics: Diagnostics | None = None
     ranks: Ranks = field(default_factory=Ranks)
-    sums: Callable[[LogicalBatch], ClippedSum] = physical_batches
+    sums: Callable[[LogicalBatch], Tensor] = logical_sum
     cross: Crossing = privatize
 
     @classmethod
@@ -240,7 +240,7 @@ class Trainer:
                     LogicalBatch(engine, population, batch, clipping, size, views)
                 )
             )
-            return share if self.ranks.count == 1 else over_shares(share, self.ranks.total)
+            return ClippedSum(self.ranks.total(share))
 
         variance, gradient = self.noise.row_norm_squared(t), self._public_gradient(t)
         public = self.known
@@ -266,7 +266,7 @@ class Trainer:
         """Return the noise of a step, drawn once, whatever the number of processes."""
         if not query.draws:
             return []
-        like = zeros(query.of, self.theta)
+        like = query.noise_like(self.theta)
         return self.ranks.vectors(lambda: self.noise.next(query.draws), [like] * query.draws)
 
     def _public_gradient(self, t: int) -> Tensor | None:

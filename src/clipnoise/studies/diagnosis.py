@@ -167,7 +167,7 @@ def _options(spec: RunSpec) -> Iterator[tuple[str, dict[str, Any]]]:
     length = "epochs" if spec.training.steps is None else "steps"
     for name, title in CHANGES.items():
         changed = LEFT_OUT.get(name)
-        if changed and not changed.get("clipping", True) and spec.method.query.counts:
+        if changed and not changed.get("clipping", True) and spec.method.query.of.extra:
             continue  # its clip norm follows from what is clipped
         option: dict[str, Any] = {"title": title}
         if changed:

@@ -45,25 +45,25 @@ class PaperClaim:
         text: what the paper says.
         source: where it says so.
         method: the label of a method, or the id of the only one that has it in a panel.
-        than: the methods that it is compared with; none bounds the metric itself.
-        panels: as in ReportEntry; every panel if it names none.
-        only: as in ReportEntry.
-        than_panel: the panel that `than` is in; empty takes the same one. A competitor at one
-            budget only, such as one without privacy, is compared at every budget.
-        than_dataset: the dataset that `than` is on; empty takes the same one.
-        datasets, models, epsilons: where it is claimed; everywhere if none is named.
-        metric: a metric, a statistic of diagnostics such as `v_private.median`, or one of a curve:
-            the largest fall of test accuracy from one evaluation to the next, or its mean over the
-            evaluations. None takes test accuracy, or test loss where there is none.
-        against: whether it is claimed against each of `than`, or against the best of them at each
-            place, which is the one with the highest mean over seeds.
+        than: methods that it is compared with; none bounds the metric itself.
+        panels: every panel if none is named.
+        only: axis → label of the option that is meant.
+        than_panel: where `than` is, if elsewhere. A competitor at one budget only is compared at
+            every budget.
+        than_dataset: where `than` is, if on another dataset.
+        datasets, models: where it is claimed; everywhere if none is named.
+        epsilons: at which it is claimed; at all if none is named.
+        metric: or a statistic of diagnostics, such as `v_private.median`. `largest_drop` is the
+            largest fall of test accuracy between evaluations. By default test accuracy, or test
+            loss.
+        against: each of `than`, or the best at each place: with the best mean over seeds.
         at_least: the smallest advantage that is claimed; 0 if no bound is given.
         at_most: the largest one.
-        about: an advantage that the paper states, or the ends of a range, of which one may be
-            open: the claim is widened by a margin.
-        within: the largest margin; None for half of each number in `about`.
+        about: a stated advantage, or a range `[low, high]` with an end that may be null; widened by
+            a margin.
+        within: the largest margin; by default half of each number in `about`.
         over: whether it is claimed of each dataset, model and budget, or of their mean.
-        contradicted: which of the paper's own numbers contradict it; empty if none does.
+        contradicted: which of the paper's own numbers contradict it.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -142,30 +142,23 @@ class Panel:
     """One grid, whole or in part: datasets × models × methods × ε × seeds.
 
     Attributes:
-        base: the base in the folder's shared file that a panel starts from, or several, the later
-            ones taking precedence.
-        title: what titles of the report call the panel, or the option; empty takes its name.
-        suffix: what an option adds to the panel's name; None adds its label, empty adds nothing.
-        datasets: dataset ids, or mappings with an id and options.
-        models: model ids, or mappings with an id and options.
-        methods: method ids, or mappings with an id, hyper-parameters, an optional label, an
-            optional sweep: hyper-parameter → values, each of which makes a method whose label may
-            hold the value, and optional overrides: a list of mappings whose dataset, model and
-            epsilon say where they apply.
-        hyperparameters: method id → the values that every method with that id starts from; a key
-            may name several methods: `dp-sgd, dp-sgdm`.
-        epsilons: targets for the methods that add noise; any other runs once per seed.
-        seeds: one run each.
-        training: values of the training section.
-        privacy: values of the privacy section.
-        tuning: values that every `tune` of a method starts from.
-        public: the dataset that methods with public data take it from; None leaves it to the
-            public examples that a private dataset sets aside itself.
-        metrics: what is measured on the test split beside loss and accuracy, see docs/studies.md.
-        rank_by: the metric that tables, figures and verdicts compare by: accuracy, loss or one of
-            `metrics`. Without it, accuracy, or loss where there is none.
-        axes: axis → label → option; the panel is repeated for every combination of options;
-            an axis without options is left out.
+        base: named values of the folder's `shared.yaml` to start from; later ones take precedence.
+        title: what the report calls it; its name by default.
+        suffix: what an option of an axis adds to the panel's name; its label by default.
+        datasets, models: ids, or mappings with `id`, options and `label`.
+        methods: ids, or mappings with `id`, hyper-parameters, `label`, `tune`, `overrides` (each
+            applies where its `dataset`, `model` and `epsilon` match) and `sweep` (hyper-parameter →
+            values, each of which makes a method; the label may hold the value).
+        hyperparameters: values by method id, or by several, as in `dp-sgd, dp-adam`.
+        epsilons: targets of the methods that add noise.
+        seeds: one run each; a seed gives all methods the same initial weights and batches.
+        training, privacy: see below.
+        tuning: values that every `tune` starts from.
+        public: the dataset with public examples; by default those that `public_examples` sets
+            aside.
+        metrics: what is measured beside loss and accuracy.
+        rank_by: accuracy, loss or one of `metrics`, by which methods are compared.
+        axes: axis → label → option, which may say what a panel may, but for a base and axes.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -284,20 +277,17 @@ class StudyFile:
     """A study as written in YAML, at the scale of the paper.
 
     Attributes:
-        title: heading of its report.
-        description: what it asks; paragraphs are set apart by empty lines.
-        notes: paragraphs of the shared file that follow the description, by name.
-        defaults: what its panels share.
-        panels: its grids by name.
-        shares: the study whose panels these are, with what they share and how they are scaled;
-            instead of panels.
-        report: what is shown, in order.
+        title: of its report.
+        description: what it asks.
+        notes: names of paragraphs of `shared.yaml` that follow the description.
+        defaults: a panel: what its panels share.
+        panels: by name.
+        shares: the study whose panels and scales these are, instead of panels.
+        report: items, in order.
         claims: what the paper says of these results.
-        scales: what it says for itself about a smaller scale, by the scale's name; "none" for a
-            study that is small already and is the same at every scale.
-        core_minutes: what its runs took on one core when its author measured it, for the estimate
-            before the first run has ended.
-        licence: of its results where they are published, an address or a name; empty for none.
+        scales: how it is made smaller, by scale; `none` if it is small already.
+        core_minutes: what its runs took on one core, for an estimate before any run has ended.
+        licence: of published results: a name or an address.
     """
 
     __pydantic_config__: ClassVar = STRICT

@@ -25,9 +25,9 @@ class ReportEntry:
     """An entry of a report: an item, or entries that are repeated.
 
     Attributes:
-        panel: what it shows. A panel with axes gives an item for each of its options.
-        panels: several panels; every panel of the study if neither is given.
-        only: the option that is shown, by axis: `only: {accountant: pld}`; of other axes all are.
+        panel: what it shows; one with axes gives an item for each option.
+        panels: several; all if neither is given.
+        only: the option that is shown, by axis: `{accountant: pld}`; of other axes all are.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -62,7 +62,7 @@ class Repeated(ReportEntry):
     """Entries that are repeated for every panel in turn.
 
     Attributes:
-        each: items that are repeated for every panel in turn, instead of a kind.
+        each: items that are repeated for every panel in turn, instead of `kind`.
     """
 
     kind: Literal["each"] = "each"
@@ -78,7 +78,7 @@ class ReportItem(ReportEntry):
 
     Attributes:
         kind: see below.
-        title: heading; without one, that of the kind and the panel's name.
+        title: by default that of the kind, and the panel's name.
         caption: what the reader should see.
     """
 
@@ -128,7 +128,7 @@ class SeveralPanels(ReportItem):
     """An item that can show several panels at once.
 
     Attributes:
-        together: `true` shows the panels in one table or figure; for kinds that list it.
+        together: shows the panels in one; for kinds marked ⁺.
     """
 
     together: bool = False

@@ -49,23 +49,18 @@ class Tune:
     """What is tuned for a method of a study, and how.
 
     Attributes:
-        grid: candidate values by hyper-parameter, or by `expected_batch_size` and `epochs` or
-            `steps` of training; every combination is tried, unless there are `trials`. A schedule
-            has lists of candidates in the place of its numbers: `{kind: cosine, peak: [0.1, 1]}`.
-        ranges: the smallest and the largest value of further hyper-parameters, for `trials`; of a
-            schedule, those of one of its numbers: `{kind: cosine, peak: [0.01, 1]}`.
-        trials: how many configurations are tried: points of a quasi-random sequence, evenly spread
-            over the candidates and over the logarithms of the ranges.
-        seeds: those of the tuning runs; none of them is reported.
-        metric: what is averaged over them, on the validation split; None takes what the panel is
-            ranked by.
-        per: the axes along which choices are made separately; over the others the metric is
-            averaged.
-        at: the ε at which the choice is made, for runs at any ε; None chooses where `per` says.
-        times: factors by hyper-parameter: what was chosen is multiplied by them.
-        charge: how the report charges the tuning runs: "nothing", as papers do; "composition", the
-            ε of publishing every run of the search and the final one; "selection", the ε of a
-            search that tries a random number of configurations and publishes only its best run.
+        seeds: of the tuning runs; none is reported.
+        grid: candidates by hyper-parameter, or by `expected_batch_size`, `epochs` or `steps`; all
+            combinations are tried, at the same ε. A schedule has lists in the place of numbers.
+        ranges: the smallest and largest value by hyper-parameter, for `trials`.
+        trials: points of a quasi-random sequence, spread evenly over candidates and the logarithms
+            of ranges.
+        metric: its mean over seeds is compared; by default that of `rank_by`.
+        per: axes along which choices are made separately.
+        at: the ε of the choice, for runs at any ε.
+        times: factors by which what was chosen is multiplied.
+        charge: the ε of the search: none, that of publishing all of its runs, or only the best of a
+            random number.
     """
 
     __pydantic_config__: ClassVar = STRICT

@@ -19,13 +19,14 @@ from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
 from clipnoise.core.query import Component
 from clipnoise.core.state import Public, State
+from clipnoise.core.taken import TAKEN, Taken
 from clipnoise.errors import UserError
 from clipnoise.fields import parse
 
 REMEMBERING = ("clipping", "update")  # the hooks of a method that may change its memory
 # What the class of a method and that of its query say of themselves.
 OF_METHOD = ("id", "sees", "uses_public_gradient", "uses_side_information")
-OF_QUERY = ("private", "adjacency", "of", "counts")
+OF_QUERY = ("private", "adjacency", "of")
 PLACE = "a tensor"  # the key that stands for a tensor in the JSON part of a message
 KIND = "a kind"  # the key that stands for an object of one of the classes below
 
@@ -48,6 +49,7 @@ KINDS: Mapping[Any, Callable[[dict[str, Any]], Any]] = {
     Public: lambda values: Public(**values),
     Clipping: lambda values: _clipping(**values),
     ClipRule: lambda values: parse(ClipRule, values),
+    Taken: lambda values: TAKEN[values.pop("kind")](**values),
     Component: lambda values: Component(
         float(values["sensitivity"]), float(values["noise_factor"])
     ),
@@ -72,7 +74,7 @@ def pack(message: Any) -> bytes:
         for kind in KINDS:
             if isinstance(value, kind):
                 values = {each.name: getattr(value, each.name) for each in fields(value)}
-                if isinstance(value, ClipRule):
+                if isinstance(value, (ClipRule, Taken)):
                     values["kind"] = value.id
                 values |= {name: sorted(x) for name, x in values.items() if isinstance(x, set)}
                 return {KIND: kind.__name__, **values}

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clipnoise.core.clipping import Clipping, zeros
-from clipnoise.gradients.clipping import clip_factors, is_finite, with_count
+from clipnoise.core.clipping import Clipping
+from clipnoise.gradients.clipping import clip_factors, is_finite, with_extra
 from clipnoise.gradients.dropout import Masks
 from clipnoise.gradients.engine import GradientEngine, part_of, parts
 from clipnoise.gradients.factored import recurrent
@@ -107,7 +107,7 @@ class FactoredEngine(GradientEngine):
         return self.flat.join_rows(rows)
 
     def clipped_sum(self, inputs: Inputs, targets: Tensor, clipping: Clipping) -> Tensor:
-        if clipping.clip_norm is None or clipping.of == "losses":
+        if clipping.clip_norm is None or clipping.of.losses:
             return super().clipped_sum(inputs, targets, clipping)
         count = len(inputs)
         if count == 0:
@@ -126,13 +126,13 @@ class FactoredEngine(GradientEngine):
         pairs, into = list(zip(gradients, scales, strict=True)), self.flat.split(total)
         of_layers = [_norms([pairs[p] for p in layer], groups, total) for layer in layers]
         norms = torch.stack(of_layers) if len(of_layers) > 1 else of_layers[0].unsqueeze(0)
-        factors = clip_factors(norms, clipping).to(total.dtype)
-        for layer, weights in zip(layers, factors.unbind(), strict=True):
+        factors = clip_factors(norms, clipping)
+        for layer, weights in zip(layers, factors.to(total.dtype).unbind(), strict=True):
             for place in layer:
                 gradient, scale = pairs[place]
                 gradient.add_weighted(weights, scale, into[place])
         if is_finite(total):
-            return with_count([total], norms, clipping)
+            return with_extra([total], norms, factors, clipping)
         # Each vector whose norm is not finite counts as zero. Its examples are left out and not
         # weighted by zero, because zero times infinity is nan.
         rows = groups.to_examples(norms.isfinite().all(dim=0)).nonzero().squeeze(1).cpu()
@@ -144,7 +144,7 @@ class FactoredEngine(GradientEngine):
         # explicitly: near the largest numbers, a norm that the factors give may overflow there.
         if groups.count == 1:
             return super().clipped_sum(inputs, targets, clipping)
-        total = zeros(clipping.of, total, counts=clipping.counts)
+        total = clipping.of.zeros(total)
         for chosen, part in parts(clipping, count, 1):
             total += self.clipped_sum(inputs[chosen], targets[chosen], part)
         return total

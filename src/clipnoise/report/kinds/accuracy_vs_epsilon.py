@@ -26,9 +26,7 @@ PAIRED = "seed by seed, 95% intervals"
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyVsEpsilon(SeveralPanels, FigureItem):
-    """Final accuracy against ε, and beside it how much better than dp-sgd each private method is,
-    seed by seed, with 95% intervals.
-    """
+    """Final accuracy against ε, and the gain over dp-sgd, seed by seed, with 95% intervals."""
 
     kind: Literal["accuracy-vs-epsilon"] = "accuracy-vs-epsilon"
     heading: ClassVar = "Results against ε"

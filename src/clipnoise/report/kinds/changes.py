@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesFigure(SeveralPanels, FigureItem):
-    """How much better methods are in the panels shown than with other options of an axis, with 95%
-    intervals over seeds: `{kind: changes, only: {accountant: pld}, against: {accountant: rdp}}`.
+    """How much better methods are than with another option of an axis, with 95% intervals: `{kind:
+    changes, only: {accountant: pld}, against: {accountant: rdp}}`.
 
     Attributes:
-        against: axis → the label of the option whose panel each panel is compared with.
+        against: the option to compare with, by axis.
     """
 
     kind: Literal["changes"] = "changes"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clipnoise.report.blocks import ListBlock
@@ -12,7 +13,7 @@ from clipnoise.report.items import ItemData, TableItem
 from clipnoise.report.lazy import confusion
 
 if TYPE_CHECKING:
-    from clipnoise.report.confusion import PredictedSetting
+    from clipnoise.report.confusion import Numbers, PredictedSetting, Predictions
 
 HEADS = (
     *("dataset", "model", "budget", "method", "class"),
@@ -49,8 +50,8 @@ def _rows(setting: PredictedSetting) -> Iterator[list[str]]:
     scores = (confusion.recalls, confusion.precisions, confusion.f1_scores)
     sizes = setting.first.all.sum(axis=1)
     for i, name in enumerate(setting.first.classes):
-        found = (
-            setting.sample({seed: score(one.all)[i] for seed, one in setting.by_seed.items()})
-            for score in scores
-        )
-        yield [*setting.names, name, f"{sizes[i]:,.0f}", *map(confusion.shown, found)]
+        yield confusion.row(setting, name, sizes[i], [partial(_score, s, i) for s in scores])
+
+
+def _score(score: Callable[[Numbers], Numbers], number: int, predicted: Predictions) -> float:
+    return float(score(predicted.all)[number])

@@ -20,9 +20,7 @@ SHARE = Metric("", "Closed gap", "%", 100.0, 1, higher_is_better=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedGap(SeveralPanels, FigureItem):
-    """What methods gain over dp-sgd over datasets, as a share of what dp-sgd loses to training
-    without privacy.
-    """
+    """Over datasets: the gain over dp-sgd as a share of what privacy costs dp-sgd."""
 
     kind: Literal["closed-gap"] = "closed-gap"
 

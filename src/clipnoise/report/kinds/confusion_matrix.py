@@ -21,7 +21,7 @@ WRITTEN = 12  # classes, up to which each share is written
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusionMatrix(FigureItem):
-    """Which classes each method predicts for each class of the test split, in % of the latter."""
+    """Which classes are predicted for each class of the test split, in %."""
 
     kind: Literal["confusion-matrix"] = "confusion-matrix"
 

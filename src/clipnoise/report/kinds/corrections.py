@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrections(FigureItem):
-    """What diagnostics saw: roots of the second moments, and the last one's updates, rescaled."""
+    """Diagnostics: roots of the second moments, and the last one's updates, rescaled."""
 
     kind: Literal["corrections"] = "corrections"
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalDifferences(SeveralPanels, FigureItem):
-    """Methods over datasets: average ranks, and bars over those between which no difference was
-    found. A report of one dataset leaves it out.
-    """
+    """Over several datasets: average ranks, with bars where no difference was found."""
 
     kind: Literal["critical-differences"] = "critical-differences"
 

@@ -21,8 +21,7 @@ class Curves(SeveralPanels, FigureItem):
     """A metric along training, mean and standard deviation over seeds.
 
     Attributes:
-        metric: `test_accuracy`, `test_loss`, `train_accuracy` or `train_loss`; several give each
-            panel a row of subplots. Without it, test accuracy, or test loss where there is none.
+        metric: one or several; by default test accuracy, or test loss.
     """
 
     kind: Literal["curves"] = "curves"

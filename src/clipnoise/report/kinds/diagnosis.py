@@ -31,7 +31,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(SeveralPanels, FigureItem):
-    """What of privacy costs accuracy: the panels of a study that `clipnoise diagnose` writes."""
+    """What of privacy costs accuracy, in a study that `clipnoise diagnose` writes."""
 
     kind: Literal["diagnosis"] = "diagnosis"
     heading: ClassVar = "What costs the accuracy"

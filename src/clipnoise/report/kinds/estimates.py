@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimates(FigureItem):
-    """What diagnostics saw: histograms of first moments and of the roots of second moments."""
+    """Diagnostics: histograms of first moments and of the roots of second moments."""
 
     kind: Literal["estimates"] = "estimates"
 

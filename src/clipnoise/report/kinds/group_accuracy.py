@@ -20,9 +20,7 @@ ABREAST = 2  # subplots
 
 @dataclass(frozen=True, kw_only=True)
 class GroupAccuracy(FigureItem):
-    """Accuracy on each group of test examples, and the gap between the best and the worst. The
-    dataset names the groups: `groups: sex`.
-    """
+    """Accuracy by group of test examples, which the dataset names (`groups: sex`), and the gap."""
 
     kind: Literal["group-accuracy"] = "group-accuracy"
 

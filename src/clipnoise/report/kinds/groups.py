@@ -14,16 +14,14 @@ from clipnoise.report.items import ItemData, TableItem
 from clipnoise.report.lazy import confusion
 
 if TYPE_CHECKING:
-    from clipnoise.report.confusion import Numbers, PredictedSetting
+    from clipnoise.report.confusion import Numbers, PredictedSetting, Predictions
 
 HEADS = ("dataset", "model", "budget", "method", "group", "examples", "accuracy (%)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsTable(TableItem):
-    """Accuracy on each group of test examples, the worst group, and the gap between the best and
-    the worst, by method and budget. The dataset names the groups: `groups: sex`.
-    """
+    """As `group-accuracy`, with the worst group, by method and budget."""
 
     heading: ClassVar = "By group"
     kind: Literal["groups"] = "groups"
@@ -59,15 +57,15 @@ def _rows(setting: PredictedSetting) -> Iterator[list[str]]:
     scores: list[Callable[[Numbers], Numbers]] = [confusion.accuracies, *recalls]
     lowest = confusion.worst(by_group)
     for i, name in enumerate(by_group):
-        found = (
-            setting.sample({k: float(score(one.counts[i])) for k, one in setting.by_seed.items()})
-            for score in scores
-        )
         group = f"{first.column} {name}{' (worst)' if name == lowest else ''}"
-        examples = f"{first.counts[i].sum():,.0f}"
-        yield [*setting.names, group, examples, *map(confusion.shown, found)]
+        of_group = [partial(_score, score, i) for score in scores]
+        yield confusion.row(setting, group, first.counts[i].sum(), of_group)
     gaps = (confusion.gap(setting, score) for score in scores)
     yield [*setting.names, "gap", DASH, *map(confusion.shown, gaps)]
+
+
+def _score(score: Callable[[Numbers], Numbers], number: int, predicted: Predictions) -> float:
+    return float(score(predicted.counts[number]))
 
 
 def _recall(number: int, counts: Numbers) -> Numbers:

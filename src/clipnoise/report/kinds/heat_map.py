@@ -25,12 +25,11 @@ FRAME: Mapping[str, Any] = {"marker": "s", "markersize": 4, "markerfacecolor": "
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap(FigureItem):
-    """Final accuracy against two hyper-parameters that are swept together. A square marks the best
-    mean, and a cell in which runs are missing says how many there are.
+    """Final accuracy against two hyper-parameters that are swept together; a square marks the best.
 
     Attributes:
-        across: the hyper-parameter from left to right.
-        down: the hyper-parameter from top to bottom.
+        across: from left to right.
+        down: from top to bottom.
     """
 
     kind: Literal["heat-map"] = "heat-map"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class InterquartileMeans(SeveralPanels, FigureItem):
-    """Methods over datasets: the interquartile mean over the runs of all tasks, per budget."""
+    """Over datasets: the interquartile mean over all runs, per budget."""
 
     kind: Literal["interquartile-means"] = "interquartile-means"
 

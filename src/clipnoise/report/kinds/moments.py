@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Moments(FigureItem):
-    """What diagnostics saw: histograms of first moments, second moments with Φ, and updates."""
+    """Diagnostics: histograms of first moments, second moments with Φ, and updates."""
 
     kind: Literal["moments"] = "moments"
 

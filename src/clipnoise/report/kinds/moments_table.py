@@ -19,7 +19,7 @@ HEADS = ("configuration", "quantity", *STATISTICS)
 
 @dataclass(frozen=True, kw_only=True)
 class MomentsTable(TableItem):
-    """What diagnostics saw: statistics of first and second moments, updates and norms."""
+    """Diagnostics: statistics of first and second moments, updates and norms."""
 
     kind: Literal["moments-table"] = "moments-table"
 

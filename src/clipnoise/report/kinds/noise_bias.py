@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseBias(FigureItem):
-    """What diagnostics saw of second moments: the share below Φ, norms, and all of them sorted."""
+    """Diagnostics of second moments: the share below Φ, norms, and all of them sorted."""
 
     kind: Literal["noise-bias"] = "noise-bias"
 

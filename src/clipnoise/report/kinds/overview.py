@@ -28,15 +28,12 @@ Column = tuple[str, str]  # group and heading
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewTable(SeveralPanels, TableItem):
-    """Every private method in a row: its mean gain over dp-sgd over datasets and models at each ε,
-    the worst and the best of them, and its time relative to dp-sgd.
-
-    A mean over fewer tasks says over how many, and a method that diverged has none. A report has at
-    most one; it is also written to `overview.csv`, `.md` and `.tex` beside the report.
+    """By private method: mean, worst and best gain over dp-sgd at each ε, and relative time. A
+    report has at most one, which is also written to `overview.csv`, `.md` and `.tex`.
 
     Attributes:
-        changes: columns that compare other panels with those shown, by heading: axis → the label
-            of the option that those have: `changes: {"η ÷ 2": {part: half-rate}}`.
+        changes: further columns, by heading: the option to compare with, by axis, such as `{"η ÷
+            2": {part: half-rate}}`.
     """
 
     once: ClassVar = True

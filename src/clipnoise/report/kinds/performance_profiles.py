@@ -27,7 +27,7 @@ TAIL = 0.05  # of the scores that lie to the left of a profile: one bad method w
 
 @dataclass(frozen=True, kw_only=True)
 class PerformanceProfiles(SeveralPanels, FigureItem):
-    """Methods over datasets: the share of runs that reach each score τ."""
+    """Over datasets: the share of runs that reach each score τ."""
 
     kind: Literal["performance-profiles"] = "performance-profiles"
 

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable(PanelResults):
-    """As `table`, with what a paper prints and the difference in the same cells; see
-    [compare with a published table](reproduce.md#compare-with-a-published-table).
+    """As `table`, with [what a paper prints](reproduce.md#compare-with-a-published-table) and the
+    difference.
 
     Attributes:
-        published: the published table: its name, or a path that ends in `.csv`; empty takes the
-            table that has the study's name.
-        side_by_side: whether panels that are `together` have columns of their own; those without
-            privacy have rows that span them.
+        published: name or `.csv` file of the table; by default the study's name.
+        side_by_side: whether panels that are `together` have columns of their own.
     """
 
     kind: Literal["published"] = "published"

@@ -17,8 +17,7 @@ class PanelResults(SeveralPanels, TableItem):
     """Base of the tables of a panel's results.
 
     Attributes:
-        costs: whether to add device time, also relative to dp-sgd, memory, passes per step and the
-            audit of each method.
+        costs: whether to add times, memory, passes and audits.
     """
 
     results: ClassVar = True
