@@ -39,6 +39,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-pmlf-adam", {"noise_correction": "stationary"}),
     ("disk-adam", {"noise_correction": "exact"}),
     ("fiber", {"noise_correction": "exact"}),
+    ("tp-topk", {"warmup": 0.5, "active": 0.5}),
     ("dp-fedavg", {"noise_placement": "per-user"}),
     ("dp-fedadam", {"bias_correction": False}),
 ]

@@ -48,6 +48,7 @@ SAID = {
     "realised-batch-size": "the denominator changes",
     "private-preconditioner": "as far as declared",
     "scaled-after-clipping": "as far as declared",
+    "noise-on-active-alone": "times the declared variance",
     "node-at-c": "one node of a graph",
     "shuffled-as-poisson": "batches are not Poisson",
     "clean-mean-in-update": "depends on private data",

@@ -34,6 +34,9 @@ MISTAKES: Mapping[str, str] = {
     ),
     "private-preconditioner": "The preconditioner is computed from the private examples.",
     "scaled-after-clipping": "Gradients are clipped first and scaled then, with noise for C.",
+    "noise-on-active-alone": (
+        "Noise goes to the active coordinates alone, but the gradients were not masked."
+    ),
     "shuffled-as-poisson": "Batches are shuffled, but the accountant assumes Poisson sampling.",
     "clean-mean-in-update": "The query keeps the clean mean, and the update uses it.",
     "clean-mean-in-model": (

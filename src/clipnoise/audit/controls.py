@@ -146,6 +146,9 @@ CONTROLS: Mapping[str, Control] = {
     "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
     "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
     "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),
+    "noise-on-active-alone": _broken(
+        "tp-topk", form=mistakes.leave_unmasked, cross=mistakes.noise_where_asked
+    ),
     "shuffled-as-poisson": _broken(batches=mistakes.shuffled, claim=shuffled_as_poisson),
     "delta-of-batches": Control(claim=delta_of_batches),
     "clean-mean-in-update": _leak(mistakes.CleanUpdate, empirical=True),

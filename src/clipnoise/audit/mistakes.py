@@ -260,6 +260,11 @@ def scale_after_clipping(batch: LogicalBatch) -> Tensor:
     return scale * logical_sum(whole)
 
 
+def leave_unmasked(batch: LogicalBatch) -> Tensor:
+    """Clip the gradients of all coordinates, whatever the scale asks for."""
+    return logical_sum(replace(batch, clipping=replace(batch.clipping, scale=None)))
+
+
 def mask_by_position(batch: LogicalBatch) -> Tensor:
     """Draw dropout masks by the place in the batch, so that one example shifts those of others."""
     chosen = take(batch.examples.dense(), batch.indices.flip(0))
@@ -316,6 +321,19 @@ def only_the_first(noise: Sequence[Tensor]) -> Sequence[Tensor]:
     """Leave out the noise of all values but the first."""
     first, *others = noise
     return [first, *map(torch.zeros_like, others)]
+
+
+def noise_where_asked(
+    total: ClippedSum,
+    query: Query,
+    clipping: Clipping,
+    noise: Sequence[Tensor],
+    known: StepConstants,
+) -> tuple[Released, ...]:
+    """Add noise to those coordinates alone whose scale is not 0."""
+    if clipping.scale is not None:
+        noise = [(clipping.scale != 0) * normal for normal in noise]
+    return privatize(total, query, clipping, noise, known)
 
 
 def half(known: StepConstants) -> StepConstants:

@@ -55,6 +55,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     # scale, then privatize
     "adaclip": (ORANGE, "D", DASHDOT),
     "dp-macadam": (ORANGE, ">", SOLID),
+    "tp-topk": (SKY, "*", SOLID),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
