@@ -26,6 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-adam", {"clip_rule": AutomaticClip()}),
     ("stp-adam", {"clip_rule": PSAC(gamma=0.1)}),
     ("dp-sgd-quantile", {"clip_rule": AutomaticClip(), "count_share": 0.5}),
+    ("dp-sgd-slaclip", {"clip_rule": AutomaticClip(), "slots": 3}),
     ("dp-adambc", {"gamma_schedule": "bound"}),
     ("ime-adam", {"for_free": True}),
     ("ime-adagrad", {"for_free": True}),

@@ -62,6 +62,8 @@ SOUND = [
     "dpzero",
     "adaclip",
     "dp-microadam",
+    "dp-sgd-slaclip",
+    "tp-topk",
 ]
 IN_FULL = ("stp-adam", "dp-microadam")  # of the latter's parameters a short run moves only some
 QUICK = ("jme-adam", "dp-fedavg")  # of two values in a release, and of the changes of users

@@ -49,6 +49,7 @@ SAID = {
     "private-preconditioner": "as far as declared",
     "scaled-after-clipping": "as far as declared",
     "noise-on-active-alone": "times the declared variance",
+    "slots-too-wide": "moves the release 2.83 times",
     "node-at-c": "one node of a graph",
     "shuffled-as-poisson": "batches are not Poisson",
     "clean-mean-in-update": "depends on private data",

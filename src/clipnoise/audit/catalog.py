@@ -25,6 +25,7 @@ MISTAKES: Mapping[str, str] = {
     ),
     "each-layer-at-c": "Each layer is clipped to C, so that L layers have a norm of √L·C.",
     "count-without-noise": "The count behind an adaptive clip norm is released without noise.",
+    "slots-too-wide": "The slots of SlaClip are C wide, √K times as wide as they may be.",
     "node-at-c": (
         "Noise for nodes of a graph is scaled to C; with its messages one can move 2(K+1)C."
     ),

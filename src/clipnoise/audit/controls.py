@@ -142,6 +142,7 @@ CONTROLS: Mapping[str, Control] = {
     "count-without-noise": _broken(
         "dp-sgd-quantile", cross=mistakes.crossing(normals=mistakes.only_the_first)
     ),
+    "slots-too-wide": _broken("dp-sgd-slaclip", form=mistakes.fill_wide_slots),
     "node-at-c": _broken(node_sensitivity=1.0),
     "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
     "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),

@@ -24,6 +24,7 @@ from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.query import Component
 from clipnoise.core.state import State
 from clipnoise.core.step import Crossing, privatize
+from clipnoise.core.taken import GradientsAndSlacks
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
@@ -205,6 +206,22 @@ def clip_by(rule: ClipRule) -> Form:
         return logical_sum(replace(batch, clipping=replace(batch.clipping, rule=rule)))
 
     return form
+
+
+class WideSlots(GradientsAndSlacks):
+    """Slots of C and not of C/√K, filled with K(C − ‖clip(v)‖)."""
+
+    id = "gradients and slacks in wide slots"
+
+    def coordinates(self, norms: Tensor, clipped: Tensor, clip_norm: float) -> Tensor:
+        return math.sqrt(self.slots) * super().coordinates(norms, clipped, clip_norm)
+
+
+def fill_wide_slots(batch: LogicalBatch) -> Tensor:
+    """Fill slots that are √K times as wide as the noise allows for."""
+    assert isinstance(batch.clipping.of, GradientsAndSlacks)
+    wide = WideSlots(batch.clipping.of.slots)
+    return logical_sum(replace(batch, clipping=replace(batch.clipping, of=wide)))
 
 
 def clip_each_pass(batch: LogicalBatch) -> Tensor:

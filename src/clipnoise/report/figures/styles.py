@@ -31,7 +31,8 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-adam-noiseless": (BLUE, "s", DOTTED),
     "dp-rmsprop": (BLACK, "s", DASHED),
     "dp-adagrad": (GREEN, "s", LONG),
-    # with a clip norm from released counts
+    # with a clip norm from released numbers
+    "dp-sgd-slaclip": (VERMILION, "P", LONG),
     "dp-sgd-quantile": (GREEN, "P", DASHED),
     "dp-adam-quantile": (ORANGE, "P", SOLID),
     # other update rules
