@@ -56,6 +56,7 @@ FAMILIES = (
     "disk",
     "dp-sgd-quantile",
     "dp-fedavg",
+    "dp-prototypes",
 )
 
 

@@ -46,6 +46,7 @@ SAID = {
     "each-layer-at-c": "moves the release 1.7",
     "count-without-noise": "times the declared variance of the count",
     "realised-batch-size": "the denominator changes",
+    "private-class-sizes": "the denominator changes",
     "private-preconditioner": "as far as declared",
     "scaled-after-clipping": "as far as declared",
     "noise-on-active-alone": "times the declared variance",

@@ -30,6 +30,7 @@ MISTAKES: Mapping[str, str] = {
         "Noise for nodes of a graph is scaled to C; with its messages one can move 2(K+1)C."
     ),
     "realised-batch-size": "The sum is divided by the size of the batch that was drawn.",
+    "private-class-sizes": "The sum of each class is divided by its size, which is private.",
     "delta-of-batches": (
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
     ),

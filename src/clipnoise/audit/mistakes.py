@@ -258,6 +258,17 @@ def divide_by_realised_size(batch: LogicalBatch) -> Tensor:
     return logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices)))
 
 
+def divide_by_class_sizes(batch: LogicalBatch) -> Tensor:
+    """Divide the sum of each class by how many of its examples there are."""
+    targets = batch.examples.dense().targets[batch.indices]
+    total = torch.zeros_like(batch.engine.flat.theta)
+    for target in targets.unique(dim=0):
+        members = batch.indices[(targets == target).view(len(targets), -1).all(dim=1)]
+        share = EXPECTED_BATCH_SIZE / len(members)
+        total += share * logical_sum(replace(batch, indices=members))
+    return total
+
+
 def scale_by_private_statistics(batch: LogicalBatch) -> Tensor:
     """Take the preconditioner from the gradients of all private examples."""
     squares, examples = torch.zeros_like(batch.engine.flat.theta), batch.examples.dense()

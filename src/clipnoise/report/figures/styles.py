@@ -94,6 +94,8 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "fedavg": (BLUE, "p", DOTTED),
     "fedadam": (GREEN, "p", (2.0, 1.0)),
     "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
+    # from one release
+    "dp-prototypes": (BLACK, "*", DOTTED),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
