@@ -262,7 +262,7 @@ def divide_by_class_sizes(batch: LogicalBatch) -> Tensor:
     """Divide the sum of each class by how many of its examples there are."""
     targets = batch.examples.dense().targets[batch.indices]
     total = torch.zeros_like(batch.engine.flat.theta)
-    for target in targets.unique(dim=0):
+    for target in torch.unique(targets, dim=0):
         members = batch.indices[(targets == target).view(len(targets), -1).all(dim=1)]
         share = EXPECTED_BATCH_SIZE / len(members)
         total += share * logical_sum(replace(batch, indices=members))
