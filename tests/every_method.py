@@ -26,6 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-adam", {"clip_rule": AutomaticClip()}),
     ("stp-adam", {"clip_rule": PSAC(gamma=0.1)}),
     ("dp-sgd-quantile", {"clip_rule": AutomaticClip(), "count_share": 0.5}),
+    ("dp-sgd-slaclip", {"clip_rule": AutomaticClip(), "slots": 3}),
     ("dp-adambc", {"gamma_schedule": "bound"}),
     ("ime-adam", {"for_free": True}),
     ("ime-adagrad", {"for_free": True}),
@@ -39,6 +40,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("dp-pmlf-adam", {"noise_correction": "stationary"}),
     ("disk-adam", {"noise_correction": "exact"}),
     ("fiber", {"noise_correction": "exact"}),
+    ("tp-topk", {"warmup": 0.5, "active": 0.5}),
     ("dp-fedavg", {"noise_placement": "per-user"}),
     ("dp-fedadam", {"bias_correction": False}),
 ]
@@ -54,6 +56,7 @@ FAMILIES = (
     "disk",
     "dp-sgd-quantile",
     "dp-fedavg",
+    "dp-prototypes",
 )
 
 

@@ -48,7 +48,8 @@ def take(optimizer: Method, state: State, t: int, constants: Public | None = Non
     """Take step t (from 1) on drawn gradients and return the change."""
 
     def form(clipping: Clipping) -> ClippedSum:
-        rows = gradients(t, d=width(optimizer))[: len(clipping.weights)]
+        d = len(optimizer.query.of.vector(torch.zeros(D)))
+        rows = gradients(t, d=d)[: len(clipping.weights)]
         return ClippedSum(clipped_sum(rows, clipping, [rows[0].shape[1]]))
 
     return step(
@@ -220,7 +221,7 @@ def test_an_update_depends_on_private_data_through_released_values_alone(name: s
         theta = torch.zeros(D, dtype=torch.float64)
         for t in range(1, STEPS + 1):
             query = optimizer.query
-            values = query.values(torch.ones(width(optimizer) + query.of.extra), 1.0)
+            values = query.values(query.of.zeros(torch.zeros(D)) + 1, 1.0)
             draws = normals(len(values), seed=t, d=width(optimizer))
             fixed = tuple(z[: len(value)] for z, value in zip(draws, values, strict=True))
 

@@ -155,7 +155,7 @@ def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
     d, theta = 3, torch.zeros(3, dtype=torch.float64)
     state, found = State(like=theta), [theta]
     for t in range(1, steps + 1):
-        width = len(optimizer.query.noise_like(theta))
+        width = len(optimizer.query.of.vector(theta))
         draw = torch.Generator().manual_seed(t)
 
         def rows(clipping: Clipping, width: int = width, t: int = t) -> ClippedSum:
@@ -165,7 +165,9 @@ def followed(optimizer: Method, numbers: Any, steps: int) -> list[Tensor]:
             return ClippedSum(clipped_sum(each, clipping, [width]))
 
         noise = [
-            torch.randn(width, generator=draw, dtype=torch.float64)
+            torch.randn(
+                optimizer.query.noise_like(theta).shape, generator=draw, dtype=torch.float64
+            )
             for _ in range(optimizer.query.draws)
         ]
         theta = step(

@@ -62,6 +62,8 @@ SOUND = [
     "dpzero",
     "adaclip",
     "dp-microadam",
+    "dp-sgd-slaclip",
+    "tp-topk",
 ]
 IN_FULL = ("stp-adam", "dp-microadam")  # of the latter's parameters a short run moves only some
 QUICK = ("jme-adam", "dp-fedavg")  # of two values in a release, and of the changes of users
@@ -111,6 +113,40 @@ def test_every_parameter_must_follow_what_was_released(
     reads, found = check_updates(Subject(method), cache, RUNS[-1:])
     assert (reads.name, reads.holds) == (READS, True)
     assert (found.name, found.holds) == (TRAINS, trains), found.said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freezes(PrivateMethod):
+    """DP-SGD that asks for one coordinate in twenty from some step on; the others may drift."""
+
+    query = ClippedMean()
+    since: int = 100
+    drift: float = 0.0
+
+    def scale(self, state: State, public: Public) -> torch.Tensor | None:
+        if state.step <= self.since:
+            return None
+        return (torch.arange(len(state.like)) % 20 == 0).to(state.like)
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> torch.Tensor:
+        (g,), s = released, self.scale(state, public)
+        return -self.learning_rate * (g if s is None else s * g + self.drift * (1 - s))
+
+
+@pytest.mark.parametrize(
+    ("own", "trains"),
+    [
+        ({}, True),  # what is frozen followed releases before
+        ({"since": 0}, False),  # most never followed any
+        ({"drift": 0.1}, False),  # most go on, by what was brought along
+    ],
+)
+def test_parameters_may_freeze_once_they_have_followed_what_was_released(
+    own: dict[str, float], trains: bool, cache: Path
+) -> None:
+    method = Freezes(learning_rate=0.1, clip_norm=1.0, **own)  # type: ignore[arg-type]
+    reads, found = check_updates(Subject(method), cache, RUNS[:1])
+    assert (reads.holds, found.holds) == (True, trains), found.said
 
 
 def test_the_published_joint_moments_break_the_contract_they_do_not_claim() -> None:

@@ -106,13 +106,13 @@ def clippings(optimizer: Method, b: float, seed: int) -> Iterator[Clipping]:
         seen.append(clipping)
         size = 10.0 ** float(torch.randint(-3, 3, (1,), generator=draw))
         rows = [
-            size * torch.randn(4, len(number), generator=draw, dtype=torch.float64)
+            size * torch.randn(4, len(vector), generator=draw, dtype=torch.float64)
             for _ in clipping.weights
         ]
         return ClippedSum(in_layers(rows, clipping))
 
     theta = torch.zeros(D, dtype=torch.float64)
-    number = optimizer.query.noise_like(theta)
+    number, vector = optimizer.query.noise_like(theta), optimizer.query.of.vector(theta)
     for t in range(1, 10):
         normals = [
             torch.randn(number.shape, generator=draw, dtype=torch.float64)

@@ -204,6 +204,25 @@ def dp_macadam(h: dict[str, Any], s: Stream) -> list[Vector]:
     return w
 
 
+def tp_topk(h: dict[str, Any], s: Stream) -> list[Vector]:
+    """Zhang and Xie 2026: Φ is taken off every score, and noise goes to the support alone."""
+    c, b = h["clip_norm"], h["expected_batch_size"]
+    deviation, first = h["noise_multiplier"] * c / b, max(1, round(h["warmup"] * s.steps))
+    w, score, m = [list(s.initial)], [0.0] * s.d, [1.0] * s.d
+    for t in range(s.steps):
+        vectors = [[x * y for x, y in zip(m, g, strict=True)] for g in s.gradients[t][0]]
+        noise = [x * y for x, y in zip(m, s.noise[t][0], strict=True)]
+        g = noisy(mean_of_clipped(vectors, c, b, s.d), deviation, noise)
+        w.append([x - h["learning_rate"] * y for x, y in zip(w[-1], g, strict=True)])
+        if t < first:
+            score = [a + x * x / first for a, x in zip(score, g, strict=True)]
+        if t == first - 1:
+            kept = max(1, math.floor(h["active"] * s.d))
+            order = sorted(range(s.d), key=lambda p: score[p] - deviation**2, reverse=True)
+            m = [float(p in order[:kept]) for p in range(s.d)]
+    return w
+
+
 MACADAM = {"betas": [0.8, 0.95], "gamma": 1e-3, "lowest_variance": 1e-4, "highest_variance": 0.5}
 ADACLIP = {"betas": [0.8, 0.6], "lowest_variance": 1e-4, "highest_variance": 0.5}
 STP = {"betas": [0.8, 0.95], "gamma": 1e-3, "gamma_scale": 1e-2}
@@ -213,6 +232,8 @@ TRANSCRIPTIONS: list[tuple[str, Any, dict[str, Any]]] = [
     ("stp-noiseless", stp_noiseless, STP),
     ("adaclip", adaclip, ADACLIP),
     ("dp-macadam", dp_macadam, MACADAM),
+    ("tp-topk", tp_topk, {"warmup": 0.5, "active": 0.5}),
+    ("tp-topk", tp_topk, {"warmup": 0.1, "active": 1.0}),
     ("adadps-rmsprop", adadps_rmsprop, RMSPROP),
     ("adadps-ideal", adadps_ideal, RMSPROP),
     ("adadps-adagrad", adadps_adagrad, {"gamma": 1e-2}),
@@ -305,3 +326,16 @@ def test_the_variance_of_dp_macadam_has_no_bias(beta: float) -> None:
         if t > 1:
             found = float(state["s squared"].mean()) / kappa
             assert found == pytest.approx(9.0, rel=0.05)
+
+
+def test_a_mask_keeps_the_largest_scores_and_at_least_one() -> None:
+    score = torch.tensor([1.0, 4.0, 2.0, 4.0, 0.0])
+    for active, kept in [(0.1, [1]), (0.4, [1, 3]), (0.79, [1, 2, 3]), (1.0, [0, 1, 2, 3, 4])]:
+        mask = build("tp-topk", active=active).mask(score)
+        assert mask.nonzero().flatten().tolist() == kept
+        assert set(mask.tolist()) <= {0.0, 1.0}
+
+
+def test_a_support_without_coordinates_is_refused() -> None:
+    with pytest.raises(ValueError, match="active must be above 0"):
+        build("tp-topk", active=0.0)

@@ -25,15 +25,20 @@ MISTAKES: Mapping[str, str] = {
     ),
     "each-layer-at-c": "Each layer is clipped to C, so that L layers have a norm of √L·C.",
     "count-without-noise": "The count behind an adaptive clip norm is released without noise.",
+    "slots-too-wide": "The slots of SlaClip are C wide, √K times as wide as they may be.",
     "node-at-c": (
         "Noise for nodes of a graph is scaled to C; with its messages one can move 2(K+1)C."
     ),
     "realised-batch-size": "The sum is divided by the size of the batch that was drawn.",
+    "private-class-sizes": "The sum of each class is divided by its size, which is private.",
     "delta-of-batches": (
         "δ is 1/(number of batches), far above 1/n, and ε is quoted beside those of a small δ."
     ),
     "private-preconditioner": "The preconditioner is computed from the private examples.",
     "scaled-after-clipping": "Gradients are clipped first and scaled then, with noise for C.",
+    "noise-on-active-alone": (
+        "Noise goes to the active coordinates alone, but the gradients were not masked."
+    ),
     "shuffled-as-poisson": "Batches are shuffled, but the accountant assumes Poisson sampling.",
     "clean-mean-in-update": "The query keeps the clean mean, and the update uses it.",
     "clean-mean-in-model": (

@@ -142,10 +142,15 @@ CONTROLS: Mapping[str, Control] = {
     "count-without-noise": _broken(
         "dp-sgd-quantile", cross=mistakes.crossing(normals=mistakes.only_the_first)
     ),
+    "slots-too-wide": _broken("dp-sgd-slaclip", form=mistakes.fill_wide_slots),
     "node-at-c": _broken(node_sensitivity=1.0),
     "realised-batch-size": _broken(form=mistakes.divide_by_realised_size),
+    "private-class-sizes": _broken("dp-prototypes", form=mistakes.divide_by_class_sizes),
     "private-preconditioner": _broken(form=mistakes.scale_by_private_statistics),
     "scaled-after-clipping": _broken("adaclip", form=mistakes.scale_after_clipping),
+    "noise-on-active-alone": _broken(
+        "tp-topk", form=mistakes.leave_unmasked, cross=mistakes.noise_where_asked
+    ),
     "shuffled-as-poisson": _broken(batches=mistakes.shuffled, claim=shuffled_as_poisson),
     "delta-of-batches": Control(claim=delta_of_batches),
     "clean-mean-in-update": _leak(mistakes.CleanUpdate, empirical=True),

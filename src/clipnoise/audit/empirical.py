@@ -192,6 +192,8 @@ def _seen(query: Query, release: Release, engine: CanaryEngine, sigma: float) ->
     mean, length = engine.known / b, engine.known.numel() - query.of.extra
     moved = torch.zeros_like(mean)
     moved[:length] = engine.toward * c / b
+    if release.clipping.scale is not None:  # a canary at a coordinate that is masked is as if out
+        moved[:length] *= release.clipping.scale != 0
     clean, up, down = (query.values(mean + x, c) for x in (torch.zeros_like(mean), moved, -moved))
     rows = [
         torch.stack([value - zero, one - zero, other - zero, torch.full_like(zero, deviation)])

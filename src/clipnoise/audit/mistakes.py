@@ -24,6 +24,7 @@ from clipnoise.core.clipping import ClippedSum
 from clipnoise.core.query import Component
 from clipnoise.core.state import State
 from clipnoise.core.step import Crossing, privatize
+from clipnoise.core.taken import GradientsAndSlacks
 from clipnoise.data.base import Examples
 from clipnoise.gradients.engine import LogicalBatch, logical_sum
 from clipnoise.methods.privatize_then_adapt.dp_sgd import DPSGD
@@ -207,6 +208,22 @@ def clip_by(rule: ClipRule) -> Form:
     return form
 
 
+class WideSlots(GradientsAndSlacks):
+    """Slots of C and not of C/√K, filled with K(C − ‖clip(v)‖)."""
+
+    id = "gradients and slacks in wide slots"
+
+    def coordinates(self, norms: Tensor, clipped: Tensor, clip_norm: float) -> Tensor:
+        return math.sqrt(self.slots) * super().coordinates(norms, clipped, clip_norm)
+
+
+def fill_wide_slots(batch: LogicalBatch) -> Tensor:
+    """Fill slots that are √K times as wide as the noise allows for."""
+    assert isinstance(batch.clipping.of, GradientsAndSlacks)
+    wide = WideSlots(batch.clipping.of.slots)
+    return logical_sum(replace(batch, clipping=replace(batch.clipping, of=wide)))
+
+
 def clip_each_pass(batch: LogicalBatch) -> Tensor:
     """Clip the gradient of each pass by itself and add the k clipped ones."""
     each = replace(batch.clipping, weights=(1.0,))
@@ -241,6 +258,17 @@ def divide_by_realised_size(batch: LogicalBatch) -> Tensor:
     return logical_sum(batch) * (EXPECTED_BATCH_SIZE / max(1, len(batch.indices)))
 
 
+def divide_by_class_sizes(batch: LogicalBatch) -> Tensor:
+    """Divide the sum of each class by how many of its examples there are."""
+    targets = batch.examples.dense().targets[batch.indices]
+    total = torch.zeros_like(batch.engine.flat.theta)
+    for target in torch.unique(targets, dim=0):
+        members = batch.indices[(targets == target).view(len(targets), -1).all(dim=1)]
+        share = EXPECTED_BATCH_SIZE / len(members)
+        total += share * logical_sum(replace(batch, indices=members))
+    return total
+
+
 def scale_by_private_statistics(batch: LogicalBatch) -> Tensor:
     """Take the preconditioner from the gradients of all private examples."""
     squares, examples = torch.zeros_like(batch.engine.flat.theta), batch.examples.dense()
@@ -258,6 +286,11 @@ def scale_after_clipping(batch: LogicalBatch) -> Tensor:
     assert scale is not None
     whole = replace(batch, clipping=replace(batch.clipping, scale=None))
     return scale * logical_sum(whole)
+
+
+def leave_unmasked(batch: LogicalBatch) -> Tensor:
+    """Clip the gradients of all coordinates, whatever the scale asks for."""
+    return logical_sum(replace(batch, clipping=replace(batch.clipping, scale=None)))
 
 
 def mask_by_position(batch: LogicalBatch) -> Tensor:
@@ -316,6 +349,19 @@ def only_the_first(noise: Sequence[Tensor]) -> Sequence[Tensor]:
     """Leave out the noise of all values but the first."""
     first, *others = noise
     return [first, *map(torch.zeros_like, others)]
+
+
+def noise_where_asked(
+    total: ClippedSum,
+    query: Query,
+    clipping: Clipping,
+    noise: Sequence[Tensor],
+    known: StepConstants,
+) -> tuple[Released, ...]:
+    """Add noise to those coordinates alone whose scale is not 0."""
+    if clipping.scale is not None:
+        noise = [(clipping.scale != 0) * normal for normal in noise]
+    return privatize(total, query, clipping, noise, known)
 
 
 def half(known: StepConstants) -> StepConstants:

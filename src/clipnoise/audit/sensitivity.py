@@ -157,6 +157,6 @@ def adversaries(clipping: Clipping, gradients: Tensor) -> Iterator[Tensor]:
     for direction in (mean, coordinate, random):
         length = float(direction.norm())
         for sign in (1.0, -1.0) if length > 0 else ():
-            vector = sign * size / length * direction / scale
+            vector = (sign * size / length * direction / scale).where(scale != 0, 0.0)
             signs = vector.new_tensor(clipping.weights).sign()
             yield signs.view(-1, 1, 1) * vector

@@ -95,6 +95,8 @@ class Method(Immutable):
         uses_public_gradient: whether `public.gradient` must be there in every step.
         uses_side_information: whether `public.side_information` must be there; such a method has
             an option `side_information` that names its source.
+        loss: what gradients are of: the loss of the task, or the negative output of an example's
+            class, whose gradient is its features where the network is one linear layer.
         may_change: the hyper-parameters that a schedule may change from step to step. The hooks and
             `update` read the number of the step; a method whose formulas take one of them to be the
             same at every step leaves it out.
@@ -107,6 +109,7 @@ class Method(Immutable):
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
     uses_side_information: ClassVar[bool] = False
+    loss: ClassVar[Literal["task", "class score"]] = "task"
     may_change: ClassVar[tuple[str, ...]] = MAY_CHANGE
 
     @classmethod
@@ -205,6 +208,9 @@ class Method(Immutable):
     def uses_public_data(self) -> bool:
         """Return whether the method asks for public examples in any way."""
         return self.uses_public_gradient or self.warms_up()
+
+    def check_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raise UserError where the method is not for a network with parameters of these shapes."""
 
     def warm_start(self) -> WarmStart | None:
         """Return the training on public examples that precedes the run, or None."""

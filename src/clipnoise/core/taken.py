@@ -106,7 +106,37 @@ class GradientsAndCount(Taken):
         return ((norms <= clip_norm).to(norms.dtype) - 0.5).unsqueeze(1)
 
 
+@dataclass(frozen=True)
+class GradientsAndSlacks(Taken):
+    """Gradients, and how far each clipped one is from C, in K slots of at most λ = C/√K.
+
+    √K(C − ‖clip(v_i)‖) fills the slots one after another. Vector and slots together are no longer
+    than C: with n = ‖clip(v_i)‖ ≤ C, and no slot above λ, the squares of the slots add up to at
+    most λ·√K(C − n) = C(C − n), and n² + C(C − n) = C² − n(C − n) ≤ C².
+
+    Attributes:
+        slots: K.
+
+    Source: Zou et al. 2026 (SlaClip), equations 6 to 8.
+    """
+
+    id: ClassVar[str] = "gradients and slacks"
+    slots: int = 1
+
+    @property
+    def extra(self) -> int:
+        return self.slots
+
+    def coordinates(self, norms: Tensor, clipped: Tensor, clip_norm: float) -> Tensor:
+        import torch
+
+        width = clip_norm / math.sqrt(self.slots)
+        slack = math.sqrt(self.slots) * (clip_norm - clipped).unsqueeze(1)
+        before = width * torch.arange(self.slots, dtype=slack.dtype, device=slack.device)
+        return (slack - before).clamp(0.0, width)
+
+
 GRADIENTS, LOSSES = Gradients(), Losses()
 TAKEN: Mapping[str, type[Taken]] = {
-    kind.id: kind for kind in (Gradients, Losses, GradientsAndCount)
+    kind.id: kind for kind in (Gradients, Losses, GradientsAndCount, GradientsAndSlacks)
 }

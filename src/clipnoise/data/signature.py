@@ -88,6 +88,16 @@ class WeightedClassification(Classification):
         return each * weights[targets]
 
 
+class ClassScores(Classification):
+    """As `Classification`, but the loss is the negative output of the example's class.
+
+    Of outputs Wx + b it has the gradient −(e_y ⊗ x, e_y), wherever it is taken.
+    """
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return -outputs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
 class MultiLabel(Task):
     """Several tags of many; outputs of shape (b, tags), targets float32 of the same shape.
 

@@ -37,6 +37,7 @@ from clipnoise.privacy.queries import (
     ClippedLossMean,
     ClippedMean,
     ClippedMeanAndCount,
+    ClippedMeanAndSlacks,
     ClippedUserMean,
     IndependentMoments,
     IndependentMomentsForFree,

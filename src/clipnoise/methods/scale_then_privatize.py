@@ -19,10 +19,12 @@ from clipnoise.methods.base import (
     ClippedMean,
     Count,
     Decay,
+    Fraction,
     OracleMethod,
     PlainMean,
     Positive,
     PrivateMethod,
+    Probability,
     Public,
     Released,
     State,
@@ -417,3 +419,55 @@ class DPMacAdam(Adam, PrivateMethod):
             s = unbiased.clamp(self.lowest_variance, self.highest_variance).sqrt()
             state["b"] = (s * s.sum()).sqrt()
         return self.descend(m, v)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPTopK(PrivateMethod):
+    """Clip m ⊙ g_i, m = 1 for the coordinates with the largest Σ g̃² of a warm-up; θ ← θ − ηm ⊙ g̃.
+
+    The first steps, the share `warmup` of all, are DP-SGD on every coordinate. The share `active`
+    with the largest mean of g̃² goes on, and all others stay as they are. The paper takes Φ off that
+    mean, which does not change the order, because Φ is the same for every coordinate. It also
+    allows the warm-up a σ of its own: here one σ holds for all steps, and where the warm-up has
+    another C, `clip_norm` follows a schedule. Both defaults are choices of this suite.
+
+    Source: Zhang and Xie 2026 (TP-TopK, arXiv 2606.04375), as stated in junaidaliop/zij,
+    math/tptopk.md.
+    """
+
+    id = "tp-topk"
+    query = ClippedMean()
+
+    warmup: Probability = 0.1
+    active: Fraction = 0.1
+
+    def __post_init__(self) -> None:
+        if self.active == 0:
+            raise ValueError("active must be above 0")
+
+    def warm_steps(self, public: Public) -> int:
+        """Return how many steps the warm-up has, at least one."""
+        return max(1, round(self.warmup * public.total_steps))
+
+    def scale(self, state: State, public: Public) -> Tensor | None:
+        return state["m"] if state.step > self.warm_steps(public) else None
+
+    def mask(self, score: Tensor) -> Tensor:
+        """Return 1 for the ⌊ρd⌋ coordinates with the largest score, at least one, and 0 elsewhere.
+
+        Args:
+            score: shape (d,). Of equal ones the first coordinate counts as larger.
+        """
+        count = max(1, int(self.active * len(score)))
+        chosen = score.argsort(descending=True, stable=True)[:count]
+        return score.new_zeros(score.shape).index_fill_(0, chosen, 1.0)
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        last = self.warm_steps(public)
+        if state.step > last:
+            return -self.learning_rate * state["m"] * g
+        state["score"] = state["score"] + g.square()
+        if state.step == last:
+            state["m"] = self.mask(state["score"])
+        return -self.learning_rate * g

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from clipnoise.core.query import Adjacency, Component, Query, Released
-from clipnoise.core.taken import LOSSES, GradientsAndCount
+from clipnoise.core.taken import LOSSES, GradientsAndCount, GradientsAndSlacks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +68,25 @@ class ClippedMeanAndCount(Query):
 
     def values(self, mean: Tensor, clip_norm: float) -> tuple[Tensor, ...]:
         return (mean[:-1], mean[-1:])
+
+
+@dataclass(frozen=True)
+class ClippedMeanAndSlacks(ClippedMean):
+    """(g̃, s̃): the clipped mean and the mean of the slots, released as one vector.
+
+    Both together move by at most C/B, so the slots cost nothing beyond the clipped mean.
+
+    Attributes:
+        slots: K.
+
+    Source: Zou et al. 2026 (SlaClip), equations 6 to 11.
+    """
+
+    slots: int = 1
+
+    @property
+    def of(self) -> GradientsAndSlacks:
+        return GradientsAndSlacks(self.slots)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,11 @@ class OwnProcedure(Procedure):
         super().__post_init__()
         if isinstance(self.method, WithSideInformation):
             self.method.side_information.check(None)
+        if self.method.loss != "task":
+            raise UserError(
+                f"method: {self.method.id} does not train the loss that is given here; use it in a "
+                "study."
+            )
 
     @cached_property
     def unit(self) -> Unit:

@@ -18,7 +18,7 @@ import yaml
 from clipnoise.core.method import Method
 from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.measures import measured, require_metric
-from clipnoise.data.signature import Task, WeightedClassification
+from clipnoise.data.signature import ClassScores, Task, WeightedClassification
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, parse, to_plain
 from clipnoise.files import read_yaml
@@ -85,6 +85,7 @@ class RunSpec(Procedure):
             require_metric(name, self.dataset.signature.task_name, "metrics")
         object.__setattr__(self, "metrics", measured(self.metrics))
         self._check_class_weights()
+        self._check_class_scores()
         if self.strict:
             self._check_strict()
         if self.public is not None:
@@ -114,9 +115,25 @@ class RunSpec(Procedure):
                 f"classes of {self.dataset.id}, got {len(weights)}."
             )
 
+    def _check_class_scores(self) -> None:
+        if self.method.loss != "class score":
+            return
+        if self.dataset.signature.task_name != "classification":
+            raise UserError(
+                f"dataset.id: {self.method.id} is for classification; {self.dataset.id} is for "
+                f"{self.dataset.signature.task_name}."
+            )
+        if self.training.class_weights:
+            raise UserError(
+                f"training.class_weights: {self.method.id} adds features and not gradients of a "
+                "loss, which weights could multiply; leave them out."
+            )
+
     @property
     def trained_task(self) -> Task:
         """The losses that are trained: those of the dataset's task, with the class weights."""
+        if self.method.loss == "class score":
+            return ClassScores()
         weights = self.training.class_weights
         return WeightedClassification(weights) if weights else self.dataset.signature.task
 

@@ -136,6 +136,7 @@ class Trainer:
             training.precision,
             batch=min(batch, training.physical_batch_size),
         )
+        method.check_shapes(choice.engine.flat.shapes)
         theta = choice.engine.flat.theta.clone()
         public = public_data(procedure, material.public, choice.engine)
         side, origin = side_information(procedure.method, material, choice.engine.flat, public)

@@ -31,7 +31,8 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-adam-noiseless": (BLUE, "s", DOTTED),
     "dp-rmsprop": (BLACK, "s", DASHED),
     "dp-adagrad": (GREEN, "s", LONG),
-    # with a clip norm from released counts
+    # with a clip norm from released numbers
+    "dp-sgd-slaclip": (VERMILION, "P", LONG),
     "dp-sgd-quantile": (GREEN, "P", DASHED),
     "dp-adam-quantile": (ORANGE, "P", SOLID),
     # other update rules
@@ -55,6 +56,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     # scale, then privatize
     "adaclip": (ORANGE, "D", DASHDOT),
     "dp-macadam": (ORANGE, ">", SOLID),
+    "tp-topk": (SKY, "*", SOLID),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
@@ -92,6 +94,8 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "fedavg": (BLUE, "p", DOTTED),
     "fedadam": (GREEN, "p", (2.0, 1.0)),
     "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
+    # from one release
+    "dp-prototypes": (BLACK, "*", DOTTED),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),

@@ -1,0 +1,59 @@
+"""References that need one release: sums over the private examples, and no optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clipnoise.lazy import torch
+from clipnoise.methods.base import (
+    SHORTEST,
+    ClipNorm,
+    ClippedMean,
+    Public,
+    Released,
+    State,
+    Tensor,
+    UserError,
+    WithClipRule,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPrototypes(WithClipRule):
+    """w_k = S̃_k/‖S̃_k‖, S̃_k the released sum of the features of class k: the nearest class by angle.
+
+    For a network of one linear layer on fixed features x. What is clipped is the pair (x, 1) of an
+    example, at the place of its class: all examples together are one vector, of which an example
+    moves one part. One step of the sampler `full` is all that it needs; the releases of several
+    steps are added. A bias stays 0, because an angle needs no size of a class.
+
+    Source: Wahdany et al. 2025 (DPPL-Mean, arXiv 2406.08039), with the Gaussian mechanism on the
+    sums of clipped features in the place of the paper's private mean.
+    """
+
+    id = "dp-prototypes"
+    query = ClippedMean()
+    loss = "class score"
+
+    clip_norm: ClipNorm
+
+    def clip_norm_at(self, step: int) -> float:
+        return self.clip_norm
+
+    def check_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        weight, *rest = shapes
+        if len(weight) != 2 or rest not in ([], [weight[:1]]):
+            found = ", ".join(str(tuple(shape)) for shape in shapes)
+            raise UserError(
+                f"model: {self.id} is for a network whose trained parameters are those of one "
+                f"linear layer, such as logistic; these have the shapes {found}."
+            )
+
+    def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
+        (g,) = released
+        state["sums"] = state["sums"] - g  # −x is the gradient of a class's negative score
+        weight, *biases = state.split(state["sums"])
+        rows = weight.view(-1, weight.shape[-1])
+        prototypes = rows / rows.norm(dim=1, keepdim=True).clamp(min=SHORTEST)
+        return torch.cat([prototypes.flatten(), *map(torch.zeros_like, biases)]) - state.theta
