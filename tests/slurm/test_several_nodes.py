@@ -31,12 +31,12 @@ class Story:
     Attributes:
         folder: the checkout.
         jobs: all jobs of the study, in the order of submission, as they were in the end.
-        gpus: for each node, what its processes saw of GPUs, in the first job.
+        gpus: how many the step on the second node had, in the first job.
     """
 
     folder: Path
     jobs: list[Job]
-    gpus: dict[str, str | None]
+    gpus: str | None
 
     @property
     def result(self) -> Path:
@@ -64,12 +64,12 @@ def tell(folder: Path) -> Story:
         workflow = one_node.start(command, folder, stdout=log, stderr=log)
     try:
         first, job = held(folder, workflow, before="")
-        gpus = {name: process.environ().get("CUDA_VISIBLE_DEVICES") for name, process in first}
-        dict(first)["node2"].kill()
+        gpus = first.environ().get("SLURM_GPUS_ON_NODE")
+        first.kill()
         second, job = held(folder, workflow, before=job)
         words = ("--partition=urgent", "--exclusive", "--nodelist=node2", "--output=/dev/null")
         cluster.output("sbatch", *words, "--wrap=sleep 1")
-        one_node.release(dict(second)["node2"])
+        one_node.release(second)
         done = "the study is done"
         cluster.wait(
             lambda: cluster.serves() and one_node.hurry(workflow), done, seconds=300, every=1
@@ -80,7 +80,7 @@ def tell(folder: Path) -> Story:
     return Story(folder, one_node.jobs(), gpus)
 
 
-def held(folder: Path, workflow: Any, before: str) -> tuple[list[tuple[str, Any]], str]:
+def held(folder: Path, workflow: Any, before: str) -> tuple[psutil.Process, str]:
     """Stop the process on the second node in the midst of training.
 
     Args:
@@ -88,9 +88,9 @@ def held(folder: Path, workflow: Any, before: str) -> tuple[list[tuple[str, Any]
         before: the job that is not meant.
 
     Returns:
-        The processes of the run with the names of their nodes, and the job.
+        That process, and the job.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, psutil.Process] = {}
 
     def hold() -> bool:
         assert workflow.poll() is None, (folder / "snakemake.txt").read_text()
@@ -107,7 +107,7 @@ def held(folder: Path, workflow: Any, before: str) -> tuple[list[tuple[str, Any]
         return True
 
     cluster.wait(hold, "processes on two nodes train", seconds=200, every=0.02)
-    return list(found.items()), found["node2"].environ()["SLURM_JOB_ID"]
+    return found["node2"], found["node2"].environ()["SLURM_JOB_ID"]
 
 
 def ranks(before: str) -> Iterator[tuple[str, psutil.Process]]:
@@ -134,7 +134,7 @@ def test_a_job_asks_for_both_nodes_with_the_cpus_and_gpus_of_each(story: Story) 
         assert (job.shown["NumNodes"], job.shown["NumCPUs"]) == ("2", str(2 * THREADS))
         assert job.shown["TresPerNode"] == "gres:gpu:1"
         assert job.shown["MinMemoryNode"] == "4000M"
-    assert story.gpus == dict.fromkeys(cluster.NODES, "0")
+    assert story.gpus == "1"
 
 
 def test_the_job_of_a_process_that_died_says_which_and_is_tried_again(story: Story) -> None:
