@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -138,6 +139,18 @@ def test_the_others_learn_that_the_first_process_has_ended(job: Path, tmp_path: 
     other.kill()
     assert not other.is_alive()
     assert sorted(path.name for path in tmp_path.glob("ended *")) == ["ended 0", "ended 1"]
+
+
+def listens(place: int, first_ended: Callable[[], object]) -> None:
+    threading.Thread(target=first_ended, daemon=True).start()
+
+
+@pytest.mark.long
+def test_processes_that_are_done_end_before_the_first_one(job: Path) -> None:
+    other = OnOtherNodes("other", step_command(Allocation("7", "b2", ("b1",)), 1, 1), listens)
+    other.start()
+    other.join(120)
+    assert other.exitcode == 0
 
 
 def places(ranks: Ranks) -> list[tuple[int, str]]:

@@ -160,7 +160,13 @@ def main() -> None:
     """Be one of these processes."""
     work = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the first process, through srun
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
-    work(int(os.environ["SLURM_PROCID"]), sys.stdin.buffer.read)
+    work(int(os.environ["SLURM_PROCID"]), _until_the_end)
+
+
+def _until_the_end() -> None:
+    """Return once standard input has ended; a thread may wait here while the process ends."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
 
 
 if __name__ == "__main__":
