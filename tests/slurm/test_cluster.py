@@ -161,7 +161,9 @@ def tell(folder: Path) -> Story:
     return Story(folder, **facts, jobs={job.id: job for job in jobs()})
 
 
-def checkout(folder: Path) -> Path:
+def checkout(
+    folder: Path, config: dict[str, Any] = CONFIG, study: str = STUDY, profile: Any = PROFILE
+) -> Path:
     """Lay out what a user has checked out, with a study, its data and its calibration.
 
     The cluster starts meanwhile.
@@ -169,11 +171,11 @@ def checkout(folder: Path) -> Path:
     for name in ("workflow", "profiles", "slurm", "envs", "reports"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "Snakefile", folder)
-    profile = folder / "slurm" / "config.yaml"
-    profile.write_text(yaml.safe_dump({**yaml.safe_load(profile.read_text()), **PROFILE}))
-    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    (folder / "study.yaml").write_text(STUDY)
-    values = {**CONFIG, "studies": [str(folder / "study.yaml")], "results": RESULTS}
+    path = folder / "slurm" / "config.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **profile}))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "study.yaml").write_text(study)
+    values = {**config, "studies": [str(folder / "study.yaml")], "results": RESULTS}
     plan = Plan.from_values(values, folder)
     (calibration,) = plan.inputs(plan.study("study").runs[0].spec.hash)["calibration"]
     options = shlex.split(plan.calibration(Path(calibration).stem).options())

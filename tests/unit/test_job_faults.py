@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import shutil
@@ -379,7 +380,10 @@ def test_a_lock_is_free_again_when_its_holder_was_killed(cache: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_two_processes_train_a_run_and_leave_one_result(cache: Path, tmp_path: Path) -> None:
+def test_two_processes_train_a_run_and_leave_one_result(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     run = spec()
     words = [*command(run, tmp_path / "two", cache), "--processes", "2"]
     assert train_here(run, tmp_path / "one", cache) == main(words) == 0
@@ -390,5 +394,6 @@ def test_two_processes_train_a_run_and_leave_one_result(cache: Path, tmp_path: P
         assert two.summary["final"][name] == pytest.approx(value, rel=1e-5)
     assert two.summary["hardware"]["processes"] == 2
     assert two.summary["hardware"]["cpu"].endswith(", 2 processes")
-    sent = run.steps * 2 * 4 * two.summary["parameters"]  # the sums; there is no noise
-    assert (one.summary["bytes_sent"], two.summary["bytes_sent"]) == (0, sent)
+    sent = 2 * 4 * two.summary["parameters"]  # the sum; there is no noise
+    assert (one.summary["bytes_per_step"], two.summary["bytes_per_step"]) == (0, sent)
+    assert f"2 processes sent {sent:,} bytes a step" in caplog.text

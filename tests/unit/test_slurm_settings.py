@@ -6,13 +6,15 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 
 from clipnoise.cli import main
 from clipnoise.errors import UserError
-from clipnoise.studies.cluster import Cluster, Partition, check_paths
+from clipnoise.studies.cluster import Cluster, Partition, check_nodes, check_paths
 from clipnoise.studies.config import Config, Resources
 from clipnoise.studies.snakemake_changes import choose_status_command
 
@@ -78,6 +80,58 @@ def test_runs_go_where_there_is_room_for_them(slurm: Path) -> None:
     assert cluster.partitions[0].lacks(Resources(processes=5, threads=4)) == [
         "threads: 20, at most 16"
     ]
+
+
+class Asked(dict[str, Any]):
+    """Resources of a job, as Snakemake's executor reads them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def submitted(resources: Resources) -> list[str]:
+    """Return the words of sbatch that Snakemake's executor would submit a run with."""
+    of_the_rule = {
+        "mem_mb": resources.memory_mb,
+        "cpus_per_task": resources.cpus,
+        "gres": resources.gres("logistic"),
+        **resources.several_nodes,
+    }
+    job = SimpleNamespace(threads=resources.cpus, resources=Asked(of_the_rule))
+    names = ("run_uuid", "slurm_logfile", "comment_str", "account", "partition", "workdir")
+    words: str = get_submit_command(job, dict.fromkeys(names, ""))
+    return words.split()
+
+
+def test_a_run_on_one_node_is_one_task_with_the_cpus_of_all_its_processes() -> None:
+    words = submitted(Resources(processes=3, threads=2, memory_mb=5000))
+    assert {"--ntasks=1", "--cpus-per-task=6"} < set(words)
+    assert words[words.index("--mem") + 1] == "5000"
+    assert not [word for word in words if word.startswith("--nodes")]
+
+
+@pytest.mark.parametrize("of_a_node", [{"processes": 3}, {"gpus": 3}, {}])
+def test_a_run_on_several_nodes_is_a_task_on_each_with_its_cpus(of_a_node: dict[str, int]) -> None:
+    resources = Resources(nodes=2, threads=2, **of_a_node)  # type: ignore[arg-type]
+    each = 3 if of_a_node else 1
+    words = submitted(resources)
+    assert {"--nodes=2", "--ntasks=2", f"--cpus-per-task={2 * each}"} < set(words)
+    assert not [word for word in words if "per-gpu" in word]
+    assert resources.together == 2 * each
+    assert resources.gres("logistic") == ("gpu:3" if "gpus" in of_a_node else "")
+
+
+def test_several_nodes_are_refused_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    several = Config(resources=Resources(nodes=2))
+    check_nodes(True, Config())
+    check_nodes(False, several)
+    with pytest.raises(UserError, match=r"config\.yaml: resources: nodes: 2: .*--profile slurm"):
+        check_nodes(True, several)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # Snakemake within a job
+    check_nodes(True, several)
+    with pytest.raises(ValueError, match="nodes: runs that share a GPU are on one node"):
+        Resources(nodes=2, gpus=1, gpu_share={"logistic": 2})
 
 
 def test_without_accounting_squeue_is_asked_and_the_user_told(slurm: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import yaml
 from clipnoise.cli import main
 from clipnoise.errors import UserError
 from clipnoise.privacy.calibration import read_calibration
+from clipnoise.run import ranks
 from clipnoise.run.job import is_finished
+from clipnoise.run.ranks import Ranks, started
 from clipnoise.run.results import digest_of
 from clipnoise.run.spec import to_mapping
 from clipnoise.studies.collect import collect
@@ -76,6 +79,25 @@ def test_a_run_is_repeated_with_the_threads_of_the_configuration(
         assert (os.environ["OMP_NUM_THREADS"], torch.get_num_threads()) == ("1", 1)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.long
+def test_a_run_of_several_processes_is_repeated_with_as_many(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = []
+
+    def counted(count: int, *given: Any, **options: Any) -> AbstractContextManager[Ranks]:
+        counts.append(count)
+        return started(count, *given, **options)
+
+    monkeypatch.setattr(ranks, "started", counted)
+    (calibration,) = Path("results/calibration").glob("*.json")
+    words = ["--spec", str(trained / "spec.yaml"), "--calibration", str(calibration)]
+    assert main(["train", *words, "--device", "cpu", "--processes", "2"]) == 0
+    assert main(["verify", "mine.yaml"]) == 0
+    assert counts == [2, 2]
+    assert "1 of 1 runs repeated bit for bit, of 1" in capsys.readouterr().out
 
 
 def test_a_number_that_does_not_repeat_is_named(

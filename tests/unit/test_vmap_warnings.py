@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ from clipnoise.core.clip_rules import HARD, ClipRule, OwnClipRule
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.state import Public
 from clipnoise.core.taken import GRADIENTS
-from clipnoise.fields import parse
-from clipnoise.gradients.engine import GradientEngine, VmapEngine
+from clipnoise.fields import Precision, parse
+from clipnoise.gradients.engine import GradientEngine, OneByOne, VmapEngine
 from clipnoise.gradients.factored.engine import FactoredEngine
 from clipnoise.methods.base import methods
 from clipnoise.papers.trials import Trials
@@ -54,6 +55,41 @@ def test_engines_clip_without_a_fallback(kind: type[GradientEngine], rule: ClipR
         clipping = Clipping(0.5, rule=rule).at(engine.flat.theta.clone())
         total = engine.clipped_sum(*examples(name, 5), clipping)
         assert 0 < float(total.norm()) <= 5 * 0.5
+
+
+class Attention(torch.nn.Module):
+    """Attention that is not a layer of torch's, with keys of padding left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = torch.nn.Linear(6, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.rows(x).unflatten(2, (2, 4)).transpose(1, 2)
+        seen = (x[..., 0] > -1)[:, None, None, :]
+        mixed = torch.nn.functional.scaled_dot_product_attention(rows, rows, rows, seen)
+        outputs: torch.Tensor = self.last(mixed.transpose(1, 2).flatten(2).mean(1))
+        return outputs
+
+
+def of_each(kind: type[GradientEngine], precision: Precision = "float32") -> torch.Tensor:
+    """Return the gradients of the network with attention, one row an example."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(4, 5, 6), torch.arange(4) % 3
+    engine = kind(Attention(), torch.nn.CrossEntropyLoss(reduction="none"))
+    engine.precision = precision
+    return engine.per_example_gradients(inputs, targets, engine.flat.theta.clone())
+
+
+def test_attention_is_mapped_without_a_fallback() -> None:
+    torch.testing.assert_close(of_each(VmapEngine), of_each(OneByOne))
+
+
+def test_attention_in_bfloat16_has_the_same_gradients_mapped() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # here it falls back
+        mapped, alone = (of_each(kind, "bfloat16") for kind in (VmapEngine, OneByOne))
+    assert float((mapped - alone).norm() / alone.norm()) < 0.05
 
 
 def mapped(name: str) -> bool:

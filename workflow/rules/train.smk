@@ -19,6 +19,7 @@ rule train:
         LOCK
     threads: JOB.cpus
     resources:
+        **JOB.several_nodes,
         mem_mb=lambda wildcards, attempt: JOB.memory_mb
         * plan.factor(wildcards.hash, "memory", attempt, workflow.executor_settings),
         runtime=lambda wildcards, attempt: JOB.minutes
@@ -27,6 +28,7 @@ rule train:
         cpus_per_task=JOB.cpus,
         threads_each=JOB.threads,
         processes=JOB.together,
+        nodes_held=JOB.nodes,
         gpus_held=JOB.gpus,
         slots=lambda wildcards: JOB.slots(wildcards.model),
         device=plan.config.device,
@@ -42,4 +44,4 @@ rule train:
         "exec clipnoise train --spec {params.spec:q} --calibration {input.calibration:q}"
         " --choice {input.choice:q}"
         " --cache {params.cache:q} --weights {params.weights:q} --results {params.results:q}"
-        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint={params.fingerprint:q} --requeue --keep-finished --threads {resources.threads_each} --processes {resources.processes} >> {log:q} 2>&1"
+        " --device {resources.device} --gpus {resources.gpus_held} --slots {resources.slots} --fingerprint={params.fingerprint:q} --requeue --keep-finished --threads {resources.threads_each} --processes {resources.processes} --nodes {resources.nodes_held} >> {log:q} 2>&1"

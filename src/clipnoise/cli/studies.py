@@ -342,7 +342,7 @@ def verify(
     data and weights that CONFIG names, and the plug-ins in it are imported. Losses, accuracies and
     ε must be equal to the last bit; times and memory may differ. The exit code is 1 if a run gives
     another number. Nothing in the results folder is changed. A run repeats with as many threads as
-    it was trained with, which the configuration says.
+    it was trained with, which the configuration says, and as many processes, which its result says.
     """
     if not study.endswith(".zip"):
         plan, root = _planned(config, [study])

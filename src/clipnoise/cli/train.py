@@ -42,6 +42,7 @@ class Circumstances:
     processes: Annotated[
         Count, "How many processes train the run together, each with its threads and a GPU."
     ] = 1
+    nodes: Annotated[Count, "Of the Slurm job, which share the processes out evenly."] = 1
     requeue: Annotated[bool, "Put the Slurm job back into the queue when told to stop."] = False
     keep_finished: Annotated[
         bool, "Leave a result as it is if the present code, data and calibration would give it."
@@ -97,6 +98,7 @@ def train(
                 checkpoint_seconds=60 * given.checkpoint_minutes,
                 keep_finished=given.keep_finished,
                 processes=given.processes,
+                nodes=given.nodes,
             )
     except InterruptedRunError as reason:
         logging.getLogger(__name__).info(reason)

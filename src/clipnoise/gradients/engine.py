@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clipnoise.core.state import split
 from clipnoise.data.several import arguments, call, closed, mapped, opened, outputs_of
@@ -338,7 +339,11 @@ class VmapEngine(GradientEngine):
         gradient_of_each = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="error")
         views = self.flat.views(theta.detach())
         index = masks.examples.to(inputs.device)
-        gradients = gradient_of_each(views, opened(inputs), targets, index)
+        # vmap has no rule for the kernel of attention on a CPU, and would go example by example, as
+        # it does in bfloat16: written out, attention has no backward pass under autocast there.
+        written_out = theta.device.type == "cpu" and self.precision == "float32"
+        with sdpa_kernel(SDPBackend.MATH) if written_out else nullcontext():
+            gradients = gradient_of_each(views, opened(inputs), targets, index)
         return self.flat.join_rows([gradients[name] for name in self.flat.names])
 
 

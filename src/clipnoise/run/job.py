@@ -24,11 +24,12 @@ from clipnoise.run.checkpoint import (
     FILE,
     Checkpoint,
     InterruptedRunError,
+    StopRequest,
     identity,
     stop_requests,
 )
 from clipnoise.run.fingerprint import fingerprint
-from clipnoise.run.outcome import Metrics
+from clipnoise.run.outcome import LostRankError, Metrics
 from clipnoise.run.progress import LOCK, end_progress, note_progress, start_progress
 from clipnoise.run.provenance import Provenance
 from clipnoise.run.results import (
@@ -106,6 +107,7 @@ def run_job(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     keep_finished: bool = False,
     processes: int = 1,
+    nodes: int = 1,
 ) -> dict[str, Any]:
     """Train one run and leave its files behind, complete or not at all.
 
@@ -118,6 +120,7 @@ def run_job(
         keep_finished: whether a finished run is left as it is; see `is_finished`.
         processes: how many train the run together, this one among them; each on a GPU of its own,
             or all on the CPU.
+        nodes: of the Slurm job, which share the processes out evenly; 1 is this machine.
 
     Returns:
         The run's summary.
@@ -158,7 +161,11 @@ def run_job(
             places: dict[str, Any] = {"cache": cache, "weights": weights, "device": device}
             plain = to_mapping(spec), None if calibration is None else to_plain(calibration)
             resumed = checkpoint.path, made_by
-            with started(processes, device, take_part, *plain, *resumed, places) as ranks:
+            given = (*plain, *resumed, places)
+            with (
+                _stopped_together(stop),
+                started(processes, device, take_part, *given, nodes=nodes) as ranks,
+            ):
                 outcome = train(
                     spec,
                     calibration=calibration,
@@ -173,8 +180,30 @@ def run_job(
     trained = float(outcome.cost.get("training_seconds") or 0.0)
     if outcome.evaluating > max(trained, LONG_EVALUATION) and not spec.strict:
         logger.info(MOSTLY_EVALUATED, outcome.evaluating, trained)
+    if processes > 1:
+        logger.info("%d processes sent %s bytes a step", processes, f"{outcome.bytes_per_step:,}")
     logger.info("%s%s", outcome.status, f": {outcome.reason}" if outcome.reason else "")
     return summary
+
+
+@contextmanager
+def _stopped_together(stop: StopRequest) -> Iterator[None]:
+    """Take the loss of another process for a stop where this one was told to stop, too.
+
+    A signal to all of them can end one before it has started to listen.
+
+    Raises:
+        InterruptedRunError: the run has lost a process, and was told to stop.
+        LostRankError: it has lost one, and was not told to stop.
+    """
+    try:
+        yield
+    except LostRankError as error:
+        if stop.signal is None:
+            raise
+        raise InterruptedRunError(
+            f"stopped by {stop.signal}; the last checkpoint is kept ({error})"
+        ) from error
 
 
 def take_part(
@@ -264,6 +293,9 @@ def repeat(
 ) -> dict[str, tuple[str, str]]:
     """Train a finished run again, elsewhere, and compare everything but times and memory.
 
+    It trains with as many processes as it did, all on this machine: another number would add the
+    shares of a batch up in another order.
+
     Args:
         spec: the run as a study plans it; its tuned settings are those that the result has.
         results: the results folder, of which nothing is changed.
@@ -279,7 +311,15 @@ def repeat(
     calibration = read_calibration(results / "calibration" / f"{key}.json") if key else None
     with tempfile.TemporaryDirectory() as name:
         elsewhere = Path(name)
-        run_job(made, calibration, results=elsewhere, cache=cache, weights=weights, device=device)
+        run_job(
+            made,
+            calibration,
+            results=elsewhere,
+            cache=cache,
+            weights=weights,
+            device=device,
+            processes=before.summary["hardware"].get("processes", 1),
+        )
         after = read_run(run_folder(elsewhere, made))
     assert after is not None
     pairs = {

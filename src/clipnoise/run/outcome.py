@@ -149,7 +149,7 @@ class Outcome:
         parameters: d, the number of trained parameters.
         physical_batch_size: examples held in memory at once; below what the spec says where that
             many did not fit.
-        bytes_sent: of vectors, by all of them together, since the run last resumed.
+        bytes_per_step: of vectors, that the processes of the run together send in a step.
         resumed: the steps after which the run resumed from a checkpoint.
         cost: of all steps, evaluations excluded, as `Clock.cost` gives it.
         evaluating: seconds in evaluations.
@@ -173,7 +173,7 @@ class Outcome:
     engine: str = ""
     parameters: int = 0
     physical_batch_size: int = 0
-    bytes_sent: int = 0
+    bytes_per_step: int = 0
     resumed: list[int] = field(default_factory=list)
     cost: dict[str, float] = field(default_factory=lambda: Clock().cost())
     evaluating: float = 0.0

@@ -12,10 +12,12 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,6 +25,7 @@ from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
 from clipnoise.errors import UserError, reason
+from clipnoise.run.nodes import Allocation, OnOtherNodes, step_command
 from clipnoise.run.outcome import LostRankError
 from clipnoise.run.setup import exact_arithmetic
 
@@ -36,6 +39,8 @@ T = TypeVar("T")
 HERE = "127.0.0.1"
 SLOWEST = timedelta(minutes=30)  # how long one process waits for the others
 POLL, ENDING = 0.05, 30.0  # seconds: between two looks at a process, and for it to end
+LEARNING = 5.0  # seconds until it is known of a process that it has ended
+LOST = 76  # exit code of a process that cannot reach the others
 
 logger = logging.getLogger(__name__)
 
@@ -233,33 +238,33 @@ def send_state(ranks: Ranks, network: nn.Module) -> None:
 
 @contextmanager
 def started(
-    count: int, device: str, work: Callable[..., object], *arguments: object
+    count: int, device: str, work: Callable[..., object], *arguments: object, nodes: int = 1
 ) -> Iterator[Ranks]:
-    """Start the other processes of a run on this machine, for the `with` block.
+    """Start the other processes of a run, for the `with` block.
 
     Args:
         count: how many processes there are together with this one, which is the first.
         device: a torch device name.
         work: called in each of the others with its `Ranks` and the arguments; importable, and so
             are the arguments plain data.
+        nodes: of the Slurm job in which this process runs, the same number of processes on each;
+            1 is this machine.
 
     Raises:
+        UserError: there are not so many nodes, or they cannot have as many processes each.
         LostRankError: one of the others has ended before this one was done.
     """
-    if count == 1:
+    if count == 1 and nodes == 1:
         yield Ranks()
         return
+    if count % nodes:
+        raise UserError(f"processes: {count} cannot be shared out evenly among {nodes} nodes.")
     store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
-    given = (device, torch.get_num_threads(), work, arguments)
-    others = [
-        context.Process(target=_other, args=(rank, count, store.port, *given), daemon=True)
-        for rank in range(1, count)
-    ]
+    others = list(_others(count, nodes, store.port, device, work, arguments))
     try:
         for other in others:
             other.start()
-        _wait_until_ready(store, others)
+        _wait_until_ready(store, others, count)
         yield _joined(0, count, store, device)
         for other in others:
             other.join(ENDING)
@@ -273,21 +278,64 @@ def started(
                 other.kill()
 
 
+def _others(
+    count: int,
+    nodes: int,
+    port: int,
+    device: str,
+    work: Callable[..., object],
+    arguments: Sequence[object],
+) -> Iterator[BaseProcess | OnOtherNodes]:
+    """Yield what starts the other processes: those of this machine, then those of other nodes."""
+    each, threads = count // nodes, torch.get_num_threads()
+    allocation = Allocation.here(nodes) if nodes > 1 else None
+    given = (count, port, device, threads, work, arguments)
+    context = multiprocessing.get_context("spawn")
+    for rank in range(1, each):
+        name = f"process {rank + 1} of {count}"
+        yield context.Process(target=_child, args=(rank, HERE, *given), name=name, daemon=True)
+    if allocation is not None:
+        some = f"one of processes {each + 1} to {count}"
+        name = f"process {count} of {count}" if each + 1 == count else some
+        yield OnOtherNodes(
+            f"{name}, on {', '.join(allocation.others)},",
+            step_command(allocation, each, threads),
+            partial(_other, each, allocation.address, *given),
+        )
+
+
+def _child(rank: int, *given: Any) -> None:
+    """Be one of the other processes on the machine of the first one, which is the parent."""
+    first = multiprocessing.parent_process()
+    assert first is not None
+    _other(rank, *given, 0, first.join)
+
+
 def _other(
-    rank: int,
+    start: int,
+    host: str,
     count: int,
     port: int,
     device: str,
     threads: int,
     work: Callable[..., object],
     arguments: Sequence[object],
+    place: int,
+    first_ended: Callable[[], object],
 ) -> None:
-    """Be one of the other processes; end with the first one."""
-    first = multiprocessing.parent_process()
-    assert first is not None
+    """Be one of the other processes; end with the first one.
+
+    Args:
+        start, place: their sum is the rank of this process.
+        host, port: of the first process.
+        count, device, work, arguments: as in `started`.
+        threads: of this process.
+        first_ended: returns once the first process has ended.
+    """
+    rank = start + place
 
     def end_with_first() -> None:
-        first.join()
+        first_ended()
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=end_with_first, daemon=True).start()
@@ -296,12 +344,12 @@ def _other(
     )
     torch.set_num_threads(threads)
     exact_arithmetic(device)
-    store = TCPStore(HERE, port, is_master=False)
+    store = TCPStore(host, port, is_master=False)
     store.set(f"ready {rank}", "")
     try:
         work(_joined(rank, count, store, device), *arguments)
     except LostRankError:
-        raise SystemExit(1) from None  # the first process says which one has ended
+        raise SystemExit(LOST) from None  # the first process says which one has ended
     except UserError as error:
         raise SystemExit(f"process {rank + 1} of {count}: {error}") from None
     distributed.destroy_process_group()
@@ -314,28 +362,39 @@ def _joined(rank: int, count: int, store: TCPStore, device: str) -> Ranks:
     return Ranks(rank, count)
 
 
-def _wait_until_ready(store: TCPStore, others: Sequence[BaseProcess]) -> None:
+def _wait_until_ready(
+    store: TCPStore, others: Sequence[BaseProcess | OnOtherNodes], count: int
+) -> None:
     """Wait until every other process has imported what it needs.
 
     Raises:
         LostRankError: one has ended instead.
     """
-    for rank, other in enumerate(others, 1):
+    for rank in range(1, count):
         while not store.check([f"ready {rank}"]):
-            other.join(POLL)
-            if not other.is_alive():
+            time.sleep(POLL)
+            if not all(other.is_alive() for other in others):
                 raise LostRankError(_ended(others))
 
 
-def _ended(others: Sequence[BaseProcess]) -> str:
+def _ended(others: Sequence[BaseProcess | OnOtherNodes]) -> str:
     """Return which of the other processes has ended before its time, and how; or nothing."""
-    for rank, other in enumerate(others, 1):
-        other.join(1.0)
-        code = other.exitcode
-        if code:
-            how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-            return (
-                f"process {rank + 1} of {len(others) + 1} that train this run together has ended "
-                f"({how}); the log has its reason, unless it was killed"
-            )
-    return ""
+    until = time.monotonic() + LEARNING
+    while True:
+        codes = {other.name: other.exitcode for other in others}
+        failed = {name: code for name, code in codes.items() if code}
+        # The others have lost it, too, and end for that reason.
+        name, code = next(
+            (pair for pair in failed.items() if pair[1] != LOST),
+            next(iter(failed.items()), ("", 0)),
+        )
+        if code not in (0, LOST) or time.monotonic() > until or None not in codes.values():
+            break
+        time.sleep(POLL)
+    if not code:
+        return ""
+    how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
+    return (
+        f"{name} that train this run together has ended ({how}); the log has its reason, unless it "
+        "was killed"
+    )

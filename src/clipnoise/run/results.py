@@ -106,7 +106,7 @@ def write_run(
         "data": {} if spec.strict else outcome.provenance,
         "engine": outcome.engine,
         "physical_batch_size": None if spec.strict else outcome.physical_batch_size,
-        "bytes_sent": outcome.bytes_sent,
+        "bytes_per_step": outcome.bytes_per_step,
         "resumed": outcome.resumed,
         "seconds": outcome.seconds_before + provenance.seconds,
         **(dict.fromkeys(outcome.cost) if spec.strict else outcome.cost),

@@ -79,6 +79,7 @@ def train(
     run = Run.prepare(spec, cache, ranks.device(device), weights, noise_multiplier=sigma)
     run.ranks = ranks
     outcome = Outcome(run.provenance(), engine=run.engine_name, parameters=run.theta.numel())
+    begun = 0
     clock = Clock(partial(torch.cuda.synchronize, device)) if "cuda" in device else Clock()
     watched = spec.training.diagnostics or spec.counterfactual is not None
     spent = None if calibration is None or watched else calibration.spent
@@ -94,6 +95,7 @@ def train(
 
     try:
         resumed = _resume(checkpoint, run, outcome, clock, on_metrics)
+        begun = run.state.step
         ranks.require_same(run.theta, run.state.step)
         if not resumed:
             evaluate_at(0)
@@ -113,7 +115,7 @@ def train(
         run.engine.flat.load(run.evaluated())
         outcome.tensors = tensors_of(run.engine.network)
     outcome.cost, outcome.evaluating = clock.cost(), clock.evaluating
-    outcome.bytes_sent = ranks.sent
+    outcome.bytes_per_step = ranks.sent // max(1, outcome.steps_done - begun)
     outcome.cost["cpu_seconds"] = sum(ranks.each(clock.cpu_seconds))
     outcome.physical_batch_size = run.physical.size
     outcome.scale_spread = run.scale_spread()

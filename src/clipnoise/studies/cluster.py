@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -142,6 +143,25 @@ def check_paths(settings: Any, config: Config) -> None:
                 f"{place}: {path}: jobs on a cluster would get another path, for the {wrong[0]} in "
                 "it. Choose one without quotes, $, ` and \\."
             )
+
+
+def check_nodes(local: bool, config: Config) -> None:
+    """Refuse several nodes where no cluster has them.
+
+    Args:
+        local: whether Snakemake runs its jobs on this machine.
+        config: config.yaml.
+
+    Raises:
+        UserError: names file and key.
+    """
+    nodes = config.resources.nodes
+    if local and nodes > 1 and "SLURM_JOB_ID" not in os.environ:
+        raise UserError(
+            f"config.yaml: resources: nodes: {nodes}: several nodes are those of Slurm "
+            "(--profile slurm). On one machine leave it out; processes says how many train a run "
+            "together."
+        )
 
 
 def _partitions(lines: Iterable[str]) -> Iterator[Partition]:

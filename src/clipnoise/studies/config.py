@@ -54,6 +54,7 @@ class Resources:
         minutes: time limit of one run, minutes.
         gpus: GPUs of one run; 0 trains on the CPU. On several, as many processes train it together.
         processes: how many train one run together on the CPU; 0 is 1, or one for each GPU.
+        nodes: of Slurm, on which one run trains; memory, GPUs and processes are those of each.
         gpu_share: model id → how many of its runs share one GPU; other models do not share one.
         shards_per_gpu: how many shards Slurm divides a GPU into; a run then asks for its share of
             them. 0 if there are none: runs then share the GPU of the job that they are grouped in.
@@ -66,6 +67,7 @@ class Resources:
     minutes: Count = 60
     gpus: Natural = 0
     processes: Natural = 0
+    nodes: Count = 1
     gpu_share: dict[str, Slots] = field(default_factory=dict)
     shards_per_gpu: Natural = 0
 
@@ -79,18 +81,36 @@ class Resources:
                 f"processes: each trains on a GPU of its own, so with gpus: {self.gpus} there are "
                 f"{self.gpus}; leave processes out"
             )
+        if self.nodes > 1 and (self.gpu_share or self.shards_per_gpu):
+            raise ValueError("nodes: runs that share a GPU are on one node")
         for model in self.gpu_share:
             model_class(model, file="gpu_share")
 
     @property
     def together(self) -> int:
         """How many processes train one run."""
+        return self.nodes * self._on_each_node
+
+    @property
+    def _on_each_node(self) -> int:
         return self.processes or max(1, self.gpus)
 
     @property
     def cpus(self) -> int:
-        """CPUs of one run, all its processes together."""
-        return self.threads * self.together
+        """CPUs of one run, all its processes on a node together."""
+        return self.threads * self._on_each_node
+
+    @property
+    def several_nodes(self) -> dict[str, int | str]:
+        """What a job on several nodes asks Slurm for besides; nothing on one node.
+
+        The first process is in the job's script, from which it starts the others by srun: to a
+        signal that asks the script's own steps to stop, srun would answer by killing its step.
+        """
+        if self.nodes == 1:
+            return {}
+        # `mpi` keeps Snakemake's executor from starting a step; 0 tasks per GPU leave the word out.
+        return {"nodes": self.nodes, "tasks": self.nodes, "tasks_per_gpu": 0, "mpi": "srun"}
 
     def slots(self, model: str) -> int:
         """Return how many of the slots of a GPU, or of the job that it is in, a run takes."""

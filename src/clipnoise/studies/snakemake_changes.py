@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from clipnoise.errors import UserError
-from clipnoise.studies.cluster import ENOUGH_SECONDS, Cluster, check_paths, has_accounting
+from clipnoise.studies.cluster import (
+    ENOUGH_SECONDS,
+    Cluster,
+    check_nodes,
+    check_paths,
+    has_accounting,
+)
 from clipnoise.studies.config import Config
 
 FIRST_SECONDS, LONGEST_SECONDS = 30.0, 3600.0  # between two tries of a refused submission
@@ -42,6 +48,7 @@ def adapt(workflow: Any, config: Config, say: Callable[[str], None]) -> None:
             jobs end; or Snakemake has another inside than this file knows.
     """
     check_paths(workflow.executor_settings, config)
+    check_nodes(workflow.local_exec, config)
     let_signals_interrupt(workflow.scheduler)
     stop_when_the_terminal_closes()
     accept_inputs_from_the_future(workflow.dag, say)
