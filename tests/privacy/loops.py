@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,13 @@ def claim(**changes: Any) -> Claim:
 
 @dataclass
 class Plain:
-    """DP-SGD of logistic regression in plain PyTorch; a mistake overrides one of its parts."""
+    """DP-SGD of logistic regression in plain PyTorch; a mistake overrides one of its parts.
+
+    Attributes:
+        claimed: where the claim is not that of `claim()`.
+    """
+
+    claimed: ClassVar[dict[str, Any]] = {}
 
     steps: int = STEPS
     rate: float = 0.1
@@ -342,6 +348,38 @@ class FixedSize(Plain):
             yield torch.randperm(n)[:BATCH].tolist()
 
 
+class SkipsEmptyBatches(Plain):
+    """Draws two examples for each step, and takes no step where it has drawn none."""
+
+    claimed: ClassVar = {"expected_batch_size": 2}
+
+    def batches(self, n: int) -> Iterator[list[int]]:
+        self.rate = 2 / n
+        yield from filter(None, super().batches(n))
+
+    def released(self, total: Tensor, size: int) -> Tensor:
+        return (total + self.noise(total)) / 2
+
+
+class CutToFit(Plain):
+    """Leaves out of a batch what is too much for the memory."""
+
+    def batches(self, n: int) -> Iterator[list[int]]:
+        for places in super().batches(n):
+            yield places[: BATCH + 2]
+
+
+class LastBatchDropped(Plain):
+    """Shuffles epochs, whose last batch is incomplete and left out; accounted as Poisson."""
+
+    def batches(self, n: int) -> Iterator[list[int]]:
+        order: list[int] = []
+        for _ in range(self.steps):
+            order = order if len(order) > BATCH + 2 else torch.randperm(n).tolist()
+            yield order[: BATCH + 2]
+            order = order[BATCH + 2 :]
+
+
 class TwiceTheRate(Plain):
     def batches(self, n: int) -> Iterator[list[int]]:
         for _ in range(self.steps):
@@ -428,6 +466,9 @@ MISTAKES: dict[type[Plain], str] = {
     WithReplacement: "sampler",
     FixedSize: "sampler",
     Shuffled: "sampler",
+    SkipsEmptyBatches: "sampler",
+    CutToFit: "sampler",
+    LastBatchDropped: "sampler",
     TwiceTheRate: "accounting",
     EpochsCountedWrong: "accounting",
     Accumulated: "accounting",

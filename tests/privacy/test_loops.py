@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import loops
+import lora_loops
 import opacus_loops
 import pytest
+import rank_loops
 import torch
-from loops import CLASSES, FEATURES, MISTAKES, Plain, claim, examples, honest
+from loops import CLASSES, FEATURES, Plain, claim, examples, honest
 from torch import nn
 
 from clipnoise.audit import Claim
+from clipnoise.audit.loops.experiments import Level
 from clipnoise.audit.loops.residual import measured
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData
 from clipnoise.cli.program import program
 from clipnoise.errors import UserError
 
+MISTAKES = {**loops.MISTAKES, **rank_loops.MISTAKES, **lora_loops.MISTAKES}
 
-def judged(loop: Callable[..., Any], of: Claim, **options: Any) -> dict[str, Any]:
-    return judge_loop(of, loop, examples(), level="quick", **options)
+
+def judged(
+    loop: Callable[..., Any], of: Claim, level: Level = "quick", **options: Any
+) -> dict[str, Any]:
+    return judge_loop(of, loop, examples(), level=level, **options)
 
 
 def refuted_by(result: dict[str, Any]) -> set[str]:
@@ -40,7 +47,31 @@ def skipped(result: dict[str, Any]) -> dict[str, str]:
 def test_a_loop_with_one_mistake_is_refuted_by_the_check_that_is_there_for_it(
     mistake: type[Plain],
 ) -> None:
-    assert MISTAKES[mistake] in refuted_by(judged(mistake(), claim()))
+    assert MISTAKES[mistake] in refuted_by(judged(mistake(), claim(**mistake.claimed)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda kind: kind.__name__)
+def test_a_mistake_is_refuted_at_the_full_level(mistake: type[Plain]) -> None:
+    result = judged(mistake(), claim(**mistake.claimed), level="full")
+    assert MISTAKES[mistake] in refuted_by(result)
+
+
+@pytest.mark.parametrize("loop", [rank_loops.Ranks, lora_loops.LowRank])
+def test_ranks_and_changes_of_low_rank_without_a_mistake_are_not_refuted(loop: type[Plain]) -> None:
+    assert not judged(loop(), claim())["refuted_by"]
+
+
+def test_few_examples_for_each_step_are_not_refuted_where_empty_batches_release_noise() -> None:
+    class Few(loops.SkipsEmptyBatches):
+        def batches(self, n: int) -> Iterator[list[int]]:
+            self.rate = 2 / n
+            yield from Plain.batches(self, n)
+
+    result = judged(Few(), claim(**Few.claimed))
+    assert not result["refuted_by"]
+    (sampler,) = (each for each in result["checks"] if each["name"] == "sampler")
+    assert "empty batches that are skipped" in sampler["power"]
 
 
 @pytest.mark.parametrize("name", honest())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from scipy.stats import beta, binom, chi2, norm
@@ -82,6 +83,7 @@ def _size(runs: Experiments, trace: Trace, steps: int) -> float | None:
     return least if claimed is None else max(claimed, least)
 
 
+@lru_cache(maxsize=64)
 def least_epsilon(claim: Claim, examples: int, size: float, steps: int) -> float:
     """Return an ε that the mechanism of a claim costs at least, or the least that is proved.
 
@@ -136,9 +138,15 @@ def check_sampling(runs: Experiments) -> LoopFinding:
     if said:
         return LoopFinding(name, False, f"batches are not Poisson: {said}")
     held = f"{len(batches)} batches are as Poisson sampling draws them"
-    return LoopFinding(
-        name, True, held, "batches of a fixed size, epochs that are shuffled, and repeated batches"
-    )
+    seen = "batches of a fixed size, epochs that are shuffled, and repeated batches"
+    if binom.sf(0, len(batches), _empty(n, rate)) > 1 - SIGNIFICANCE:
+        seen += ", and empty batches that are skipped"
+    return LoopFinding(name, True, held, seen)
+
+
+def _empty(n: int, rate: float) -> float:
+    """Return the probability that a batch of Poisson sampling is empty."""
+    return float((1 - rate) ** n)
 
 
 def _of_another_sampler(runs: Experiments, traces: list[Trace]) -> LoopFinding:
@@ -173,6 +181,12 @@ def _not_poisson(batches: list[list[int]], n: int, rate: float) -> str:
     most = float(binom.pmf(math.floor((n + 1) * rate), n, rate))
     if float(binom.sf(commonest - 1, len(sizes), most)) * (n + 1) < SIGNIFICANCE:
         return f"{commonest} of {len(sizes)} have {int(sizes.mode().values)} examples"
+    without, expected = int((sizes == 0).sum()), _empty(n, rate)
+    if float(binom.cdf(without, len(sizes), expected)) < SIGNIFICANCE:
+        return (
+            f"{without} of {len(sizes)} are empty, and {100 * expected:.3g}% should be: a step "
+            "whose batch is empty releases its noise all the same"
+        )
     drawn = torch.zeros(len(batches), n)
     for row, batch in zip(drawn, batches, strict=True):
         row[batch] = 1

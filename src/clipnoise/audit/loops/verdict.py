@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -110,7 +111,7 @@ def _explained(check: Callable[[Experiments], LoopFinding], runs: Experiments) -
     except UserError:
         raise
     except Exception as error:
-        code = getattr(runs.loop.train, "__code__", None)
+        code = getattr(inspect.unwrap(runs.loop.train), "__code__", None)
         file = None if code is None else code.co_filename
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == file]
