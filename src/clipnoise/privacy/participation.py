@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
 from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.accountants.poisson import (
     Rate,
     Releases,
     truncated_epsilon,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +96,55 @@ class Participation:
             return 0.0
 
         def spent(delta: float) -> float:
-            values = {
-                "noise_multiplier": noise_multiplier,
-                "sampling_rate": self.sampling_rate,
-                "steps": releases,
-                "delta": delta,
-                "affected_examples": self.affected_examples,
-                "examples": self.examples,
-            }
-            return ACCOUNTANTS[accountant].epsilon(parse(Releases, values))
+            return ACCOUNTANTS[accountant].epsilon(
+                self._composed(noise_multiplier, releases, delta)
+            )
 
         return truncated_epsilon(spent, delta, releases * self.truncation_probability)
+
+    def deltas(
+        self,
+        accountant: AccountantName,
+        epsilons: NDArray[np.float64],
+        *,
+        noise_multiplier: float,
+        least: float,
+    ) -> NDArray[np.float64]:
+        """Bound δ at each ε of all T steps, as `epsilon` bounds ε at δ.
+
+        Args:
+            accountant, noise_multiplier: as for `epsilon`.
+            epsilons: ε ≥ 0, ascending.
+            least: the smallest δ that matters.
+
+        Returns:
+            δ at each ε, at most 1 and not below the true value.
+
+        Raises:
+            UserError: the accountant cannot bound δ for these values.
+        """
+        releases = self.releases()
+        if releases == 0:
+            return np.zeros_like(epsilons)
+        composed = self._composed(noise_multiplier, releases, least)
+        # As in `truncated_epsilon`.
+        truncated = (1 + np.exp(epsilons)) * releases * self.truncation_probability
+        return np.minimum(ACCOUNTANTS[accountant].delta(composed, epsilons) + truncated, 1.0)
+
+    def gaussian(self, accountant: AccountantName, noise_multiplier: float) -> float | None:
+        """Return μ where all T steps cost exactly one Gaussian mechanism at σ = 1/μ, or None."""
+        sampled = self.sampling_rate < 1 or self.truncation_probability > 0
+        if sampled or ACCOUNTANTS[accountant].replaces:
+            return None
+        return math.sqrt(self.releases()) / noise_multiplier
+
+    def _composed(self, noise_multiplier: float, releases: int, delta: float) -> Releases:
+        values = {
+            "noise_multiplier": noise_multiplier,
+            "sampling_rate": self.sampling_rate,
+            "steps": releases,
+            "delta": delta,
+            "affected_examples": self.affected_examples,
+            "examples": self.examples,
+        }
+        return parse(Releases, values)

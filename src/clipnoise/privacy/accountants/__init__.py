@@ -10,18 +10,25 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from clipnoise.privacy.accountants.allocation import allocated_epsilon
-from clipnoise.privacy.accountants.fixed_size import fixed_size_epsilon
-from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.nodes import node_epsilon
+from clipnoise.privacy.accountants.allocation import allocated_delta, allocated_epsilon
+from clipnoise.privacy.accountants.fixed_size import fixed_size_delta, fixed_size_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
+from clipnoise.privacy.accountants.nodes import node_delta, node_epsilon
 from clipnoise.privacy.accountants.poisson import (
     POISSON_ACCOUNTANTS,
     PoissonAccountant,
     Releases,
     epsilon,
+    sampled_delta,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 AccountantName = Literal[PoissonAccountant, "pld-allocation", "per-epoch", "rdp-replace"]
 DEFAULT_ACCOUNTANT: AccountantName = "pld"  # the tightest; nodes of a graph need another one
@@ -32,13 +39,16 @@ class Accountant:
     """One analysis.
 
     Attributes:
-        epsilon: its bound on ε, never below the true value.
+        epsilon: its bound on ε at δ, never below the true value.
+        delta: its bound on δ at each of some ascending ε, of at least one release, never below the
+            true value; the δ of the releases is the smallest that matters.
         assumes: what it assumes of a sampler; it is refused for samplers that it does not cover.
             None if it may be used with every sampler; ε is nominal for those it does not cover.
         replaces: whether its ε is for replacing an example, not for adding or removing one.
     """
 
     epsilon: Callable[[Releases], float]
+    delta: Callable[[Releases, Array], Array]
     assumes: str | None = None
     replaces: bool = False
 
@@ -64,15 +74,41 @@ def _unsampled(releases: Releases) -> float:
     return gaussian_epsilon(sigma, releases.delta)
 
 
+def _sampled_delta(name: PoissonAccountant, releases: Releases, epsilons: Array) -> Array:
+    if releases.sampling_rate == 1:
+        return _unsampled_delta(releases, epsilons)
+    if releases.affected_examples > 1:
+        return node_delta(releases, epsilons)
+    return sampled_delta(name, releases, epsilons)
+
+
+def _allocated_delta(releases: Releases, epsilons: Array) -> Array:
+    whole = releases.sampling_rate == 1
+    return (_unsampled_delta if whole else allocated_delta)(releases, epsilons)
+
+
+def _unsampled_delta(releases: Releases, epsilons: Array) -> Array:
+    return gaussian_delta(math.sqrt(releases.steps) / releases.noise_multiplier, epsilons)
+
+
 ACCOUNTANTS: dict[AccountantName, Accountant] = {
-    **{name: Accountant(partial(_sampled, name)) for name in POISSON_ACCOUNTANTS},
+    **{
+        name: Accountant(partial(_sampled, name), partial(_sampled_delta, name))
+        for name in POISSON_ACCOUNTANTS
+    },
     "pld-allocation": Accountant(
-        allocated_epsilon, assumes="that each example takes part in one random step of each epoch"
+        allocated_epsilon,
+        _allocated_delta,
+        assumes="that each example takes part in one random step of each epoch",
     ),
-    "per-epoch": Accountant(_unsampled, assumes="that each example takes part once an epoch"),
+    "per-epoch": Accountant(
+        _unsampled, _unsampled_delta, assumes="that each example takes part once an epoch"
+    ),
     # Replacing an example in a Poisson sample moves the mixture of outputs differently from adding
     # or removing one, and no accountant here covers it. In a sample of a fixed size it moves the
     # sum by at most twice as much as removing one.
-    "rdp-replace": Accountant(fixed_size_epsilon, assumes="batches of a fixed size", replaces=True),
+    "rdp-replace": Accountant(
+        fixed_size_epsilon, fixed_size_delta, assumes="batches of a fixed size", replaces=True
+    ),
 }
 assert set(ACCOUNTANTS) == set(get_args(AccountantName))

@@ -54,21 +54,41 @@ def allocated_epsilon(releases: Releases) -> float:
     if releases.sampling_rate == 1:
         sigma = releases.noise_multiplier / math.sqrt(releases.steps)
         return gaussian_epsilon(sigma, releases.delta)
+    composed, rounding = _composed(releases)
+    value = composed.get_epsilon_for_delta(releases.delta - rounding)
+    if not math.isfinite(value):
+        raise _beyond(releases)
+    return max(0.0, float(value))
+
+
+def allocated_delta(releases: Releases, epsilons: Array) -> Array:
+    """Bound δ at each ε, as `allocated_epsilon` bounds ε at δ.
+
+    Args:
+        releases: q < 1; their δ is the smallest that matters.
+        epsilons: ε ≥ 0, ascending.
+    """
+    composed, rounding = _composed(releases)
+    return np.asarray(composed.get_delta_for_epsilon(epsilons) + rounding, dtype=np.float64)
+
+
+def _composed(releases: Releases) -> tuple[Any, float]:
+    """Return the losses of all epochs together, and by how much rounding may change δ."""
     refuse_tiny(releases.noise_multiplier)
     tail = TAIL * releases.delta / releases.steps
     steps = math.floor(1 / releases.sampling_rate * (1 + 1e-12))
-    one = epoch_loss(releases.noise_multiplier, steps, 2.0 ** math.floor(math.log2(tail)))
     rounding = releases.steps * PLD_ROUNDING
-    value = math.inf
-    if rounding < releases.delta / 2:
-        composed = one.self_compose(releases.steps)
-        value = composed.get_epsilon_for_delta(releases.delta - rounding)
-    if not math.isfinite(value):
-        raise AccountantError(
-            f"accountant: pld-allocation cannot bound epsilon for {releases}: what lies beyond its "
-            "grids rivals delta. Give more noise, or a larger delta."
-        )
-    return max(0.0, float(value))
+    if not rounding < releases.delta / 2:
+        raise _beyond(releases)
+    one = epoch_loss(releases.noise_multiplier, steps, 2.0 ** math.floor(math.log2(tail)))
+    return one.self_compose(releases.steps), rounding
+
+
+def _beyond(releases: Releases) -> AccountantError:
+    return AccountantError(
+        f"accountant: pld-allocation cannot bound epsilon for {releases}: what lies beyond its "
+        "grids rivals delta. Give more noise, or a larger delta."
+    )
 
 
 @lru_cache(maxsize=4)

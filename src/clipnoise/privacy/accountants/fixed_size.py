@@ -12,6 +12,7 @@ from clipnoise.privacy.accountants.poisson import (
     ORDERS,
     Releases,
     refuse_tiny,
+    renyi_delta,
     renyi_epsilon,
 )
 
@@ -37,11 +38,21 @@ def fixed_size_epsilon(releases: Releases) -> float:
     Raises:
         AccountantError: the noise is too small for a finite bound.
     """
+    return renyi_epsilon(_every_curve(releases), releases.delta)
+
+
+def fixed_size_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bound δ at each ε, as `fixed_size_epsilon` bounds ε at δ."""
+    return renyi_delta(_every_curve(releases), epsilons)
+
+
+def _every_curve(releases: Releases) -> NDArray[np.float64]:
+    """Bound the Rényi divergence of all releases together at each of ORDERS."""
     assert releases.examples is not None  # Budget requires it for this accountant
     sigma, examples = releases.noise_multiplier, releases.examples
     refuse_tiny(sigma)
     rate = whole_batch(releases.sampling_rate, examples) / examples
-    return renyi_epsilon(releases.steps * _curve(sigma / 2, rate), releases.delta)
+    return releases.steps * _curve(sigma / 2, rate)
 
 
 @lru_cache(maxsize=16)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from clipnoise.fields import parse
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.poisson import Releases
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -56,6 +61,20 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
         enough = gaussian_epsilon(math.exp(middle), delta) <= epsilon
         low, high = (low, middle) if enough else (middle, high)
     return math.exp(high)
+
+
+def gaussian_delta(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return δ at each ε of the Gaussian mechanism with μ = 1/σ, exact up to rounding (upwards).
+
+    Source: Balle, Wang 2018, theorem 8.
+    """
+    from scipy.special import log_ndtr
+
+    first = log_ndtr(mu / 2 - epsilons / mu)
+    second = epsilons + log_ndtr(-mu / 2 - epsilons / mu)
+    deltas = -np.exp(first) * np.expm1(np.minimum(second - first, 0.0))
+    rounding = 1e-12 * np.exp(first)  # of logarithms whose difference is small
+    return np.asarray(np.minimum(deltas + rounding, 1.0), dtype=np.float64)
 
 
 def _log_delta(value: float, ratio: float) -> float:

@@ -14,6 +14,7 @@ from clipnoise.privacy.accountants.poisson import (
     ORDERS,
     Releases,
     refuse_tiny,
+    renyi_delta,
     renyi_epsilon,
 )
 
@@ -73,17 +74,24 @@ def node_epsilon(releases: Releases) -> float:
         AccountantError: the noise is too small for a finite bound.
         UserError: there are fewer nodes than one of them affects.
     """
+    return renyi_epsilon(_every_node_curve(releases), releases.delta) if releases.steps else 0.0
+
+
+def node_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Bound δ at each ε, as `node_epsilon` bounds ε at δ."""
+    return renyi_delta(_every_node_curve(releases), epsilons)
+
+
+def _every_node_curve(releases: Releases) -> NDArray[np.float64]:
+    """Bound the Rényi divergence of all releases together at each of ORDERS."""
     sigma, affected = releases.noise_multiplier, releases.affected_examples
     examples = releases.examples
     if examples is not None and examples < affected:
         raise UserError(
             f"affected_examples: must not exceed the number of nodes, {examples}, got {affected}."
         )
-    if releases.steps == 0:
-        return 0.0
     refuse_tiny(sigma)
-    curve = node_curve(sigma, affected, releases.sampling_rate, examples)
-    return renyi_epsilon(curve * releases.steps, releases.delta)
+    return node_curve(sigma, affected, releases.sampling_rate, examples) * releases.steps
 
 
 def _log_probabilities(affected: int, rate: float, examples: int | None) -> NDArray[np.float64]:

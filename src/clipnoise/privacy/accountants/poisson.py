@@ -94,6 +94,31 @@ class Releases:
         )
 
 
+def sampled_delta(
+    accountant: PoissonAccountant, releases: Releases, epsilons: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Bound δ at each ε, as `epsilon` bounds ε at δ.
+
+    Args:
+        accountant: as for `epsilon`.
+        releases: T ≥ 1 releases. Their δ is the smallest that matters: what lies beyond a grid, and
+            rounding errors, stay below it.
+        epsilons: ε ≥ 0, ascending.
+
+    Returns:
+        δ at each ε, at most 1 and not below the true value.
+
+    Raises:
+        AccountantError: the accountant cannot bound δ for these values.
+    """
+    refuse_tiny(releases.noise_multiplier)
+    compute = {"rdp": _rdp_delta, "prv": _prv_delta, "pld": _pld_delta}
+    bound = np.minimum(compute[accountant](releases, epsilons), 1.0)
+    if not np.isfinite(bound).all():
+        raise _beyond(accountant, releases, "its bound is not a finite number")
+    return np.asarray(bound, dtype=np.float64)
+
+
 def epsilon(
     accountant: str, *, noise_multiplier: float, sampling_rate: float, steps: int, delta: float
 ) -> float:
@@ -198,30 +223,68 @@ def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
     return max(float(value), 0.0)
 
 
+def renyi_delta(curve: NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Convert the Rényi divergences of all releases together into δ at each ε.
+
+    It is the inverse of `renyi_epsilon`.
+    """
+    orders = np.array(ORDERS)
+    logs = (orders - 1) * (curve - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
+    return np.asarray(np.exp(np.minimum(np.nanmin(logs, axis=1), 0.0)), dtype=np.float64)
+
+
 def _rdp(releases: Releases) -> float:
     curve = rdp_curve(releases.noise_multiplier, releases.sampling_rate)
     return renyi_epsilon(curve * releases.steps, releases.delta)
 
 
-def _prv(releases: Releases) -> float:
+def _rdp_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    curve = rdp_curve(releases.noise_multiplier, releases.sampling_rate)
+    return renyi_delta(curve * releases.steps, epsilons)
 
-    prv, delta_error = _opacus("prv"), releases.delta / 1000
+
+def _prv(releases: Releases) -> float:
     with np.errstate(all="ignore"):
-        domain = _prv_domain(releases, delta_error)
         try:
-            single = prv.discretize(_truncated_prv(releases, domain), domain)
-            composed = prv.compose_heterogeneous([single], [releases.steps])
-            # Where the true density vanishes, the Fourier transform leaves only rounding errors.
-            noise = max(-composed.pmf.min(), composed.pmf.max() * 2**-53)
-            rounding = noise * len(composed.pmf)
-            if rounding > releases.delta / 2:
-                raise _beyond("prv", releases, f"its rounding errors ({rounding:.1g}) rival delta")
+            composed, rounding = _composed_prv(releases)
             bounds = composed.compute_epsilon(
-                releases.delta - rounding, delta_error, PRV_EPSILON_ERROR
+                releases.delta - rounding, releases.delta / 1000, PRV_EPSILON_ERROR
             )
         except (RuntimeError, ValueError, IndexError) as error:
             raise _beyond("prv", releases, str(error)) from None
     return float(bounds[2])
+
+
+def _prv_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        try:
+            composed, rounding = _composed_prv(releases)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise _beyond("prv", releases, str(error)) from None
+        # The computed losses are within an ε of PRV_EPSILON_ERROR but for a mass of δ/1000 (Gopi
+        # et al. 2021, theorem 5.5). What is above ε is Σ (1 − e^(ε − t)) pmf(t) over t ≥ ε.
+        losses, masses = composed.domain.ts, composed.pmf
+        above = np.append(np.flip(np.flip(masses).cumsum()), 0.0)
+        weighted = np.append(np.flip(np.flip(masses * np.exp(-losses)).cumsum()), 0.0)
+        shifted = epsilons - PRV_EPSILON_ERROR
+        first = np.searchsorted(losses, shifted)
+        found = above[first] - np.exp(shifted) * weighted[first]
+    return np.asarray(np.maximum(found, 0.0) + rounding + releases.delta / 1000, dtype=np.float64)
+
+
+@lru_cache(maxsize=1)
+def _composed_prv(releases: Releases) -> tuple[Any, float]:
+    """Return Opacus' losses of all releases together, and by how much rounding may change δ."""
+    prv = _opacus("prv")
+    domain = _prv_domain(releases, releases.delta / 1000)
+    single = prv.discretize(_truncated_prv(releases, domain), domain)
+    composed = prv.compose_heterogeneous([single], [releases.steps])
+    # Where the true density vanishes, the Fourier transform leaves only rounding errors.
+    noise = max(-composed.pmf.min(), composed.pmf.max() * 2**-53)
+    rounding = float(noise * len(composed.pmf))
+    if rounding > releases.delta / 2:
+        raise _beyond("prv", releases, f"its rounding errors ({rounding:.1g}) rival delta")
+    return composed, rounding
 
 
 def _prv_domain(releases: Releases, delta_error: float) -> Any:
@@ -270,14 +333,30 @@ def _truncated_prv(releases: Releases, domain: Any) -> Any:
 
 
 def _pld(releases: Releases) -> float:
+    composed, rounding = _composed_pld(releases)
+    return float(composed.get_epsilon_for_delta(releases.delta - rounding))
+
+
+def _pld_delta(releases: Releases, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    composed, rounding = _composed_pld(releases)
+    return np.asarray(composed.get_delta_for_epsilon(epsilons) + rounding, dtype=np.float64)
+
+
+def _composed_pld(releases: Releases) -> tuple[Any, float]:
+    """Return the losses of all releases together, and by how much rounding may change δ."""
     if not _rdp(releases) <= LARGEST_LOSS:
         raise _beyond("pld", releases, f"privacy losses reach beyond {LARGEST_LOSS:g}")
     rounding = releases.steps * PLD_ROUNDING
     if rounding > releases.delta / 2:
         raise _beyond("pld", releases, f"its rounding errors ({rounding:.1g}) rival delta")
-    one = _one_loss(releases.noise_multiplier, releases.sampling_rate)
-    composed = one.self_compose(releases.steps)
-    return float(composed.get_epsilon_for_delta(releases.delta - rounding))
+    every = _every_loss(releases.noise_multiplier, releases.sampling_rate, releases.steps)
+    return every, rounding
+
+
+@lru_cache(maxsize=2)
+def _every_loss(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
+    """Return the privacy loss distribution of all releases together, whatever δ."""
+    return _one_loss(noise_multiplier, sampling_rate).self_compose(steps)
 
 
 @lru_cache(maxsize=4)

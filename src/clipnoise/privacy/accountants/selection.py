@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from clipnoise.errors import UserError
 from clipnoise.lazy import np
-from clipnoise.privacy.accountants.poisson import ORDERS, rdp_curve, renyi_epsilon
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from clipnoise.privacy.accountants.poisson import (
+    ORDERS,
+    rdp_curve,
+    renyi_delta,
+    renyi_epsilon,
+)
 
 
 def selected_epsilon(
@@ -48,8 +49,8 @@ def selected_epsilon(
         raise UserError(f"expected_runs: must be at least 1, got {expected_runs}.")
     single = steps * rdp_curve(noise_multiplier, sampling_rate)
     orders = np.array(ORDERS)
-    slack = [_delta(single, orders, math.log1p(1 / (order - 1))) for order in ORDERS]
-    chosen = single + expected_runs * np.array(slack) + math.log(expected_runs) / (orders - 1)
+    slack = renyi_delta(single, np.log1p(1 / (orders - 1)))
+    chosen = single + expected_runs * slack + math.log(expected_runs) / (orders - 1)
     return renyi_epsilon(chosen, delta)
 
 
@@ -68,9 +69,3 @@ def composed_epsilon(mechanisms: Iterable[tuple[float, float, int]], *, delta: f
     """
     curves = [steps * rdp_curve(sigma, rate) for sigma, rate, steps in mechanisms if steps]
     return renyi_epsilon(np.sum(curves, axis=0), delta) if curves else 0.0
-
-
-def _delta(curve: NDArray[np.float64], orders: NDArray[np.float64], epsilon: float) -> float:
-    """Turn Rényi divergences into δ at ε, the inverse of `renyi_epsilon`."""
-    logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
-    return min(1.0, math.exp(min(0.0, float(np.nanmin(logs)))))

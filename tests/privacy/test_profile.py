@@ -1,0 +1,188 @@
+"""Privacy profiles against closed forms and quadrature: never below the truth, and close to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.accountants.gaussian import gaussian_delta
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.profile import (
+    DELTAS,
+    EPSILONS,
+    RATES,
+    SLACK,
+    PrivacyProfile,
+    privacy_profile,
+)
+
+Array = NDArray[np.float64]
+FPR = np.geomspace(1e-7, 0.5, 40)
+SAMPLED: tuple[AccountantName, ...] = ("pld", "prv", "rdp")
+
+
+def profile(accountant: AccountantName, sigma: float, **takes_part: Any) -> PrivacyProfile:
+    return privacy_profile(Participation(**takes_part), accountant, sigma)
+
+
+def rates(found: PrivacyProfile, false: Array = FPR) -> Array:
+    return np.array([found.true_positive_rate(rate) for rate in false])
+
+
+@pytest.mark.parametrize(("sigma", "releases"), [(0.5, 1), (1.0, 1), (20.0, 25)])
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "per-epoch"])
+def test_without_sampling_mu_and_true_positive_rates_are_those_of_one_gaussian(
+    accountant: AccountantName, sigma: float, releases: int
+) -> None:
+    found = profile(accountant, sigma, sampling_rate=1.0, steps=releases)
+    mu = releases**0.5 / sigma
+    assert found.mu == pytest.approx(mu, rel=1e-12)
+    assert (found.slack, found.regret) == (0, 0)
+    assert rates(found) == pytest.approx(ndtr(ndtri(FPR) + mu), rel=1e-9)
+    assert found.delta_at(1.0) == pytest.approx(gaussian_delta(mu, np.array([1.0]))[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0])
+@pytest.mark.parametrize(("accountant", "above"), [("pld", 0.01), ("prv", 0.05), ("rdp", 0.7)])
+def test_numerical_profiles_of_nearly_no_sampling_are_just_above_the_gaussian(
+    accountant: AccountantName, above: float, sigma: float
+) -> None:
+    found = profile(accountant, sigma, sampling_rate=1 - 1e-12, steps=1)
+    assert found.mu is not None
+    assert 1 / sigma <= found.mu * (1 + 1e-6) <= (1 + above) / sigma
+    exact = ndtr(ndtri(FPR) + 1 / sigma)
+    assert (rates(found) >= exact * (1 - 1e-9)).all()
+
+
+def sampled_release(sigma: float, rate: float, epsilons: Array) -> Array:
+    """Return δ at each ε of one release, by quadrature of (p − e^ε q)₊ in both directions."""
+    x = np.linspace(-12 * sigma, 1 + 12 * sigma, 400_001)
+    without = np.exp(-((x / sigma) ** 2) / 2)
+    member = np.exp(-(((x - 1) / sigma) ** 2) / 2)
+    mixed = (1 - rate) * without + rate * member
+    scale = (x[1] - x[0]) / (sigma * np.sqrt(2 * np.pi))
+    return np.array(
+        [
+            max(
+                np.maximum(mixed - np.exp(epsilon) * without, 0).sum(),
+                np.maximum(without - np.exp(epsilon) * mixed, 0).sum(),
+            )
+            * scale
+            for epsilon in epsilons
+        ]
+    )
+
+
+def best_test(sigma: float, rate: float) -> Array:
+    """Return the true positive rates of the likelihood ratio test, of a member in the batch."""
+    return (1 - rate) * FPR + rate * ndtr(ndtri(FPR) + 1 / sigma)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(0.6, 0.1), (1.0, 0.01), (2.0, 0.5)])
+@pytest.mark.parametrize("accountant", SAMPLED)
+def test_one_sampled_release_is_never_below_quadrature(
+    accountant: AccountantName, sigma: float, rate: float
+) -> None:
+    found = profile(accountant, sigma, sampling_rate=rate, steps=1)
+    epsilons = np.array(found.epsilons)
+    exact = sampled_release(sigma, rate, epsilons)
+    assert (np.array(found.deltas) >= exact - 1e-10).all()
+    assert (rates(found) >= best_test(sigma, rate) * (1 - 1e-6)).all()
+    if accountant == "pld":
+        assert np.array(found.deltas) == pytest.approx(exact, rel=0.02, abs=1e-6)
+        assert rates(found) == pytest.approx(best_test(sigma, rate), rel=0.1, abs=2 * SLACK)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(0.6, 0.1), (1.0, 0.01), (2.0, 0.5)])
+def test_a_gaussian_with_mu_and_the_slack_dominates_and_one_with_a_smaller_mu_does_not(
+    sigma: float, rate: float
+) -> None:
+    found = profile("pld", sigma, sampling_rate=rate, steps=1)
+    epsilons = np.linspace(0, 12, 400)
+    exact = sampled_release(sigma, rate, epsilons)
+    assert found.mu is not None
+    assert found.slack == SLACK
+
+    def dominating(mu: float) -> Array:
+        return SLACK + (1 - SLACK) * gaussian_delta(mu, epsilons)
+
+    assert (dominating(found.mu) >= exact - 1e-12).all()
+    assert (dominating(0.97 * found.mu) < exact - 1e-12).any()
+
+
+@pytest.mark.parametrize(
+    ("accountant", "takes_part"),
+    [
+        ("pld", {"sampling_rate": 0.05, "steps": 100}),
+        ("prv", {"sampling_rate": 0.05, "steps": 100}),
+        ("rdp", {"sampling_rate": 0.05, "steps": 100}),
+        ("pld", {"sampling_rate": 0.2, "groups": 4, "steps": 100}),
+        ("pld-allocation", {"sampling_rate": 0.05, "groups": 20, "steps": 100}),
+        ("per-epoch", {"sampling_rate": 1.0, "groups": 20, "steps": 100}),
+        ("rdp", {"sampling_rate": 0.05, "steps": 100, "affected_examples": 4}),
+        ("rdp-replace", {"sampling_rate": 0.05, "steps": 100, "examples": 1000}),
+        ("pld", {"sampling_rate": 0.05, "steps": 100, "truncation_probability": 1e-12}),
+    ],
+)
+def test_every_accountant_gives_the_profile_that_goes_with_its_epsilon(
+    accountant: AccountantName, takes_part: dict[str, Any]
+) -> None:
+    sigma = 3.0
+    found = profile(accountant, sigma, **takes_part)
+    for delta in DELTAS:
+        epsilon = Participation(**takes_part).epsilon(
+            accountant, noise_multiplier=sigma, delta=delta
+        )
+        known = found.epsilon_at(delta)
+        assert known is not None
+        assert epsilon * (1 - 1e-3) - 1e-3 <= known <= 1.02 * epsilon + 0.01
+    assert found.mu is not None
+    assert found.mu > 0
+
+
+def test_profiles_are_monotone() -> None:
+    def of(sigma: float, steps: int) -> PrivacyProfile:
+        return profile("pld", sigma, sampling_rate=0.05, steps=steps)
+
+    weak, strong, short = of(1.0, 100), of(2.0, 100), of(1.0, 50)
+    for found in (weak, strong, short):
+        assert list(found.epsilons) == sorted(found.epsilons)
+        assert list(found.deltas) == sorted(found.deltas, reverse=True)
+        assert set(EPSILONS) & set(found.epsilons)
+        assert (np.diff(rates(found)) > 0).all()
+        assert (rates(found) >= FPR).all()
+        assert found.regret is not None
+        assert 0 < found.regret < 0.1
+    for less in (strong, short):
+        assert weak.mu is not None
+        assert less.mu is not None
+        assert less.mu < weak.mu
+        assert (rates(less) < rates(weak)).all()
+        assert all(less.delta_at(epsilon) <= weak.delta_at(epsilon) for epsilon in EPSILONS)
+
+
+def test_no_mu_is_given_where_the_profile_does_not_fall_to_the_slack() -> None:
+    found = profile("rdp", 3.0, sampling_rate=0.05, steps=100, truncation_probability=1e-9)
+    assert (found.mu, found.regret) == (None, None)
+    assert found.unavailable == "δ does not fall to 1e-09 at any ε"
+    assert found.epsilon_at(1e-9) is None
+    assert RATES[0] < found.true_positive_rate(RATES[0]) < 0.01
+
+
+def test_an_accountant_that_cannot_bound_the_profile_says_so() -> None:
+    found = profile("pld", 1e-3, sampling_rate=0.05, steps=100)
+    assert found.mu is None
+    assert found.unavailable is not None
+    assert found.unavailable.startswith("accountant: pld cannot bound epsilon")
+    assert (found.delta_at(1.0), found.true_positive_rate(0.01)) == (1, 1)
+
+
+def test_without_steps_nothing_can_be_found_out() -> None:
+    found = profile("pld", 1.0, sampling_rate=0.05, steps=0)
+    assert (found.mu, found.delta_at(0.0), found.epsilon_at(1e-6)) == (0, 0, 0)
+    assert rates(found) == pytest.approx(FPR)
