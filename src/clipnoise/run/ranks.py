@@ -308,7 +308,7 @@ def _child(rank: int, *given: Any) -> None:
     """Be one of the other processes on the machine of the first one, which is the parent."""
     first = multiprocessing.parent_process()
     assert first is not None
-    _other(rank, *given, 0, first.join)
+    _other(rank, *given, place=0, first_ended=first.join)
 
 
 def _other(
