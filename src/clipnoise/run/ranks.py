@@ -293,7 +293,8 @@ def _others(
     context = multiprocessing.get_context("spawn")
     for rank in range(1, each):
         name = f"process {rank + 1} of {count}"
-        yield context.Process(target=_child, args=(rank, HERE, *given), name=name, daemon=True)
+        part = partial(_other, rank, HERE, *given)
+        yield context.Process(target=_child, args=(part,), name=name, daemon=True)
     if allocation is not None:
         some = f"one of processes {each + 1} to {count}"
         name = f"process {count} of {count}" if each + 1 == count else some
@@ -304,11 +305,11 @@ def _others(
         )
 
 
-def _child(rank: int, *given: Any) -> None:
+def _child(work: Callable[[int, Callable[[], object]], object]) -> None:
     """Be one of the other processes on the machine of the first one, which is the parent."""
     first = multiprocessing.parent_process()
     assert first is not None
-    _other(rank, *given, place=0, first_ended=first.join)
+    work(0, first.join)
 
 
 def _other(
