@@ -29,6 +29,8 @@ LAYERS = [
     {"papers"},
     {"cli"},
 ]
+# Files of reports that read or write JSON as it is; everywhere else a mapping has a type.
+FREE_FORM = {"audits.py", "judgement.py", "pdf.py", "publication.py"}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 HEAVY = {"mlflow", "opacus", "sklearn", "timm", "torch", "torchvision", "transformers"}
 IGNORED = {"results", "data", "weights"}
@@ -73,6 +75,16 @@ def imported_layers(tree: ast.AST) -> Iterator[tuple[str, int]]:
             parts = module.split(".")
             if parts[0] == "clipnoise" and len(parts) > 1 and parts[1] in RANK:
                 yield parts[1], node.lineno
+
+
+def test_mappings_of_anything_stay_where_outside_data_enter_reports() -> None:
+    reports = PACKAGE / "report"
+    found = {
+        str(path.relative_to(reports))
+        for path in reports.rglob("*.py")
+        if "dict[str, Any]" in path.read_text(encoding="utf-8")
+    }
+    assert found <= FREE_FORM
 
 
 def test_the_page_for_contributors_lists_every_folder_of_the_package_and_no_other() -> None:

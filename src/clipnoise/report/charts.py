@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -11,10 +11,11 @@ import pandas as pd
 
 from clipnoise.report.figures.styles import style
 
+Point = Mapping[str, Any]  # the columns of what is drawn; `_method` is the id of its method
 HEIGHT = 18  # pixels per method
 
 
-def with_intervals(points: list[dict[str, Any]], title: str, least: float = -math.inf) -> Any:
+def with_intervals(points: Sequence[Point], title: str, least: float = -math.inf) -> Any:
     """Draw a value with its interval for each method, below each other.
 
     Args:
@@ -46,7 +47,7 @@ def with_intervals(points: list[dict[str, Any]], title: str, least: float = -mat
     return layers.properties(width="container", height=alt.Step(HEIGHT))
 
 
-def chart(points: list[dict[str, Any]]) -> Any:
+def chart(points: Sequence[Point]) -> Any:
     """Return a chart of these points, which a page holds as CSV: that takes a third of JSON."""
     rows = pd.DataFrame(points).drop(columns="_method")
     numbers = {str(name): "number" for name in rows.select_dtypes("number")}  # not sorted as text
@@ -54,7 +55,7 @@ def chart(points: list[dict[str, Any]]) -> Any:
     return alt.Chart(alt.InlineData(values=rows.to_csv(index=False), format=csv))
 
 
-def colours(points: Iterable[Mapping[str, Any]]) -> alt.Color:
+def colours(points: Iterable[Point]) -> alt.Color:
     """Return the colours that the methods have in every figure."""
     looks = {str(point["method"]): style(str(point["_method"])).colour for point in points}
     scale = alt.Scale(domain=list(looks), range=list(looks.values()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from clipnoise.report.blocks import Grid, HeadGroup, ListBlock, PrintedCell, PrintedRow, TableBlock
 from clipnoise.report.formats import exact, safe_csv
@@ -80,7 +79,7 @@ def texts(block: TableBlock | ListBlock, watermark: str) -> dict[str, str]:
     }
 
 
-def _cells_to_csv(block: TableBlock) -> tuple[list[str], list[dict[str, Any]]]:
+def _cells_to_csv(block: TableBlock) -> tuple[list[str], list[dict[str, str]]]:
     """Return columns, and a line per cell as it is printed."""
     lines = [
         {"row": row.label, "column": head, "text": cell.text, "mark": cell.mark, "runs": cell.runs}
@@ -97,7 +96,7 @@ def _spread(grid: Grid, row: PrintedRow) -> list[str]:
     return [grid.heads[start] for start, _ in zip(starts, row.cells, strict=False)]
 
 
-def _rows_to_csv(block: ListBlock) -> tuple[list[str], list[dict[str, Any]]]:
+def _rows_to_csv(block: ListBlock) -> tuple[list[str], list[dict[str, str]]]:
     return list(block.heads), [dict(zip(block.heads, row, strict=True)) for row in block.rows]
 
 

@@ -77,7 +77,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
     Its columns are those of the page's table; numbers stay numbers, rounded.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (panel,), here in split(runs, "panel"):
         table = build_table(here, panel)
         metric = table.metric
@@ -115,7 +115,7 @@ def settings(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, Any]:
+def _compared(cell: Cell, base: Cell | None, metric: Metric) -> dict[str, float | None]:
     """Return the difference to DP-SGD at the same place, its interval, and the time it takes."""
     differences: dict[int, float] = {}
     if base is not None and base is not cell:

@@ -295,7 +295,7 @@ def printed_runs(runs: pd.DataFrame, tables: Mapping[PlacedItem, Path]) -> pd.Da
     Raises:
         UserError: a table is wrong.
     """
-    rows: dict[Configuration, dict[str, Any]] = {}
+    rows: dict[Configuration, dict[str, float]] = {}
     for (panel, *place), planned in split(runs, "panel", *PLACE):
         rows[panel, *place] = {"seeds": planned["seed"].nunique()}
     for placed, table in tables.items():

@@ -44,7 +44,7 @@ GREYS = LinearSegmentedColormap.from_list("greys", ["#FFFFFF", "#303030"])
 MARK = '<text id="watermark"'
 
 FONTS = ("STIXGeneral", "DejaVu Serif")  # the second has powers of ten
-LOOK: dict[str, Any] = {
+LOOK: Mapping[str, object] = {
     "font.family": list(FONTS),
     "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     "font.size": 9,
@@ -130,7 +130,7 @@ def to_svg(figure: Figure, watermark: str = "") -> bytes:
 
     A watermark is printed across it, and put into its title for programs to read.
     """
-    metadata: dict[str, Any] = {"Date": None, **({"Title": watermark} if watermark else {})}
+    metadata = {"Date": None, **({"Title": watermark} if watermark else {})}
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", metadata=metadata)
     end = b"</svg>"
@@ -384,10 +384,10 @@ def powers(axis: Axis) -> None:
 
 def remark(ax: Axes, text: str) -> None:
     """Write a small remark into the lower right corner of axes."""
-    place: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom"}
     if text:
-        place["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-        ax.text(0.985, 0.03, text, fontsize=7, color=PALE, linespacing=1.2, **place)
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+        written = ax.text(0.985, 0.03, text, transform=ax.transAxes, ha="right", va="bottom")
+        written.set(fontsize=7, color=PALE, linespacing=1.2, bbox=box)
 
 
 def _handles(every: Sequence[Named]) -> list[Line2D]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 # Okabe and Ito, Color Universal Design, 2008, without yellow, and wine from Tol's muted scheme.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
@@ -106,6 +106,14 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
 TINTS = (0.0, -0.4, 0.35, -0.65, 0.5, -0.2, 0.2)
 
 
+class PlotOptions(TypedDict):
+    """Options for `Axes.plot`."""
+
+    color: str
+    linestyle: str | tuple[float, Dash]
+    marker: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class Style:
     """How one method is drawn.
@@ -126,7 +134,7 @@ class Style:
         return (0.0, self.dash) if self.dash else "-"
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> PlotOptions:
         """Colour, line style and marker, as options for `Axes.plot`."""
         return {"color": self.colour, "linestyle": self.line, "marker": self.marker}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from clipnoise.lazy import np
 from clipnoise.report.items import FigureItem, ItemData
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from clipnoise.report.diagnostics import Diagnosed
+    from clipnoise.report.figures.styles import PlotOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class NoiseBias(FigureItem):
         for configuration in configurations:
             variant = variants[configuration.method] = variants.get(configuration.method, -1) + 1
             style_of = styles.style(configuration.method, variant)
-            look = {"color": style_of.colour, "linestyle": style_of.line}
+            look: PlotOptions = {"color": style_of.colour, "linestyle": style_of.line}
             _lines(negative, norm, configuration, look)
             _ranked(ranked, configuration, look)
             if configuration.values.phi == 0:
@@ -59,7 +60,7 @@ class NoiseBias(FigureItem):
         return figure
 
 
-def _lines(negative: Axes, norm: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
+def _lines(negative: Axes, norm: Axes, configuration: Diagnosed, look: PlotOptions) -> None:
     series = configuration.values.series
     steps = np.asarray(series["step"], dtype=float)
     if configuration.values.phi > 0:
@@ -69,7 +70,7 @@ def _lines(negative: Axes, norm: Axes, configuration: Diagnosed, look: dict[str,
         norm.plot(steps, lengths, **look)
 
 
-def _ranked(ax: Axes, configuration: Diagnosed, look: dict[str, Any]) -> None:
+def _ranked(ax: Axes, configuration: Diagnosed, look: PlotOptions) -> None:
     heights = np.asarray(configuration.values.sorted["v_clipped"], dtype=float)
     ax.plot(np.linspace(0, 100, len(heights)), heights, label=configuration.title, **look)
     phi = configuration.values.phi
