@@ -79,6 +79,7 @@ pages: $(READY) ## Write the pages that are made from the code, and the recipes 
 	@$(IN_ENV) clipnoise samplers --markdown docs/samplers.md
 	@$(IN_ENV) clipnoise data list --markdown docs/datasets.md
 	@$(IN_ENV) clipnoise papers --markdown docs/papers
+	@$(IN_ENV) clipnoise report-items --markdown docs/study-keys.md
 	@$(IN_ENV) python envs/generate.py
 
 .PHONY: doctor

@@ -12,6 +12,8 @@ from typing import Any
 import yaml
 
 from clipnoise.fields import parse
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.profile import privacy_profile
 from clipnoise.report.items import ItemData
 from clipnoise.studies.columns import (
     ALL,
@@ -98,6 +100,9 @@ def privacy_columns(budget: str) -> dict[str, Any]:
         "sampling_rate": 100 / 1257,
         "steps": 251,
         "examples": 1257,
+        "profile": privacy_profile(
+            Participation(sampling_rate=1, steps=1), "pld", 5 / float(value)
+        ),
     }
 
 

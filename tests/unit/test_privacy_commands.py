@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from clipnoise.cli import main
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.poisson import epsilon
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
 from clipnoise.privacy.calibration import read_calibration
+from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.profile import privacy_profile, rounded_up
 
 MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
 Output = pytest.CaptureFixture[str]
@@ -45,13 +49,31 @@ def test_other_accountants_are_asked_about_the_same_participation(capsys: Output
 def test_account_prints_every_accountant_or_the_one_asked_for(capsys: Output) -> None:
     value = epsilon("rdp", noise_multiplier=2, sampling_rate=0.05, steps=100, delta=1e-5)
     assert main(["account", "--noise-multiplier", "2", *MECHANISM]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
-        "rdp",
-        "prv",
-        "pld",
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["rdp", "prv", "pld"]
+    assert lines[4:6] == ["", "by pld"]
+    assert [line[:12].strip() for line in lines[6:]] == [
+        "Gaussian DP",
+        "TPR at FPR",
+        "δ at ε",
+        "ε at δ",
     ]
     assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--accountant", "rdp"]) == 0
     assert capsys.readouterr().out == f"{value:.4f}\n"
+
+
+def test_account_gives_everything_as_json(capsys: Output) -> None:
+    assert main(["account", "--noise-multiplier", "2", *MECHANISM, "--json"]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    takes_part = Participation(sampling_rate=0.05, steps=100)
+    for name in POISSON_ACCOUNTANTS:
+        profile = privacy_profile(takes_part, name, 2.0)
+        rates = stated[name]["true_positive_rates"]
+        assert stated[name]["mu"] == profile.mu
+        assert rates == {"0.001": profile.true_positive_rate(0.001), "0.01": ANY}
+        assert stated[name]["profile"]["deltas"] == list(profile.deltas)
+    assert main(["account", "--noise-multiplier", "0.001", *MECHANISM, "--json"]) == 0
+    assert "cannot bound" in json.loads(capsys.readouterr().out)["pld"]["unavailable"]
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -59,7 +81,9 @@ def test_participations_are_one_gaussian_mechanism(k: int, capsys: Output) -> No
     words = ["--participations", str(k), "--delta", "1e-7"]
     assert main(["account", "--noise-multiplier", "1", *words]) == 0
     value = gaussian_epsilon(k**-0.5, 1e-7)
-    assert capsys.readouterr().out == f"exact       {value:.4f}\n"
+    first, _, gaussian, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"exact       {value:.4f}"
+    assert gaussian == f"Gaussian DP μ = {rounded_up(k**0.5)}, exact"
     assert main(["calibrate", "--epsilon", str(value), *words]) == 0
     assert "1.000000" in capsys.readouterr().out
 

@@ -15,19 +15,19 @@ from annotated_types import Ge
 from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural, Positive, Probability, parse
-from clipnoise.files import write_atomically
+from clipnoise.files import json_text, write_atomically
 from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_noise_multiplier
 from clipnoise.privacy.accountants.poisson import (
     POISSON_ACCOUNTANTS,
     PoissonAccountant,
     Rate,
-    epsilon,
 )
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.calibration import calibrate as find_noise_multiplier
 from clipnoise.privacy.participation import Participation
+from clipnoise.privacy.profile import PrivacyProfile, privacy_profile
 from clipnoise.privacy.samplers import (
     SAMPLERS,
     Sampler,
@@ -74,6 +74,7 @@ def account(
     ],
     mechanism: Accounted,
     accountant: Annotated[PoissonAccountant | None, "Print only this one."] = None,
+    json: Annotated[bool, "Print ε and all bounds below as JSON."] = False,
 ) -> None:
     """Print the ε that a noise multiplier costs under each accountant.
 
@@ -81,17 +82,69 @@ def account(
     accountants bound the same true value and each is a guarantee by itself, so the smallest is the
     tightest. With --participations nothing is sampled: each example takes part that often, in a
     fixed order, and ε is exact.
+
+    One (ε, δ) cannot be compared with another, so the bounds that follow from the whole profile
+    δ(ε) are printed below, by the accountant of the smallest ε: μ of Gaussian differential privacy,
+    true positive rates of any attack at given false positive rates, δ at other ε, and ε at other δ.
+    docs/guarantees.md says what they mean. With --accountant and without --json, nothing but ε is.
     """
-    sigma, k = noise_multiplier / mechanism.sensitivity, mechanism.participations
-    if k is not None:
-        print(f"exact       {gaussian_epsilon(sigma / math.sqrt(k), mechanism.delta):.4f}")
-        return
-    names = ("sampling_rate", "steps", "delta")
-    values: dict[str, Any] = {name: getattr(mechanism, name) for name in names}
-    if accountant is None:
-        _print_epsilons(lambda name: epsilon(name, noise_multiplier=sigma, **values))
+    budgets = _accounted_by(mechanism, accountant)
+    sigma = noise_multiplier / mechanism.sensitivity
+    if json:
+        stated = {name: _stated(budget, sigma) for name, budget in budgets.items()}
+        print(json_text({"delta": mechanism.delta, "adjacency": "add-remove", **stated}))
+    elif accountant is not None:
+        print(f"{budgets[accountant].spent(sigma):.4f}")
     else:
-        print(f"{epsilon(accountant, noise_multiplier=sigma, **values):.4f}")
+        _print_accounts(budgets, sigma)
+
+
+def _accounted_by(mechanism: Accounted, accountant: PoissonAccountant | None) -> dict[str, Budget]:
+    """Return the budget of a mechanism by accountant, or as `exact` where nothing is sampled."""
+    given: dict[str, Any] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
+    if mechanism.participations is not None:
+        whole = {"sampling_rate": 1.0, "steps": mechanism.participations}
+        return {"exact": budget_of({**vars(Details()), **given, **whole, "sampler": "full"})}
+    sampled = {"sampling_rate": mechanism.sampling_rate, "steps": mechanism.steps}
+    names = POISSON_ACCOUNTANTS if accountant is None else (accountant,)
+    return {
+        name: budget_of({**vars(Details()), **given, **sampled, "accountant": name})
+        for name in names
+    }
+
+
+def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
+    """Print ε under every accountant, and the other bounds of the one whose ε is the smallest."""
+    if "exact" not in budgets:
+        print("accountant  ε")
+    found: dict[str, float] = {}
+    for name, budget in budgets.items():
+        try:
+            found[name] = budget.spent(sigma)
+            print(f"{name:<12}{found[name]:.4f}")
+        except UserError as error:
+            print(f"{name:<12}none: {error}")
+    if found:
+        tightest = min(found, key=lambda name: found[name])
+        print("" if tightest == "exact" else f"\nby {tightest}")
+        profile = _profile(budgets[tightest], sigma)
+        for what, text in profile.lines(nominal=False).items():
+            print(f"{what:<12}{text}")
+
+
+def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
+    """Return ε and the other bounds of a budget as plain data, or why there are none."""
+    try:
+        spent = budget.spent(sigma)
+    except UserError as error:
+        return {"unavailable": str(error)}
+    profile = _profile(budget, sigma)
+    points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
+    return {"epsilon": spent, **profile.stated(), "profile": points}
+
+
+def _profile(budget: Budget, sigma: float) -> PrivacyProfile:
+    return privacy_profile(budget.participation, budget.accountant, sigma)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +272,28 @@ def _print_epsilons(
         except UserError as error:
             text = f"none: {error}"
         print(f"{name:<12}{text}")
+
+
+@options.command()
+def registry(
+    folder: Annotated[Path, options.ARGUMENT],
+    out: Annotated[Path | None, "JSON file to write, instead of printing."] = None,
+) -> None:
+    """Describe the private run in FOLDER for a registry of deployments, as JSON.
+
+    FOLDER holds the summary.json of a finished run. The entry has mechanism, unit, adjacency, ε, δ
+    and bounds that can be compared, what tuning cost, and what NIST SP 800-226 asks to look at;
+    what a run cannot know is empty or “not known”. Its part `registry` has the keys of the Privacy
+    Deployments Registry of OpenDP. `src/clipnoise/run/registry.schema.json` is its JSON Schema.
+    """
+    from clipnoise.run.registry import registry_entry
+
+    text = json_text(registry_entry(folder))
+    if out is None:
+        print(text)
+    else:
+        write_atomically(out, f"{text}\n")
+        print(out)
 
 
 SAMPLERS_PAGE = """# Samplers

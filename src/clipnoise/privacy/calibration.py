@@ -18,6 +18,7 @@ from clipnoise.fields import STRICT, Natural, NonNegative, Positive, parse, to_p
 from clipnoise.files import read_json, write_atomically, write_json
 from clipnoise.privacy.accountants.poisson import NUMERICAL, AccountantError
 from clipnoise.privacy.budget import Budget
+from clipnoise.privacy.profile import PrivacyProfile, privacy_profile
 
 TOLERANCE = 1e-3  # how far below the target ε may end; relative for targets below 1
 LARGEST_SIGMA = 2.0**20
@@ -54,6 +55,12 @@ class Calibration:
                 f"noise_multiplier: must be the budget's, {self.budget.noise_multiplier}, "
                 f"got {self.noise_multiplier}."
             )
+
+    @property
+    def profile(self) -> PrivacyProfile:
+        """What any attack can reach; computed once for each mechanism, and not in the file."""
+        budget = self.budget
+        return privacy_profile(budget.participation, budget.accountant, self.noise_multiplier)
 
     def write(self, path: Path) -> None:
         """Write the file atomically, the inverse of `read_calibration`."""

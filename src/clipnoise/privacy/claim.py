@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_type_hints
 
 from clipnoise.core.query import Adjacency
 from clipnoise.privacy.accountants import AccountantName
@@ -13,6 +13,7 @@ from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.draws import REACH
 from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.profile import PrivacyProfile
 from clipnoise.privacy.samplers import SamplerName
 
 Claim = Literal["guarantee", "nominal", "non-private"]
@@ -87,6 +88,7 @@ class PrivacyStatement:
         randomness: "secure" if noise and batches came from a cryptographic source, else "seeded".
         groups, steps: as in `Participation`.
         examples: n, the number of private units.
+        profile: what any attack can reach; None where it was not asked for. It is as nominal as ε.
         covers, does_not_cover: for a guarantee, what it covers and what is public, and what it
             does not cover, in sentences.
     """
@@ -113,9 +115,16 @@ class PrivacyStatement:
     release: Release | None = None
     covers: str | None = None
     does_not_cover: str | None = None
+    profile: PrivacyProfile | None = None
+
+    def with_profile(self, calibration: Calibration | None) -> Self:
+        """Return the statement with the profile of a calibrated mechanism, which takes a second."""
+        if calibration is None or self.epsilon is None:
+            return self
+        return replace(self, profile=calibration.profile)
 
 
-_LONG = ("noise", "covers", "does_not_cover")  # in summaries only, not in tables
+_LONG = ("noise", "covers", "does_not_cover", "profile")  # in summaries only, not in tables
 _TYPES = get_type_hints(PrivacyStatement)
 STATEMENT_NUMBERS = tuple(name for name in _TYPES if _TYPES[name] in (float | None, int | None))
 STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, *_LONG))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from clipnoise.errors import UserError
 from clipnoise.fields import STRICT, Fraction, NonNegative
@@ -63,6 +63,49 @@ class PrivacyProfile:
     regret: NonNegative | None = None
     unavailable: str | None = None
 
+    def stated(self) -> dict[str, Any]:
+        """Return what is stated of it, as plain data: bounds, or why one is not available."""
+        if not self.epsilons:
+            return {"unavailable": self.unavailable}
+        epsilons = {f"{delta:g}": self.epsilon_at(delta) for delta in DELTAS}
+        return {
+            "mu": self.mu,
+            "slack": self.slack,
+            "regret": self.regret,
+            "unavailable": self.unavailable,
+            "true_positive_rates": {f"{rate:g}": self.true_positive_rate(rate) for rate in RATES},
+            "deltas": {f"{epsilon:g}": self.delta_at(epsilon) for epsilon in EPSILONS},
+            "epsilons": {delta: one for delta, one in epsilons.items() if one is not None},
+        }
+
+    def lines(self, *, nominal: bool) -> dict[str, str]:
+        """Return what is stated of it in words, by what it is; every bound is rounded up.
+
+        Args:
+            nominal: whether ε is, too.
+        """
+        known, mark = self.stated(), ", nominal" if nominal else ""
+        if not self.epsilons:
+            return {"privacy profile": f"not available: {self.unavailable}"}
+
+        def pairs(of: str) -> str:
+            return ", ".join(f"{at}: {rounded_up(bound)}" for at, bound in known[of].items())
+
+        return {
+            f"Gaussian DP{mark}": self._gaussian(),
+            f"TPR at FPR{mark}": pairs("true_positive_rates"),
+            f"δ at ε{mark}": pairs("deltas"),
+            f"ε at δ{mark}": pairs("epsilons"),
+        }
+
+    def _gaussian(self) -> str:
+        if self.mu is None or self.regret is None:
+            return f"not available: {self.unavailable}"
+        if not self.slack:
+            return f"μ = {rounded_up(self.mu)}, exact"
+        gap = rounded_up(self.regret, 2)
+        return f"μ = {rounded_up(self.mu)}, but for a probability of {self.slack:g}; gap Δ = {gap}"
+
     def delta_at(self, epsilon: float) -> float:
         """Bound δ at an ε ≥ 0; 1 without a profile."""
         if not self.epsilons:
@@ -101,6 +144,14 @@ class PrivacyProfile:
         kept = 1 - self.slack
         gaussian = ndtr(ndtri(min(1.0, false_positive_rate / kept)) + self.mu)
         return min(bound, self.slack + kept * float(gaussian))
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """Return a bound as text, not below its value but for rounding errors of floats."""
+    if value <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return f"{math.ceil(value / unit - 1e-9) * unit:.{digits}g}"
 
 
 @lru_cache(maxsize=64)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pandas as pd
 
 from clipnoise.privacy.claim import NOT_COVERED, covered_by_epsilon
+from clipnoise.privacy.profile import RATES, PrivacyProfile, rounded_up
 from clipnoise.report.blocks import Paragraph
 from clipnoise.report.formats import (
     DASH,
@@ -28,7 +29,11 @@ GROUPING = [
     *("claim", "accountant", "sampler", "adjacency", "caveat", "randomness", "unit", "release")
 ]
 NUMBERS = ["dataset", "budget", "delta", "noise_multiplier", "sampling_rate", "steps", "examples"]
-HEADINGS = ("statement", "dataset", "target ε", "achieved ε", "δ", "σ", "q", "T", "n", "runs")
+HEADINGS = (
+    *("statement", "dataset", "target ε", "achieved ε", "δ", "μ"),
+    *(f"TPR at {100 * rate:g}% FPR" for rate in RATES),
+    *("σ", "q", "T", "n", "runs"),
+)
 SEEDED = (
     "Noise and batches are derived from the seed, and runs with the same seed share them. The "
     "guarantee holds neither against anyone who knows the seed nor for several such runs published "
@@ -37,6 +42,21 @@ SEEDED = (
 WEAK_DELTA = (
     "Publishing one private example picked at random satisfies (0, 1/n), so such a δ excludes no "
     "breach of a single example. A δ far below 1/n does; ε is larger then."
+)
+COMPARABLE = (
+    "One (ε, δ) does not order mechanisms, but a whole trade-off curve does. TPR is the most that "
+    "any attack can reach: the share of members that it recognises where it takes that share of "
+    "non-members for members. All of these bounds are of the same accountant as ε."
+)
+ALSO_NOMINAL = "Where ε is nominal, so are they."
+GAUSSIAN = (
+    "μ is that of Gaussian differential privacy: but for a probability of {slack}, which counts as "
+    "revealing everything, a run is no easier to attack than one Gaussian release with σ = 1/μ. "
+    "Errors of attacks that the curve allows exceed those that μ allows by at most {regret}."
+)
+EXACT = (
+    "μ is that of Gaussian differential privacy, and exact: a run is as hard to attack as one "
+    "Gaussian release with σ = 1/μ."
 )
 SECURE = "Noise and batches came from a cryptographic source and cannot be reproduced."
 HEADS = {"guarantee": "Guarantee", "nominal": "Nominal ε, no guarantee"}
@@ -91,6 +111,11 @@ def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
         text = " ".join(one for one, those in holders.items() if tuple(those) == numbers)
         head = "" if len(numbers) == len(private) else f"{listing(list(numbers))}."
         statements.append(Paragraph(head, text))
+    bounds = [one for one in finished["profile"] if one is not None and one.epsilons]
+    if bounds:
+        nominal = [ALSO_NOMINAL] if (finished["claim"] == "nominal").any() else []
+        text = " ".join([COMPARABLE, *nominal, *_gaussian(bounds)])
+        statements.append(Paragraph("Comparable bounds.", text))
     weak = finished[finished["delta"] * finished["examples"] > 1 - 1e-9]
     if len(weak):
         text = f"{count(len(weak), 'run')} at δ = 1/n or above. {WEAK_DELTA}"
@@ -107,7 +132,27 @@ def privacy_statement(runs: pd.DataFrame) -> PrivacySection:
     if unfinished:
         text = f"{count(unfinished, 'planned run')} without a result: nothing is claimed for them."
         statements.append(Paragraph("No claim.", text))
-    return PrivacySection(statements, compact(HEADINGS, rows, (1,), numbers=8))
+    return PrivacySection(statements, compact(HEADINGS, rows, (1,), numbers=11))
+
+
+def _gaussian(bounds: Sequence[PrivacyProfile]) -> Iterator[str]:
+    """Yield what μ means for some profiles, where there is one."""
+    regrets = [one.regret for one in bounds if one.regret is not None]
+    slack = max(one.slack for one in bounds)
+    if regrets and slack:
+        yield GAUSSIAN.format(slack=significant(slack), regret=rounded_up(max(regrets), 2))
+    elif regrets:
+        yield EXACT
+
+
+def _bounds(profiles: Iterable[PrivacyProfile | None]) -> Iterator[str]:
+    """Yield the largest μ of some runs, and their largest true positive rates, rounded up."""
+    known = [one for one in profiles if one is not None and one.epsilons]
+    mus = [one.mu for one in known if one.mu is not None]
+    yield rounded_up(max(mus)) if mus and len(mus) == len(known) else DASH
+    for rate in RATES:
+        most = max((one.true_positive_rate(rate) for one in known), default=None)
+        yield DASH if most is None else f"{rounded_up(100 * most)}%"
 
 
 def _sentences(*terms: str, number: int) -> tuple[str, tuple[str, ...]]:
@@ -143,7 +188,9 @@ def _rows(runs: pd.DataFrame) -> Iterator[tuple[str, ...]]:
             first["dataset"],
             target.removeprefix("ε = ") if "ε" in target else DASH,
             significant(subset["epsilon_achieved"].max(), 5),
-            *(significant(first[name]) for name in NUMBERS[2:5]),
+            significant(first["delta"]),
+            *_bounds(subset["profile"]),
+            *(significant(first[name]) for name in NUMBERS[3:5]),
             *(significant(first[name], 12) for name in NUMBERS[5:]),
             str(len(subset)),
         )

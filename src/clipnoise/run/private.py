@@ -146,7 +146,7 @@ def private(
     if not trainer.engine_name.startswith("factored"):
         logger.warning("a slower gradient engine is used: %s", trainer.engine_name)
     training = PrivateTraining(trainer, calibration)
-    for remark in _remarks(training.statement):
+    for remark in _remarks(training._claimed()):
         logger.warning("%s", remark)
     return training
 
@@ -280,7 +280,8 @@ class OwnStatement(PrivacyStatement):
         return json_text(self.to_dict())
 
     def __str__(self) -> str:
-        plain = {**asdict(self), "noise": self.noise and self.noise.id}
+        plain = {**asdict(self), "noise": self.noise and self.noise.id, "profile": None}
+        plain |= {} if self.profile is None else self.profile.lines(nominal=self.claim == "nominal")
         lines = [f"{name}: {value}" for name, value in plain.items() if name != "assumes"]
         given = [line for line in lines if not line.endswith(": None")]
         return "\n".join([*given, *(f"assumes: {sentence}" for sentence in self.assumes)])
@@ -318,7 +319,7 @@ class PrivateTraining:
 
     def __repr__(self) -> str:
         """Return the method, where the training is, and what it claims."""
-        statement = self.statement
+        statement = self._claimed()
         claim: str = statement.claim
         if statement.epsilon is not None:
             spent = f"ε = {statement.epsilon:.4g} at δ = {statement.delta:.4g}"
@@ -400,13 +401,17 @@ class PrivateTraining:
         It is what t steps cost if their number was fixed in advance. Whoever stops because of what
         they see pays for all T steps: `statement.epsilon`.
         """
-        if self._calibration is None or self.statement.claim == "non-private":
+        if self._calibration is None or self._claimed().claim == "non-private":
             return math.inf
         return self._calibration.budget.spent(self._calibration.noise_multiplier, self.step)
 
     @property
     def statement(self) -> OwnStatement:
         """What may be said about privacy: ε is that of all T steps."""
+        return self._claimed().with_profile(self._calibration)
+
+    def _claimed(self) -> OwnStatement:
+        """Return the statement without the profile, which takes a second and never changes."""
         statement = privacy_statement(self._procedure, self._calibration)
         count = self._trainer.ranks.count
         assumes = () if statement.claim == "non-private" else _assumptions(self._procedure, count)

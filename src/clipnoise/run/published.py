@@ -253,6 +253,9 @@ def _privacy(model: PublishedModel) -> Iterator[str]:
     yield f"- Claim: {statement.claim}."
     neighbours = NEIGHBOURS[statement.adjacency]
     yield f"- ε = {statement.epsilon:.6g}, δ = {statement.delta:.6g}, where {neighbours}."
+    if statement.profile is not None:
+        bounds = statement.profile.lines(nominal=statement.claim == "nominal")
+        yield from (f"- {what}: {text}." for what, text in bounds.items())
     yield (
         f"- Noise multiplier {statement.noise_multiplier:.6g}, {statement.steps} steps, sampling "
         f"rate {statement.sampling_rate:.6g}, sampler {statement.sampler}, accountant "

@@ -91,7 +91,7 @@ def write_run(
     """
     last: dict[str, Any] = dict(outcome.metrics[-1].row()) if outcome.metrics else {}
     more = measured_columns(spec.metrics)
-    statement = privacy_statement(spec, calibration)
+    statement = privacy_statement(spec, calibration).with_profile(calibration)
     summary = {
         "hash": spec.hash,
         "folder": spec.folder,
@@ -231,7 +231,7 @@ def set_aside(folder: Path, reason: str) -> str:
     return f"{reason} It is set aside."
 
 
-def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
+def verify_epsilon(spec: RunSpec, files: RunFiles) -> Calibration | None:
     """Compute the ε of a run from its σ and its budget again, and refuse a result with another.
 
     Under a numerical accountant, which takes seconds for each, only the last ε is computed.
@@ -239,6 +239,9 @@ def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     Args:
         spec: the run as planned, or as its summary has it.
         files: its result.
+
+    Returns:
+        What was verified; None where nothing is protected.
 
     Raises:
         UserError: names the file, σ, the ε that is stated and the ε that σ costs.
@@ -249,7 +252,7 @@ def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     made = spec if spec.tuning is None else from_mapping(files.summary["spec"])  # with the choice
     budget, stated = made.budget, files.summary["privacy"]
     if budget is None or stated["epsilon"] is None:
-        return
+        return None
     spent = {int(row["step"]): float(row["epsilon"]) for row in files.metrics if row["epsilon"]}
     if budget.accountant in NUMERICAL:
         budget, spent = replace(budget, evaluation_steps=()), {}
@@ -265,6 +268,7 @@ def verify_epsilon(spec: RunSpec, files: RunFiles) -> None:
     except UserError as error:
         path = Path(spec.folder) / SUMMARY
         raise UserError(f"{path}: {error} Delete it, and the next call repeats the run.") from None
+    return calibration
 
 
 def damaged(path: Path, reason: str) -> str:

@@ -110,10 +110,11 @@ def _read(
         files = read_run(folder)
         if files is None:
             return {**planned, "status": "missing", "reason": "no result file yet"}, []
-        verify_epsilon(run.spec, files)
+        calibration = verify_epsilon(run.spec, files)
         settings = _settings(run, files.summary["spec"])
         tuning = _tuning(study, run, files.summary, results)
         row = {**planned, **_finished(files), **settings, **tuning}
+        row["profile"] = None if calibration is None else calibration.profile
         points = list(_points(identity, files))
         for one in (row, *points):
             require_types(one)

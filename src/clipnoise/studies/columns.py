@@ -8,12 +8,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from clipnoise.data.measures import MEASURES, column_of
 from clipnoise.errors import UserError
 from clipnoise.fields import parse, to_plain
 from clipnoise.files import csv_text, without_formulas
+from clipnoise.privacy.profile import PrivacyProfile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,6 +210,7 @@ RUN_COLUMNS = {
     "chance": Column(Chance, "The best constant prediction and its levels."),
     "rank_by": Column(str, "Column of the metric that the panel ranks by."),
     "confusion": Column(Predicted, "How often each class was predicted on the test split."),
+    "profile": Column(PrivacyProfile, "δ by ε, and what follows from it, of the run."),
     "evaluated_examples": Column(int, "Most examples measured before the last evaluation."),
 }
 CURVE_COLUMNS = {
@@ -273,7 +284,7 @@ def _arrow(kind: Any) -> pa.DataType:
         return pa.list_(_arrow(get_args(kind)[0]))
     if get_origin(kind) is dict:
         return pa.map_(pa.string(), _arrow(get_args(kind)[1]))
-    if isinstance(kind, UnionType):  # with None: every value may be missing
+    if get_origin(kind) in (Union, UnionType):  # with None: every value may be missing
         return _arrow(get_args(kind)[0])
     return {str: pa.string(), float: pa.float64(), int: pa.int64(), bool: pa.bool_()}[kind]
 
