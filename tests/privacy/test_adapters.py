@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import loops
@@ -19,7 +22,7 @@ from torch.utils.data import DataLoader, RandomSampler
 import clipnoise
 from clipnoise.audit import Claim, from_opacus, from_private, from_pytorch
 from clipnoise.audit.loops.accounting import least_epsilon
-from clipnoise.audit.loops.verdict import judge_loop
+from clipnoise.audit.loops.verdict import judge_loop, read_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData
 from clipnoise.errors import UserError
 
@@ -341,3 +344,42 @@ def test_a_model_that_holds_a_mean_of_the_examples_is_refuted() -> None:
 def test_several_releases_in_a_step_cannot_be_claimed() -> None:
     with pytest.raises(UserError, match="cannot be claimed"):
         from_private(own(method="dp-sgd-quantile"), examples())
+
+
+# ---- The documentation
+
+SCRIPT = """
+import sys
+sys.path[:0] = [{folder!r}]
+import loops
+import test_adapters, test_jax_adapter
+
+data, train = loops.examples(), {loop}
+"""
+SCRIPTS = {
+    "opacus": "test_adapters.Opacus()",
+    "pytorch": "test_adapters.Stepped(loops.Plain())",
+    "private": "test_adapters.own()",
+    "jax_privacy": "test_jax_adapter.loop()",
+}
+
+
+@pytest.mark.parametrize("library", SCRIPTS)
+def test_the_lines_of_the_documentation_find_a_claim(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library == "jax_privacy":
+        pytest.importorskip("jax_privacy")
+    page = (Path(__file__).parents[2] / "docs" / "test-your-code.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (block,) = (each for each in blocks if f"train = from_{library}(" in each)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = str(Path(__file__).parent)
+    (tmp_path / "script.py").write_text(SCRIPT.format(folder=folder, loop=SCRIPTS[library]))
+    (tmp_path / "loop.py").write_text(block)
+    try:
+        claim = read_loop(tmp_path / "loop.py").claim
+    finally:
+        sys.modules.pop("script", None)
+    assert (claim.noise_multiplier, claim.clip_norm, claim.steps) == (SIGMA, CLIP, STEPS)
+    assert claim.expected_batch_size == BATCH

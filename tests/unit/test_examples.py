@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "examples" / "own_loop.ipynb"
 FOLDER = ROOT / "examples" / "folder"
+TESTED = ROOT / "examples" / "test-your-code"
 
 
 def python(code: str, folder: Path, **settings: str) -> str:
@@ -89,3 +92,40 @@ def test_what_is_in_the_folder_passes_the_contract_of_its_kind() -> None:
     assert done.returncode == 0, done.stdout
     for test in words[-4:]:
         assert f"{test}::" in done.stdout
+
+
+def tested(folder: Path) -> str:
+    """Return what pytest says in a repository of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-W", "ignore", "-p", "no:xdist", "--rootdir", "."],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_the_repository_with_a_private_training_passes_its_test(tmp_path: Path) -> None:
+    folder = shutil.copytree(TESTED, tmp_path / "repository")
+    said = tested(folder)
+    assert "1 passed" in said, said
+
+
+@pytest.mark.long
+def test_the_repository_fails_its_test_where_training_goes_on_for_too_long(tmp_path: Path) -> None:
+    folder = shutil.copytree(TESTED, tmp_path / "repository")
+    text = (folder / "train.py").read_text()
+    longer = text.replace("for _ in range(EPOCHS)", "for _ in range(3 * EPOCHS)")
+    assert longer != text
+    (folder / "train.py").write_text(longer)
+    said = tested(folder)
+    assert "1 failed" in said, said
+    assert "the claim is refuted\naccounting: " in said
+
+
+def test_the_workflow_of_the_repository_installs_the_fixture_and_runs_pytest() -> None:
+    workflow = yaml.safe_load((TESTED / ".github" / "workflows" / "tests.yml").read_text())
+    commands = [step.get("run", "") for step in workflow["jobs"]["tests"]["steps"]]
+    assert commands[-2:] == ['pip install "clipnoise[audit]"', "pytest"]
