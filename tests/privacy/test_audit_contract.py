@@ -62,6 +62,7 @@ SOUND = [
     "dpzero",
     "adaclip",
     "dp-microadam",
+    "dp-prototypes",
     "dp-sgd-slaclip",
     "tp-topk",
 ]

@@ -95,8 +95,8 @@ class Method(Immutable):
         uses_public_gradient: whether `public.gradient` must be there in every step.
         uses_side_information: whether `public.side_information` must be there; such a method has
             an option `side_information` that names its source.
-        loss: what gradients are of: the loss of the task, or the negative output of an example's
-            class, whose gradient is its features where the network is one linear layer.
+        gradients_of: what is differentiated: the loss of the task, or the negative output of an
+            example's class. In one linear layer the latter has minus the features as its gradient.
         may_change: the hyper-parameters that a schedule may change from step to step. The hooks and
             `update` read the number of the step; a method whose formulas take one of them to be the
             same at every step leaves it out.
@@ -109,7 +109,7 @@ class Method(Immutable):
     sees: ClassVar[Literal["released values", "clean values"]] = "released values"
     uses_public_gradient: ClassVar[bool] = False
     uses_side_information: ClassVar[bool] = False
-    loss: ClassVar[Literal["task", "class score"]] = "task"
+    gradients_of: ClassVar[Literal["loss", "class score"]] = "loss"
     may_change: ClassVar[tuple[str, ...]] = MAY_CHANGE
 
     @classmethod

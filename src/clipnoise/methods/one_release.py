@@ -23,10 +23,10 @@ from clipnoise.methods.base import (
 class DPPrototypes(WithClipRule):
     """w_k = S̃_k/‖S̃_k‖, S̃_k the released sum of the features of class k: the nearest class by angle.
 
-    For a network of one linear layer on fixed features x. What is clipped is the pair (x, 1) of an
-    example, at the place of its class: all examples together are one vector, of which an example
-    moves one part. One step of the sampler `full` is all that it needs; the releases of several
-    steps are added. A bias stays 0, because an angle needs no size of a class.
+    For a network of one linear layer on fixed features x. The sums of all classes are one vector,
+    and an example adds the clipped pair (x, 1) to the part of its class. One step of the sampler
+    `full` is all that it needs; the releases of several steps are added. Biases are 0, because an
+    angle needs no size of a class.
 
     Source: Wahdany et al. 2025 (DPPL-Mean, arXiv 2406.08039), with the Gaussian mechanism on the
     sums of clipped features in the place of the paper's private mean.
@@ -34,7 +34,7 @@ class DPPrototypes(WithClipRule):
 
     id = "dp-prototypes"
     query = ClippedMean()
-    loss = "class score"
+    gradients_of = "class score"
 
     clip_norm: ClipNorm
 

@@ -44,7 +44,7 @@ class OwnProcedure(Procedure):
         super().__post_init__()
         if isinstance(self.method, WithSideInformation):
             self.method.side_information.check(None)
-        if self.method.loss != "task":
+        if self.method.gradients_of != "loss":
             raise UserError(
                 f"method: {self.method.id} does not train the loss that is given here; use it in a "
                 "study."

@@ -116,7 +116,7 @@ class RunSpec(Procedure):
             )
 
     def _check_class_scores(self) -> None:
-        if self.method.loss != "class score":
+        if self.method.gradients_of != "class score":
             return
         if self.dataset.signature.task_name != "classification":
             raise UserError(
@@ -132,7 +132,7 @@ class RunSpec(Procedure):
     @property
     def trained_task(self) -> Task:
         """The losses that are trained: those of the dataset's task, with the class weights."""
-        if self.method.loss == "class score":
+        if self.method.gradients_of == "class score":
             return ClassScores()
         weights = self.training.class_weights
         return WeightedClassification(weights) if weights else self.dataset.signature.task
