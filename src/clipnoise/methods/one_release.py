@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clipnoise.lazy import torch
 from clipnoise.methods.base import (
     SHORTEST,
     ClipNorm,
@@ -53,7 +52,9 @@ class DPPrototypes(WithClipRule):
     def update(self, released: tuple[Released, ...], state: State, public: Public) -> Tensor:
         (g,) = released
         state["sums"] = state["sums"] - g  # −x is the gradient of a class's negative score
-        weight, *biases = state.split(state["sums"])
-        rows = weight.view(-1, weight.shape[-1])
+        sums = state.split(state["sums"])[0]
+        rows = sums.view(-1, sums.shape[-1])
         prototypes = rows / rows.norm(dim=1, keepdim=True).clamp(min=SHORTEST)
-        return torch.cat([prototypes.flatten(), *map(torch.zeros_like, biases)]) - state.theta
+        change = -state.theta
+        state.split(change)[0].add_(prototypes.view_as(sums))
+        return change
