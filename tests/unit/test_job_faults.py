@@ -23,8 +23,11 @@ from clipnoise.data.base import dataset_class
 from clipnoise.errors import UserError, out_of_memory
 from clipnoise.files import remove_unfinished, require_writable
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.run.checkpoint import InterruptedRunError, StopRequest
 from clipnoise.run.fingerprint import fingerprint
+from clipnoise.run.job import _stopped_together
 from clipnoise.run.memory import PhysicalBatch
+from clipnoise.run.outcome import LostRankError
 from clipnoise.run.results import read_run, run_folder, set_aside
 from clipnoise.run.spec import RunSpec, from_mapping, to_mapping
 from clipnoise.run.train import Run
@@ -377,6 +380,15 @@ def test_a_lock_is_free_again_when_its_holder_was_killed(cache: Path, tmp_path: 
     (folder / ".lock").touch()  # what is left of it
     assert train_here(run, tmp_path, cache) == 0
     assert not (folder / ".lock").exists()
+
+
+def test_a_process_that_is_lost_on_a_signal_to_all_counts_as_a_stop() -> None:
+    lost = LostRankError("process 2 of 2 has ended (SIGTERM)")
+    said = r"stopped by SIGTERM; .*process 2 of 2 has ended"
+    with pytest.raises(InterruptedRunError, match=said), _stopped_together(StopRequest("SIGTERM")):
+        raise lost
+    with pytest.raises(LostRankError), _stopped_together(StopRequest()):
+        raise lost
 
 
 @pytest.mark.long

@@ -202,7 +202,7 @@ def _stopped_together(stop: StopRequest) -> Iterator[None]:
         if stop.signal is None:
             raise
         raise InterruptedRunError(
-            f"stopped by {stop.signal}; the last checkpoint is kept ({error})"
+            f"stopped by {stop.signal}; it resumes from its last checkpoint, if any ({error})"
         ) from error
 
 
