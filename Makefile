@@ -63,6 +63,10 @@ cost: $(READY) ## Count the papers' runs and estimate their GPU hours
 scale: $(READY) ## Measure how planning and collecting grow with the number of runs
 	@$(IN_ENV) python benchmarks/scale.py $(ARGS)
 
+.PHONY: libraries
+libraries: $(READY) ## Judge training loops of DP libraries, into docs/libraries.md
+	@$(IN_ENV) python benchmarks/libraries/judge_libraries.py $(ARGS)
+
 .PHONY: mlflow
 mlflow: $(READY) ## Browse the runs, those that train among them, on 127.0.0.1 (PORT=5000)
 	@$(IN_ENV) exec clipnoise mlflow-ui --results "$(RESULTS)" --port $(PORT) $(ARGS)

@@ -11,6 +11,7 @@ from typing import Any
 
 import loops
 import lora_loops
+import numpy as np
 import opacus_loops
 import pytest
 import rank_loops
@@ -19,10 +20,10 @@ from loops import CLASSES, FEATURES, Plain, claim, examples, honest
 from torch import nn
 
 from clipnoise.audit import Claim
-from clipnoise.audit.loops.experiments import Level
+from clipnoise.audit.loops.experiments import Level, scaled
 from clipnoise.audit.loops.residual import measured
 from clipnoise.audit.loops.verdict import judge_loop
-from clipnoise.audit.loops.watched import Loop, WatchedData
+from clipnoise.audit.loops.watched import Loop, WatchedData, tensors_in
 from clipnoise.cli.program import program
 from clipnoise.errors import UserError
 
@@ -101,6 +102,44 @@ def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
 def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     loop, check = opacus_loops.MISTAKES[mistake]
     assert check in refuted_by(judged(loop, claim()))
+
+
+def test_inputs_that_are_arrays_are_put_out_of_range_and_token_ids_are_not() -> None:
+    pixels, tokens = np.ones(3, np.float32), np.arange(3)
+    assert scaled(pixels, 30.0).tolist() == [30.0, 30.0, 30.0]
+    assert scaled(pixels, 30.0).dtype == np.float32
+    assert scaled(tokens, 30.0) is tokens
+
+
+def test_arrays_of_other_libraries_are_releases() -> None:
+    class Array:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+            return np.array([1.5, -2.0], dtype)
+
+    (first,), second = tensors_in(Array()), tensors_in({"bias": Array(), "scale": 2.0})
+    assert first.tolist() == [1.5, -2.0]
+    assert [each.tolist() for each in second] == [[1.5, -2.0], 2.0]
+
+
+class WholeBatchClipped(Plain):
+    """Clips the mean gradient of the batch, and adds noise of a standard deviation of σC/√B."""
+
+    def summed(self, model: nn.Module, data: Any, places: list[int]) -> torch.Tensor:
+        mean = self.gradients(model, data, places).sum(0) / max(1, len(places))
+        return mean * (loops.CLIP / mean.norm().clamp(min=1e-12)).clamp(max=1)
+
+    def released(self, total: torch.Tensor, size: int) -> torch.Tensor:
+        return total + self.noise(total) / loops.BATCH**0.5
+
+
+def test_no_more_is_said_of_large_noise_than_that_it_is_large() -> None:
+    """It is more than what is declared, and less than what one example of a batch can move."""
+    found = {
+        each["name"]: each["said"] for each in judged(WholeBatchClipped(), claim())["refuted_by"]
+    }
+    assert "apart" in found
+    assert "times the one declared" in found["sensitivity"]
+    assert "privacy holds" not in found["sensitivity"]
 
 
 def test_an_epsilon_that_is_too_small_is_refuted() -> None:

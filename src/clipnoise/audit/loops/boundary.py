@@ -157,8 +157,8 @@ def _too_large(runs: Experiments, noise: NoiseSeen, move: float) -> str | None:
         return None
     return (
         f"the noise has a standard deviation of {noise.deviation:.3g}, "
-        f"{noise.deviation / declared:.3g} times the one declared, {declared:.3g}: privacy holds, "
-        "but this is not the mechanism that is claimed"
+        f"{noise.deviation / declared:.3g} times the one declared, {declared:.3g}: this is not the "
+        "mechanism that is claimed"
     )
 
 

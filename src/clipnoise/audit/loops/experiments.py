@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from scipy.stats import binom
 from torch import Tensor
@@ -30,7 +31,9 @@ SAME = 1e-6  # relative to a release: rounding
 
 
 def is_real(value: Any) -> bool:
-    """Return whether an input is a tensor of real numbers, so that it can be scaled."""
+    """Return whether an input is a tensor or array of real numbers, so that it can be scaled."""
+    if isinstance(value, np.ndarray):
+        return bool(np.issubdtype(value.dtype, np.floating))
     return isinstance(value, Tensor) and value.is_floating_point()
 
 

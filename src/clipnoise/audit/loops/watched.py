@@ -86,13 +86,15 @@ class Trace:
 def tensors_in(values: Any) -> list[Tensor]:
     """Return the tensors of a release: one, or several in a sequence or mapping; not None.
 
+    Arrays of other libraries and numbers become tensors.
+
     Raises:
         TypeError: anything else is in it.
     """
     if isinstance(values, Tensor):
         return [values]
-    if isinstance(values, np.ndarray | float | int):
-        return [torch.as_tensor(values)]
+    if isinstance(values, float | int) or hasattr(values, "__array__"):  # of NumPy, JAX and others
+        return [torch.as_tensor(np.array(values, dtype=np.float64))]
     if values is None:
         return []
     if isinstance(values, Mapping):
