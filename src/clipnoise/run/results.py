@@ -16,7 +16,7 @@ from clipnoise.data.measures import measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
-from clipnoise.privacy.claim import PrivacyStatement, state
+from clipnoise.privacy.claim import PrivacyStatement, state, with_search
 from clipnoise.run.fingerprint import fingerprint, own_files
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.procedure import Procedure
@@ -59,7 +59,7 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
     steps = range(1, procedure.steps + 1)
     clip_norms = [method.at(step, procedure.steps).clip_norm_at(step) for step in steps]
     known = [norm for norm in clip_norms if norm is not None]
-    return state(
+    stated = state(
         procedure.mechanism,
         privacy,
         calibration,
@@ -68,6 +68,8 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
         caveat=procedure.caveat(),
         class_weights=procedure.training.class_weights,
     )
+    law = procedure.search_law
+    return stated if law is None else with_search(stated, law)
 
 
 def write_run(
