@@ -236,4 +236,5 @@ def _convex(places: Array, values: Array) -> Array:
                 break
             kept.pop()
         kept.append((x, y))
-    return np.interp(places, *np.array(kept).T)
+    x, y = np.array(kept).T
+    return np.asarray(np.interp(places, x, y))
