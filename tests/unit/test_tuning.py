@@ -23,7 +23,7 @@ from clipnoise.privacy.calibration import calibrate
 from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.report.hyperparameters import candidates
 from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, tuned_values
-from clipnoise.run.results import privacy_statement
+from clipnoise.run.results import privacy_statement, statement_of_run
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect
 from clipnoise.studies.plan import Plan
@@ -293,6 +293,7 @@ def test_the_statement_of_a_run_has_epsilon_with_and_without_its_search(tmp_path
     expected = selected_epsilon(DrawnTrials(mean=6), releases, then=releases, delta=found["delta"])
     assert found["epsilon"] == without.epsilon < found["epsilon_with_tuning"] == expected
     assert "nor the seed of the search" in found["covers"]
+    assert statement_of_run(run, calibration) == without  # of a saved model
     tune = study.runs[0].tune
     assert tune is not None
     assert epsilon_with_tuning(tune.charged, found, choice()) == expected

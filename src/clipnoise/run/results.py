@@ -50,7 +50,13 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
 
 
 def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> PrivacyStatement:
-    """Return what is claimed about privacy; without a calibration nothing is private."""
+    """Return what is claimed about a run, and about the search behind it if that is paid for."""
+    statement, law = statement_of_run(procedure, calibration), procedure.search_law
+    return statement if law is None else with_search(statement, law)
+
+
+def statement_of_run(procedure: Procedure, calibration: Calibration | None) -> PrivacyStatement:
+    """Return what is claimed about a run alone; without a calibration nothing is private."""
     privacy, method = procedure.privacy, procedure.method
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
@@ -59,7 +65,7 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
     steps = range(1, procedure.steps + 1)
     clip_norms = [method.at(step, procedure.steps).clip_norm_at(step) for step in steps]
     known = [norm for norm in clip_norms if norm is not None]
-    stated = state(
+    return state(
         procedure.mechanism,
         privacy,
         calibration,
@@ -68,8 +74,6 @@ def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> 
         caveat=procedure.caveat(),
         class_weights=procedure.training.class_weights,
     )
-    law = procedure.search_law
-    return stated if law is None else with_search(stated, law)
 
 
 def write_run(
@@ -124,8 +128,10 @@ def write_run(
     if outcome.tensors is not None:
         tested = [name for name in (*FINAL, *more) if name.startswith("test_")]
         measured = {name: last.get(name, math.nan) for name in tested}
+        # The spec says how many trials there were, which ε with tuning needs to stay secret.
+        alone = statement_of_run(spec, calibration)
         model = PublishedModel(
-            tensors=outcome.tensors, statement=statement, spec=spec, metrics=measured
+            tensors=outcome.tensors, statement=alone, spec=spec, metrics=measured
         )
         summary["model"] = publish(folder / MODEL, model)
     table, text = _table(outcome.metrics, more), write_spec(spec)
