@@ -23,6 +23,7 @@ Purpose = Literal[
     "public dropout",
     "warm start",
     "evaluation",
+    "trials",
 ]
 
 

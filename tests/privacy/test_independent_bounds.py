@@ -42,6 +42,7 @@ from clipnoise.privacy.noise.dense import DenseNoise
 from clipnoise.privacy.noise.tree import TreeNoise
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.samplers import SamplerName
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.seeds import generator
 
 FEW, EACH = 10, 20  # settings in make test, and of each block of the long tests
@@ -360,15 +361,15 @@ def normal_cdf(x: np.ndarray) -> np.ndarray:
 # Several runs.
 
 
-def best_of(pair: Pair, expected: float) -> Pair:
-    """Return the pair of the best score of a Poisson number of runs, none at all included."""
+def best_of(pair: Pair, rate: float) -> Pair:
+    """Return the pair of the best score of a Poisson number of runs that is not 0."""
     order = np.argsort(pair.loss)
     results = []
     for log_mass in (pair.log_p[order], pair.log_p[order] - pair.loss[order]):
         above = np.logaddexp.accumulate(log_mass[::-1])[::-1]  # log P[score at least this]
         beyond = np.append(np.exp(above[1:]), 0.0)
-        best = -expected * beyond + np.log(-np.expm1(-expected * np.exp(log_mass)))
-        results.append(np.append(best, -expected))
+        best = -rate * beyond + np.log(-np.expm1(-rate * np.exp(log_mass)))
+        results.append(best - np.log(-np.expm1(-rate)))
     return Pair(results[0], results[0] - results[1])
 
 
@@ -380,15 +381,10 @@ def test_the_best_of_a_poisson_number_of_runs_costs_no_more_than_is_charged(sett
         expected, delta, steps = log_uniform(draw, 1, 300), log_uniform(draw, 1e-10, 1e-2), 1
         if number % 2:  # T whole batches are one at σ√T
             steps, rate = whole(draw, 1, 10**4), 1.0
-        found = selected_epsilon(
-            noise_multiplier=sigma * math.sqrt(steps),
-            sampling_rate=rate,
-            steps=steps,
-            delta=delta,
-            expected_runs=expected,
-        )
+        trials = DrawnTrials(law="poisson", mean=expected)
+        found = selected_epsilon(trials, (sigma * math.sqrt(steps), rate, steps), delta=delta)
         single = sampled(sigma, rate)
-        pairs = [best_of(pair, expected) for pair in (single, reverse(single))]
+        pairs = [best_of(pair, trials.rate) for pair in (single, reverse(single))]
         least = max(epsilon_at_least([(pair, 1)], delta) for pair in pairs)
         assert least * EXACT <= found, (sigma, rate, steps, expected, delta)
         assert found <= 15 * least + 60 / (1 + sigma), (found, least, sigma, rate, expected)

@@ -1,40 +1,206 @@
-"""The privacy cost of choosing the best run: limits, monotonicity, and an exact simulation."""
+"""The privacy cost of choosing the best run, against the exact output of tiny mechanisms."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from clipnoise.errors import UserError
+from clipnoise.fields import parse
 from clipnoise.privacy.accountants.poisson import epsilon
-from clipnoise.privacy.accountants.selection import selected_epsilon
+from clipnoise.privacy.accountants.selection import (
+    selected_curve,
+    selected_epsilon,
+    selected_profile,
+)
+from clipnoise.privacy.trials import DrawnTrials
 
-RUN: dict[str, Any] = {
-    "noise_multiplier": 1.0,
-    "sampling_rate": 0.01,
-    "steps": 1000,
-    "delta": 1e-6,
-}
+Array = NDArray[np.float64]
+
+RUN = (1.0, 0.05, 50)  # σ, q and T
+DELTA = 1e-6
+LAWS = [
+    DrawnTrials(mean=5),
+    DrawnTrials(mean=12, shape=0),
+    DrawnTrials(mean=3, shape=-0.5),
+    DrawnTrials(mean=8, shape=6),
+    DrawnTrials(mean=4, law="poisson"),
+    DrawnTrials(mean=20, law="poisson"),
+    DrawnTrials(mean=1),
+]
+LEVELS = np.linspace(-8, 8, 801)
+CELL = 0.03  # the logarithm of the ratio between the ends of a cell, and a little
 
 
-def test_choosing_costs_something_but_little() -> None:
-    single = epsilon("rdp", **RUN)
-    chosen = selected_epsilon(expected_runs=10, **RUN)
-    assert single < chosen < 2 * single
+def masses(trials: DrawnTrials) -> Array:
+    """Return P[K = k] for k = 1, 2, …, from the law's own definition."""
+    k = np.arange(1, 2000)
+    if trials.mean == 1:
+        return np.array([1.0])
+    if trials.law == "poisson":
+        logs = k * math.log(trials.rate) - np.cumsum(np.log(k))
+    else:
+        factors = (k[:-1] + trials.shape) / (k[:-1] + 1)  # those of l ≥ 1
+        logs = -k * math.log1p(1 / trials.odds)
+        logs = logs + np.concatenate([[0.0], np.cumsum(np.log(factors))])
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum())
 
 
-def test_more_candidates_cost_more() -> None:
-    costs = [selected_epsilon(expected_runs=mu, **RUN) for mu in (1, 3, 10, 100)]
+def best_of(trials: DrawnTrials, outputs: Array) -> Array:
+    """Return the distribution of the best output: the outputs are in the order of their scores."""
+    law = masses(trials)
+    powers = np.cumsum(outputs)[:, None] ** np.arange(1, len(law) + 1)
+    best: Array = np.diff(powers @ law, prepend=0.0)
+    return best
+
+
+def hockey_stick(p: Array, q: Array, levels: Array) -> Array:
+    """Return δ(ε) in the worse direction."""
+    there, back = (
+        np.maximum(a - np.exp(levels)[:, None] * b, 0).sum(axis=1) for a, b in ((p, q), (q, p))
+    )
+    return np.asarray(np.maximum(there, back))
+
+
+def renyi(p: Array, q: Array, order: float) -> float:
+    log_p, log_q = np.log(p), np.log(q)
+    there, back = (
+        logsumexp(order * a + (1 - order) * b) for a, b in ((log_p, log_q), (log_q, log_p))
+    )
+    return float(max(there, back)) / (order - 1)
+
+
+def mechanisms() -> list[tuple[Array, Array]]:
+    """Return the outputs of tiny mechanisms on two neighbouring datasets, all of them above 0."""
+    draw, found = np.random.default_rng(0), []
+    for size in (2, 2, 3, 3, 5, 8):
+        p = draw.dirichlet(np.ones(size))
+        q = p * np.exp(draw.uniform(-1, 1, size))
+        found.append((p, q / q.sum()))
+    places = np.arange(-6, 7)
+    gaussian = [np.exp(-((places - shift) ** 2) / 8) for shift in (0, 1)]
+    found.append((gaussian[0] / gaussian[0].sum(), gaussian[1] / gaussian[1].sum()))
+    return found
+
+
+def orders_of_scores(size: int) -> list[tuple[int, ...]]:
+    """Return orders in which the outputs may be scored."""
+    every = list(itertools.permutations(range(size))) if size < 4 else []
+    return every or [tuple(range(size)), tuple(reversed(range(size)))]
+
+
+@pytest.mark.parametrize("trials", LAWS, ids=str)
+def test_no_profile_is_below_that_of_the_best_output_and_none_far_above(
+    trials: DrawnTrials,
+) -> None:
+    asked, factors = np.linspace(0, 3, 13), []
+    for p, q in mechanisms():
+        weights, shifts = selected_profile(trials, LEVELS, hockey_stick(p, q, LEVELS))
+        terms = [w * hockey_stick(p, q, asked + s) for w, s in zip(weights, shifts, strict=True)]
+        bound = np.minimum(1.0, np.sum(terms, axis=0))
+        worst = np.zeros_like(asked)
+        for order in map(list, orders_of_scores(len(p))):
+            exact = hockey_stick(best_of(trials, p[order]), best_of(trials, q[order]), asked)
+            assert np.all(exact <= bound + 1e-12)
+            worst = np.maximum(worst, exact)
+        seen = worst > 1e-3
+        factors += list(bound[seen] / worst[seen])
+    assert np.median(factors) < 2 * trials.mean
+
+
+@pytest.mark.parametrize("trials", [one for one in LAWS if one.law != "poisson"], ids=str)
+def test_the_profile_is_not_above_the_published_one_of_a_single_term(trials: DrawnTrials) -> None:
+    """E[K] δ₁(ε − (1 + η) log(e^ε₁ + δ₁(ε₁)(1 − γ)/γ)), whatever ε₁ ≥ 0 (Koskela et al. 2024)."""
+    asked = np.linspace(0, 3, 13)
+    for p, q in mechanisms():
+        weights, shifts = selected_profile(trials, LEVELS, hockey_stick(p, q, LEVELS))
+        terms = [w * hockey_stick(p, q, asked + s) for w, s in zip(weights, shifts, strict=True)]
+        for level in np.linspace(0, 3, 31):
+            change = math.exp(level) + trials.odds * hockey_stick(p, q, np.array([level]))[0]
+            place = asked - (1 + trials.shape) * (math.log(change) + CELL)
+            assert np.all(np.sum(terms, axis=0) <= trials.mean * hockey_stick(p, q, place) + 1e-9)
+
+
+@pytest.mark.parametrize("trials", LAWS, ids=str)
+def test_no_divergence_is_below_that_of_the_best_output_and_none_far_above(
+    trials: DrawnTrials,
+) -> None:
+    orders = np.array([1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
+    for p, q in mechanisms():
+        single = np.array([renyi(p, q, order) for order in orders])
+        bound = selected_curve(trials, single, orders)
+        for order in map(list, orders_of_scores(len(p))):
+            best = [best_of(trials, outputs[order]) for outputs in (p, q)]
+            exact = np.array([renyi(*best, order) for order in orders])
+            assert np.all(exact <= bound + 1e-9)
+        assert np.all(bound[2:] < 12 * single.max() + 6)
+
+
+@pytest.mark.parametrize("trials", LAWS, ids=str)
+def test_trials_are_drawn_from_the_law_that_is_accounted_for(trials: DrawnTrials) -> None:
+    law, draws = masses(trials), np.linspace(0, 1, 4000, endpoint=False)
+    assert np.arange(1, len(law) + 1) @ law == pytest.approx(trials.mean, rel=1e-6)
+    counts = Counter(map(trials.draw, draws.tolist()))
+    assert min(counts) == 1
+    for number in range(1, 12):
+        chance = law[number - 1] if number <= len(law) else 0.0
+        assert counts[number] / len(draws) == pytest.approx(chance, abs=5e-4)
+
+
+@pytest.mark.parametrize("trials", LAWS, ids=str)
+def test_the_slope_is_that_of_the_generating_function(trials: DrawnTrials) -> None:
+    law, u = masses(trials), np.array([0.0, 0.01, 0.3, 1.0])
+    k = np.arange(1, len(law) + 1)
+    expected = (k * law) @ (1 - u) ** (k[:, None] - 1)
+    assert trials.slope(u) == pytest.approx(expected, rel=1e-6)
+
+
+def single(delta: float = DELTA, steps: int = RUN[2]) -> float:
+    sigma, rate, _ = RUN
+    return epsilon("pld", noise_multiplier=sigma, sampling_rate=rate, steps=steps, delta=delta)
+
+
+def test_one_trial_costs_what_a_run_costs() -> None:
+    one = DrawnTrials(mean=1)
+    assert selected_epsilon(one, RUN, delta=DELTA) == pytest.approx(single(), rel=0.01)
+    both = selected_epsilon(one, RUN, then=RUN, delta=DELTA)
+    assert both == pytest.approx(single(steps=2 * RUN[2]), rel=0.01)
+    assert both >= single(steps=2 * RUN[2])
+
+
+@pytest.mark.parametrize("law", ["negative-binomial", "poisson"])
+def test_more_trials_cost_more_but_far_less_than_publishing_all(law: Any) -> None:
+    costs = [
+        selected_epsilon(DrawnTrials(law=law, mean=mean), RUN, delta=DELTA) for mean in (1, 5, 50)
+    ]
     assert costs == sorted(costs)
-    assert costs[0] < costs[-1]
+    assert costs[0] < costs[-1] < 0.7 * single(steps=50 * RUN[2])
 
 
-def test_it_is_cheaper_than_publishing_every_run() -> None:
-    every = epsilon("rdp", **{**RUN, "steps": 100 * RUN["steps"]})
-    assert selected_epsilon(expected_runs=100, **RUN) < 0.7 * every
+def test_a_run_after_the_search_costs_more_and_a_larger_delta_less() -> None:
+    trials = DrawnTrials(mean=5)
+    alone = selected_epsilon(trials, RUN, delta=DELTA)
+    assert alone < selected_epsilon(trials, RUN, then=RUN, delta=DELTA) < alone + single()
+    assert selected_epsilon(trials, RUN, delta=1e-4) < alone
 
 
-def test_less_than_one_run_is_refused() -> None:
-    with pytest.raises(UserError, match="expected_runs"):
-        selected_epsilon(expected_runs=0.5, **RUN)
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mean": 0.5}, "mean"),
+        ({"mean": 3, "shape": -1}, "shape"),
+        ({"mean": 3, "law": "poisson", "shape": 2}, "shape"),
+        ({"mean": 3, "law": "geometric"}, "law"),
+    ],
+)
+def test_a_law_that_is_none_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(DrawnTrials, values)

@@ -84,6 +84,13 @@ def test_an_epsilon_that_is_no_guarantee_is_marked(tmp_path: Path) -> None:
     assert said(nominal).endswith("ε with tuning 3.25†")
 
 
+def test_a_drawn_number_of_trials_is_charged_without_a_doubt(tmp_path: Path) -> None:
+    frame = runs(tmp_path, charge="drawn")
+    assert said(frame).endswith("ε with tuning 3.25")
+    assert configurations(frame, {}).notes == [CHOICE, CHARGED["drawn"]]
+    assert said(runs(tmp_path, charge="drawn", claim="nominal")).endswith("ε with tuning 3.25†")
+
+
 def test_runs_that_share_no_noise_compose_to_a_guarantee(tmp_path: Path) -> None:
     frame = runs(tmp_path, randomness="secure")
     assert said(frame).endswith("ε with tuning 3.25")

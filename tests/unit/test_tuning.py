@@ -20,8 +20,10 @@ from clipnoise.files import write_json
 from clipnoise.privacy.accountants.poisson import epsilon
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
 from clipnoise.privacy.calibration import calibrate
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.report.hyperparameters import candidates
 from clipnoise.run.choice import Choice, Spent, Tried, read_choice, resolve, tuned_values
+from clipnoise.run.results import privacy_statement, statement_of_run
 from clipnoise.run.spec import from_mapping, read_spec, to_mapping, write_spec
 from clipnoise.studies.collect import collect
 from clipnoise.studies.plan import Plan
@@ -31,6 +33,7 @@ from clipnoise.studies.tuning import Tune, best_of, choose, epsilon_with_tuning
 GRID = {"learning_rate": [0.1, 1.0], "clip_norm": [1.0, 3.0]}
 TUNE: dict[str, Any] = {"grid": GRID, "seeds": [11, 12]}
 RANGES = {"learning_rate": [0.01, 100], "clip_norm": [0.1, 10]}
+DRAWN: dict[str, Any] = {**TUNE, "trials": {"mean": 6}, "seeds": [11]}
 TRIALS: dict[str, Any] = {"ranges": RANGES, "trials": 8, "seeds": [11]}
 
 
@@ -185,6 +188,11 @@ def test_an_override_may_tune_over_another_grid(tmp_path: Path) -> None:
         ({**TRIALS, "ranges": {"learning_rate": [3, 1]}}, "ranges.learning_rate: give a smallest"),
         ({**TRIALS, "grid": {f"x{i}": [1] for i in range(5)}}, "trials: at most 6 hyper-parame"),
         ({**TRIALS, "times": {"momentum": 2}}, "times.momentum: is not tuned"),
+        ({**TUNE, "trials": {"mean": 6}}, "seeds: give one"),
+        ({**DRAWN, "trials": {"mean": 0.5}}, "mean"),
+        ({**DRAWN, "per": ["dataset"]}, "per: must be every axis"),
+        ({**DRAWN, "at": 3}, "at: not where the number of trials is drawn"),
+        ({**DRAWN, "grid": {"steps": [5, 9]}}, "steps: not where the number of trials is drawn"),
         (
             {"grid": {"learning_rate": [1], "steps": [5, 9]}, "seeds": [11], "at": 3},
             "at, times: not where steps",
@@ -198,6 +206,98 @@ def test_a_mistake_in_what_is_tuned_names_the_place(
     with pytest.raises(UserError, match=message) as error:
         load(tmp_path, tune).runs  # noqa: B018
     assert "mine.yaml" in str(error.value)
+
+
+def test_trials_whose_number_is_drawn_are_runs_with_a_seed_each(tmp_path: Path) -> None:
+    study = load(tmp_path, DRAWN)
+    again = load(tmp_path, DRAWN)
+    assert list(study.searches) == list(again.searches)
+    numbers = {len(search.configurations) for search in study.searches.values()}
+    assert len(numbers) == 1  # one seed, one number
+    for search in study.searches.values():
+        assert len({spec.seed for spec in search.runs}) == len(search.runs) == numbers.copy().pop()
+        assert search.law == DrawnTrials(mean=6)
+        assert search.each
+    tuning = study.runs[0].spec.tuning
+    assert tuning is not None
+    assert tuning.law == DrawnTrials(mean=6)
+
+
+def test_searches_of_another_law_are_others_though_they_try_the_same(tmp_path: Path) -> None:
+    keys, tried = set(), set()
+    for mean in (6, 6.001):
+        study = load(tmp_path, {**DRAWN, "trials": {"mean": mean}}, epsilons=[1])
+        keys |= set(study.searches)
+        tried |= {tuple(spec.hash for spec in one.runs) for one in study.searches.values()}
+    assert len(keys) == 2 * len(tried) == 4
+
+
+def test_the_number_of_trials_follows_its_law_over_seeds() -> None:
+    law = DrawnTrials(mean=6)
+    counts = [
+        len(Tune(grid={"gamma": (1, 2, 3)}, trials=law, seeds=(seed,)).configurations())
+        for seed in range(300)
+    ]
+    assert min(counts) == 1
+    assert sum(counts) / len(counts) == pytest.approx(6, abs=1)  # standard error 0.3
+
+
+def test_trials_take_candidates_with_replacement_and_ranges_evenly() -> None:
+    law = DrawnTrials(law="poisson", mean=400)
+    tune = Tune(grid={"gamma": (1, 2)}, ranges={"rate": (0.01, 1)}, trials=law, seeds=(3,))
+    tried = tune.configurations()
+    assert len(tried) == pytest.approx(400, abs=100)
+    assert sum(one["gamma"] == 1 for one in tried) / len(tried) == pytest.approx(0.5, abs=0.1)
+    assert sum(one["rate"] < 0.1 for one in tried) / len(tried) == pytest.approx(0.5, abs=0.1)
+    assert len({tune.seeds_of(number) for number in range(len(tried))}) == len(tried)
+
+
+def test_equal_trials_are_compared_by_themselves() -> None:
+    runs = [summary(0.1, 0.2), summary(0.1, 0.9), summary(1.0, 0.7)]
+    assert choose(runs, ["learning_rate"], "validation_accuracy").choice == {"learning_rate": 1.0}
+    found = choose(runs, ["learning_rate"], "validation_accuracy", each=True)
+    assert found.choice == {"learning_rate": 0.1}
+    assert len(found.tried) == 3
+
+
+def test_a_scale_that_tries_fewer_than_were_drawn_leaves_no_epsilon(tmp_path: Path) -> None:
+    scale = tmp_path / "scales" / "tiny.yaml"
+    scale.parent.mkdir()
+    scale.write_text("watermark: tiny\nconfigurations: 1\n")
+    drawn = load(tmp_path, {**DRAWN, "trials": {"law": "poisson", "mean": 30}})
+    search = next(iter(load_study(drawn.path, scale).searches.values()))
+    assert len(search.runs) == 1
+    assert search.law is None
+
+
+def test_a_trial_that_diverged_leaves_no_epsilon(tmp_path: Path) -> None:
+    planned = load(tmp_path, DRAWN).runs[0].spec
+    made = choice(learning_rate=1.0, clip_norm=1.0)
+    lost = replace(made, tried=(*made.tried, replace(made.tried[0], mean=None)))
+    assert resolve(planned, made).search_law == DrawnTrials(mean=6)
+    assert resolve(planned, lost).search_law is None
+    assert planned.search_law is None  # not chosen yet
+    assert resolve(planned, lost).hash == planned.hash
+
+
+def test_the_statement_of_a_run_has_epsilon_with_and_without_its_search(tmp_path: Path) -> None:
+    study = load(tmp_path, DRAWN, models=["logistic"], epsilons=[1], seeds=[1])
+    planned = study.runs[0].spec
+    assert planned.budget is not None
+    calibration = calibrate(planned.budget)
+    without = privacy_statement(planned, calibration)
+    assert "epsilon_with_tuning" not in to_plain(without)
+    run = resolve(planned, choice(learning_rate=1.0, clip_norm=1.0))
+    found = to_plain(privacy_statement(run, calibration))
+    releases = (found["noise_multiplier"], found["sampling_rate"], found["steps"])
+    expected = selected_epsilon(DrawnTrials(mean=6), releases, then=releases, delta=found["delta"])
+    assert found["epsilon"] == without.epsilon < found["epsilon_with_tuning"] == expected
+    assert "nor the seed of the search" in found["covers"]
+    assert statement_of_run(run, calibration) == without  # of a saved model
+    tune = study.runs[0].tune
+    assert tune is not None
+    assert epsilon_with_tuning(tune.charged, found, choice()) == expected
+    assert math.isnan(epsilon_with_tuning(tune.charged, to_plain(without), choice()))
 
 
 def choice(**values: Any) -> Choice:
@@ -477,9 +577,10 @@ def test_charging_a_search_follows_its_runs() -> None:
     mechanism = {"noise_multiplier": 2.0, "sampling_rate": 0.01, "delta": 1e-5, "steps": 100}
     composed = epsilon("rdp", **{**mechanism, "steps": 500})
     assert epsilon_with_tuning("composition", PRIVACY, made) == pytest.approx(composed, rel=1e-6)
-    selected = selected_epsilon(expected_runs=2, **mechanism)
+    law = DrawnTrials(law="poisson", mean=2)
+    selected = selected_epsilon(law, (2.0, 0.01, 100), delta=1e-5)
     assert epsilon_with_tuning("selection", PRIVACY, made) == selected
-    assert selected > epsilon("rdp", **mechanism)
+    assert selected > epsilon("pld", **mechanism)
     assert math.isnan(epsilon_with_tuning("nothing", PRIVACY, made))
     banded = {**PRIVACY, "noise": {"kind": "banded"}}
     assert math.isnan(epsilon_with_tuning("composition", banded, made))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
     from clipnoise.privacy.accountants.poisson import PoissonAccountant
+    from clipnoise.privacy.calibration import Calibration
     from clipnoise.run.spec import RunSpec
 
 SCORE = (
@@ -88,17 +89,8 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
     Raises:
         ValueError: the method claims nothing.
     """
-    if not subject.method.private:
-        raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
     chosen = settings or Settings()
-    spec = _spec(subject, chosen)
-    target = spec.budget
-    assert target is not None
-    calibration = calibrate(target)
-    runs = [
-        _one_run(subject, replace(spec, seed=chosen.seed + i), cache, calibration.noise_multiplier)
-        for i in range(chosen.runs)
-    ]
+    spec, calibration, runs = observe(subject, cache, chosen)
     by_release, by_parameters, coins = (
         np.concatenate(part, axis=-1) for part in zip(*runs, strict=True)
     )
@@ -124,6 +116,29 @@ def audit(subject: Subject, cache: Path, settings: Settings | None = None) -> di
         "verdict": "refuted" if refuted else "not refuted",
         "words": WORDS,
     }
+
+
+def observe(
+    subject: Subject, cache: Path, settings: Settings
+) -> tuple[RunSpec, Calibration, list[tuple[np.ndarray[Any, Any], ...]]]:
+    """Train runs with canaries.
+
+    Returns:
+        The spec of the first run, what its noise costs, and of each run the scores of its canaries
+        by releases, of shape (k, m), those by final parameters, and the coins, of shape (m,).
+
+    Raises:
+        ValueError: the method claims nothing.
+    """
+    if not subject.method.private:
+        raise ValueError(f"{subject.method.id} makes no claim that an audit could refute")
+    spec = _spec(subject, settings)
+    target = spec.budget
+    assert target is not None
+    calibration = calibrate(target)
+    seeds = range(settings.seed, settings.seed + settings.runs)
+    sigma = calibration.noise_multiplier
+    return spec, calibration, [_one_run(subject, spec.at_seed(i), cache, sigma) for i in seeds]
 
 
 def _spec(subject: Subject, settings: Settings) -> RunSpec:
@@ -342,6 +357,19 @@ def epsilon_at_least(
     return low
 
 
+def correct_guesses(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], share: float
+) -> tuple[int, int]:
+    """Guess on a share of the canaries; return r and how many guesses were right.
+
+    Half of the guesses are "in", for the highest scores, and half "out", for the lowest.
+    """
+    order = np.argsort(scores, kind="stable")
+    half = max(1, math.floor(share * len(included) / 2))
+    right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
+    return 2 * half, right
+
+
 def lower_bound(
     scores: NDArray[np.float64],
     included: NDArray[np.bool_],
@@ -366,13 +394,12 @@ def lower_bound(
     Returns:
         The best bound.
     """
-    orders = np.argsort(np.atleast_2d(scores), axis=1, kind="stable")
-    m, tries = len(included), len(orders) * len(shares)
+    every = np.atleast_2d(scores)
+    m, tries = len(included), len(every) * len(shares)
     significance = (1 - confidence) / tries
     bounds = []
-    for order, share in product(orders, shares):
-        half = max(1, math.floor(share * m / 2))
-        right = int(included[order[-half:]].sum()) + int((~included[order[:half]]).sum())
-        value = epsilon_at_least(m, 2 * half, right, delta=delta, significance=significance)
-        bounds.append(Bound(value, m, 2 * half, right, confidence, tries))
+    for row, share in product(every, shares):
+        guesses, right = correct_guesses(row, included, share)
+        value = epsilon_at_least(m, guesses, right, delta=delta, significance=significance)
+        bounds.append(Bound(value, m, guesses, right, confidence, tries))
     return max(bounds, key=lambda bound: bound.epsilon)

@@ -425,6 +425,9 @@ def select(
     metric: Annotated[
         ValidationMetric, "What the choice maximises or minimises."
     ] = "validation_accuracy",
+    each_run: Annotated[
+        bool, "Whether every run is a trial by itself, as where their number is drawn."
+    ] = False,
 ) -> None:
     """Choose the tuned settings with the best mean validation metric over their runs.
 
@@ -445,7 +448,7 @@ def select(
             raise UserError(f"--parameters: {', '.join(sorted(absent))}: not in {name}.")
         summaries.append(files.summary)
     try:
-        choice = choose(summaries, parameters, metric)
+        choice = choose(summaries, parameters, metric, each=each_run)
     except (KeyError, TypeError, ValueError) as error:  # their digests are right
         raise UserError(f"{below}: a result file is damaged ({error!r}). Delete it.") from None
     write_json(out, to_plain(choice))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_type_hints
+from typing import Annotated, Any, Literal, Self, cast, get_type_hints
 
 from clipnoise.core.query import Adjacency
+from clipnoise.fields import to_plain, unhashed_at
 from clipnoise.privacy.accountants import AccountantName
 from clipnoise.privacy.budget import Privacy, Release
 from clipnoise.privacy.calibration import Calibration
@@ -15,6 +16,7 @@ from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
 from clipnoise.privacy.profile import PrivacyProfile
 from clipnoise.privacy.samplers import SamplerName
+from clipnoise.privacy.trials import DrawnTrials
 
 Claim = Literal["guarantee", "nominal", "non-private"]
 
@@ -33,6 +35,13 @@ NOT_COVERED: dict[Release, str] = {
     "strict": "Not covered: how long the run took, which anyone who watches it can see. No metric "
     "on training or validation examples, realised batch size or digest of the data was written.",
 }
+
+SEARCH = (
+    "With its search, whose number of trials was drawn ({law}), ε is {epsilon:.4g} for whoever "
+    "sees this run and what was chosen for it, and neither the number of trials, nor the other "
+    "trials, nor their scores, nor the seed of the search."
+)
+ADDITIVE = ("add-remove", "add-remove-user", "zero-out")
 
 
 def covered_by_epsilon(adjacency: Adjacency, unit: str, class_weights: Sequence[float] = ()) -> str:
@@ -89,6 +98,8 @@ class PrivacyStatement:
         groups, steps: as in `Participation`.
         examples: n, the number of private units.
         profile: what any attack can reach; None where it was not asked for. It is as nominal as ε.
+        epsilon_with_tuning: ε with the search that chose the hyper-parameters, if the number of its
+            trials was drawn; it covers the choice and this run, and not the rest of the search.
         covers, does_not_cover: for a guarantee, what it covers and what is public, and what it
             does not cover, in sentences.
     """
@@ -113,6 +124,7 @@ class PrivacyStatement:
     steps: int | None = None
     examples: int | None = None
     release: Release | None = None
+    epsilon_with_tuning: Annotated[float | None, unhashed_at(None)] = None
     covers: str | None = None
     does_not_cover: str | None = None
     profile: PrivacyProfile | None = None
@@ -124,10 +136,43 @@ class PrivacyStatement:
         return replace(self, profile=calibration.profile)
 
 
-_LONG = ("noise", "covers", "does_not_cover", "profile")  # in summaries only, not in tables
+_LONG = ("noise", "covers", "does_not_cover", "profile", "epsilon_with_tuning")  # not in tables
 _TYPES = get_type_hints(PrivacyStatement)
-STATEMENT_NUMBERS = tuple(name for name in _TYPES if _TYPES[name] in (float | None, int | None))
-STATEMENT_WORDS = tuple(name for name in _TYPES if name not in (*STATEMENT_NUMBERS, *_LONG))
+_SHORT = tuple(name for name in _TYPES if name not in _LONG)
+STATEMENT_NUMBERS = tuple(name for name in _SHORT if _TYPES[name] in (float | None, int | None))
+STATEMENT_WORDS = tuple(name for name in _SHORT if name not in STATEMENT_NUMBERS)
+
+
+def composable(privacy: Mapping[str, Any]) -> bool:
+    """Return whether a run's releases are plain Poisson-subsampled Gaussians.
+
+    Those of a graph are not, because a node also changes the gradients of its neighbours.
+    """
+    noise = privacy.get("noise") or {"kind": "independent"}
+    plain = privacy["sampler"] == "poisson" and noise["kind"] == "independent"
+    return bool(plain and privacy["adjacency"] in ADDITIVE)
+
+
+def with_search(statement: PrivacyStatement, law: DrawnTrials) -> PrivacyStatement:
+    """Add to the statement of a run what it costs with the search that chose for it.
+
+    Every trial had the noise of the run, and a seed of its own; a run follows the best of them.
+
+    Args:
+        statement: of the run.
+        law: that of the number of trials.
+    """
+    from clipnoise.privacy.accountants.selection import selected_epsilon
+
+    sigma, rate, steps = statement.noise_multiplier, statement.sampling_rate, statement.steps
+    delta, numbers = statement.delta, (sigma, rate, steps)
+    if statement.epsilon is None or delta is None or not composable(to_plain(statement)):
+        return statement
+    releases = cast("tuple[float, float, int]", numbers)
+    epsilon = selected_epsilon(law, releases, then=releases, delta=delta)
+    covers = None if statement.covers is None else f"{statement.covers} {SEARCH}"
+    stated = None if covers is None else covers.format(law=law, epsilon=epsilon)
+    return replace(statement, epsilon_with_tuning=epsilon, covers=stated)
 
 
 def state(

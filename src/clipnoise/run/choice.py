@@ -150,12 +150,14 @@ def resolve(spec: RunSpec, choice: Choice) -> RunSpec:
         )
     chosen = {n: _times(v, spec.tuning.times.get(n)) for n, v in choice.choice.items()}
     training = {name: value for name, value in chosen.items() if name in TRAINING}
+    # Whether a trial ends early depends on losses on private examples, which no ε covers.
+    law = spec.tuning.law if len(choice.ranked) == len(choice.tried) else None
     values = {**to_plain(spec.method), **{n: v for n, v in chosen.items() if n not in TRAINING}}
     return replace(
         spec,
         method=parse(type(spec.method), values, file="--choice", key="choice"),
         training=replace(spec.training, **training),
-        tuning=replace(spec.tuning, chosen=True),
+        tuning=replace(spec.tuning, chosen=True, law=law),
     )
 
 

@@ -28,6 +28,7 @@ from clipnoise.privacy.budget import Budget, Privacy
 from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.mechanism import Mechanism
 from clipnoise.privacy.noise import NoiseCorrelation
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.privacy.units import Unit
 
 
@@ -232,6 +233,11 @@ class Procedure:
 
     def caveat(self) -> str | None:
         """Return why no ε on these examples is a guarantee, in words, or None."""
+        return None
+
+    @property
+    def search_law(self) -> DrawnTrials | None:
+        """The law of the number of trials that chose for it, if it was drawn."""
         return None
 
     @property

@@ -16,7 +16,7 @@ from clipnoise.data.measures import measured_columns
 from clipnoise.errors import UserError
 from clipnoise.fields import to_plain
 from clipnoise.files import csv_text, finite, read_json, read_text, write_atomically, write_json
-from clipnoise.privacy.claim import PrivacyStatement, state
+from clipnoise.privacy.claim import PrivacyStatement, state, with_search
 from clipnoise.run.fingerprint import fingerprint, own_files
 from clipnoise.run.outcome import Metrics, Outcome
 from clipnoise.run.procedure import Procedure
@@ -50,7 +50,13 @@ def run_folder(results: Path, spec: RunSpec) -> Path:
 
 
 def privacy_statement(procedure: Procedure, calibration: Calibration | None) -> PrivacyStatement:
-    """Return what is claimed about privacy; without a calibration nothing is private."""
+    """Return what is claimed about a run, and about the search behind it if that is paid for."""
+    statement, law = statement_of_run(procedure, calibration), procedure.search_law
+    return statement if law is None else with_search(statement, law)
+
+
+def statement_of_run(procedure: Procedure, calibration: Calibration | None) -> PrivacyStatement:
+    """Return what is claimed about a run alone; without a calibration nothing is private."""
     privacy, method = procedure.privacy, procedure.method
     if privacy is None or calibration is None:
         return PrivacyStatement(claim="non-private")
@@ -122,8 +128,10 @@ def write_run(
     if outcome.tensors is not None:
         tested = [name for name in (*FINAL, *more) if name.startswith("test_")]
         measured = {name: last.get(name, math.nan) for name in tested}
+        # The spec says how many trials there were, which ε with tuning needs to stay secret.
+        alone = statement_of_run(spec, calibration)
         model = PublishedModel(
-            tensors=outcome.tensors, statement=statement, spec=spec, metrics=measured
+            tensors=outcome.tensors, statement=alone, spec=spec, metrics=measured
         )
         summary["model"] = publish(folder / MODEL, model)
     table, text = _table(outcome.metrics, more), write_spec(spec)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import yaml
 
@@ -20,11 +20,12 @@ from clipnoise.data.base import Dataset, dataset_class
 from clipnoise.data.measures import measured, require_metric
 from clipnoise.data.signature import ClassScores, Task, WeightedClassification
 from clipnoise.errors import UserError, unknown
-from clipnoise.fields import STRICT, Count, parse, to_plain
+from clipnoise.fields import STRICT, Count, parse, to_plain, unhashed_at
 from clipnoise.files import read_yaml
 from clipnoise.methods.base import WithSideInformation, method_class
 from clipnoise.models.base import Model, model_class
 from clipnoise.privacy.budget import Privacy
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.privacy.units import Unit
 from clipnoise.run.procedure import Procedure, Training
 
@@ -42,6 +43,8 @@ class Tuning:
         runs: how many runs the search trained.
         times: factors by which the run multiplies what was chosen.
         chosen: whether the run holds the choice; until then it holds any one candidate.
+        law: that of the number of configurations, if it was drawn, each of them is a run with the
+            noise of this one, and none diverged.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -52,6 +55,7 @@ class Tuning:
     runs: Count
     times: dict[str, float] = field(default_factory=dict)
     chosen: bool = False
+    law: Annotated[DrawnTrials | None, unhashed_at(None)] = None
 
     def identity(self) -> dict[str, Any]:
         """Return what a run's hash contains of the search: the same before and after the choice."""
@@ -192,6 +196,10 @@ class RunSpec(Procedure):
 
     def caveat(self) -> str | None:
         return self.dataset.caveat()
+
+    @property
+    def search_law(self) -> DrawnTrials | None:
+        return None if self.tuning is None or not self.tuning.chosen else self.tuning.law
 
     @property
     def withheld(self) -> frozenset[str]:

@@ -156,7 +156,7 @@ def _settings(run: PlannedRun, spec: Mapping[str, Any]) -> dict[str, Any]:
         "tuned": json.dumps(tuned) if tuned and tuning["chosen"] else None,
         "configurations": planned.configurations if planned else None,
         "tuning_runs": planned.runs if planned else None,
-        "charge": run.tune.charge if run.tune else None,
+        "charge": run.tune.charged if run.tune else None,
     }
 
 
@@ -170,7 +170,7 @@ def _tuning(
     if not path.is_file():
         return {"tuning_remark": "The file of the choice is missing."}
     choice = read_choice(path)
-    epsilon = epsilon_with_tuning(run.tune.charge, summary["privacy"], choice)
+    epsilon = epsilon_with_tuning(run.tune.charged, summary["privacy"], choice)
     known = None if math.isnan(epsilon) else epsilon
     found = FoundChoice(
         metric=choice.metric,
@@ -180,7 +180,7 @@ def _tuning(
             if one.mean is not None
         ),
         edges=tuple(choice.edges),
-        seeds=len({spec.seed for spec in study.searches[run.spec.tuning.key].runs}),
+        seeds=len({spec.seed for spec in study.searches[run.spec.tuning.key].configurations[0]}),
         best_of=tuple(best_of(choice)),
     )
     return {

@@ -250,19 +250,28 @@ class PanelGrid:
                 "share what is tuned. Name the axis of the override in `per`."
             )
         metric = self._chooses_by(setting, tune)
+        tried = tune.configurations(self._scale.configurations)
         configurations = tuple(
             tuple(
                 spec.at_seed(seed)
                 for spec in (self._spec(other, values, chooses_by=metric) for other in sharing)
-                for seed in tune.seeds[: self._scale.tuning_seeds]
+                for seed in tune.seeds_of(number)[: self._scale.tuning_seeds]
             )
-            for values in tune.configurations(self._scale.configurations)
+            for number, values in enumerate(tried)
         )
         # Limits of a scale can make two configurations one. They may also put steps for epochs.
         different = {tuple(spec.hash for spec in specs): specs for specs in configurations}
         length = ("steps",) if "epochs" in tune.grid else ()
         by = column_of(metric, "validation")
-        return Search((*tune.parameters, *length), by, tuple(different.values()))
+        # A scale that tries fewer than were drawn leaves nothing that the law is of.
+        whole = len(different) == len(tune.configurations())
+        return Search(
+            (*tune.parameters, *length),
+            by,
+            tuple(different.values()),
+            law=tune.law if whole else None,
+            each=tune.law is not None,
+        )
 
     def _chooses_by(self, setting: Setting, tune: Tune) -> str:
         """Return the metric that a search chooses by: its own, or what the panel is ranked by."""

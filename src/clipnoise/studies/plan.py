@@ -268,7 +268,8 @@ class Plan:
         search = self.search(key)
         runs = [spec.folder for spec in search.runs]
         common = os.path.commonpath(runs)
-        words = [f"--metric {search.metric}", "--parameters", *search.parameters]
+        words = [f"--metric {search.metric}", *(["--each-run"] if search.each else [])]
+        words += ["--parameters", *search.parameters]
         words += ["--below", shlex.quote(f"{self.config.results}/runs/{common}"), "--runs"]
         return " ".join([*words, *(os.path.relpath(run, common) for run in runs)])
 

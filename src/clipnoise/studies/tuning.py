@@ -17,10 +17,14 @@ from pydantic import BeforeValidator
 from clipnoise.core.schedule import each_candidate
 from clipnoise.data.measures import ValidationMetric
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Natural, Positive
+from clipnoise.fields import STRICT, Count, Natural, Positive, to_plain
+from clipnoise.lazy import np
 from clipnoise.privacy.accountants.selection import composed_epsilon, selected_epsilon
+from clipnoise.privacy.claim import composable
+from clipnoise.privacy.trials import DrawnTrials
 from clipnoise.run.choice import Choice, Spent, Tried, tuned_values
 from clipnoise.run.spec import TRAINING, RunSpec, Tuning
+from clipnoise.seeds import derive
 
 Axis = Literal["dataset", "model", "epsilon"]
 Charge = Literal["nothing", "composition", "selection"]
@@ -39,7 +43,6 @@ Candidates = Annotated[
 
 AXES: tuple[Axis, ...] = ("dataset", "model", "epsilon")
 PRIMES = (2, 3, 5, 7, 11, 13)  # the bases of the Halton sequence
-ADDITIVE = ("add-remove", "add-remove-user", "zero-out")
 PARTIAL = "Some runs of the search diverged; a configuration with such a run cannot win."
 NONE_LEFT = "Every configuration of the search has a diverged run; the first one was taken."
 
@@ -49,12 +52,12 @@ class Tune:
     """What is tuned for a method of a study, and how.
 
     Attributes:
-        seeds: of the tuning runs; none is reported.
+        seeds: of the tuning runs; none is reported. One, if `trials` are drawn.
         grid: candidates by hyper-parameter, or by `expected_batch_size`, `epochs` or `steps`; all
             combinations are tried, at the same ε. A schedule has lists in the place of numbers.
         ranges: the smallest and largest value by hyper-parameter, for `trials`.
         trials: points of a quasi-random sequence, spread evenly over candidates and the logarithms
-            of ranges.
+            of ranges; or the law of a drawn number of points at random, such as `{mean: 10}`.
         metric: its mean over seeds is compared; by default that of `rank_by`.
         per: axes along which choices are made separately.
         at: the ε of the choice, for runs at any ε.
@@ -68,7 +71,7 @@ class Tune:
     seeds: tuple[Natural, ...]
     grid: dict[str, Candidates] = field(default_factory=dict)
     ranges: dict[str, Range | dict[str, Any]] = field(default_factory=dict)
-    trials: Count | None = None
+    trials: Count | DrawnTrials | None = None
     metric: ValidationMetric | None = None
     per: tuple[Axis, ...] = AXES
     at: Positive | None = None
@@ -78,7 +81,8 @@ class Tune:
     def __post_init__(self) -> None:
         if not self.parameters or not all(self.grid.values()):
             raise ValueError("grid: give at least one hyper-parameter, each with its candidates")
-        if self.trials is not None and len(self.parameters) > len(PRIMES):
+        self._check_drawn()
+        if isinstance(self.trials, int) and len(self.parameters) > len(PRIMES):
             raise ValueError(
                 f"trials: at most {len(PRIMES)} hyper-parameters can be tuned together"
             )
@@ -96,6 +100,32 @@ class Tune:
         if not self.seeds:
             raise ValueError("seeds: give at least one")
 
+    def _check_drawn(self) -> None:
+        """Refuse a drawn number of trials that are not runs of one mechanism, each by itself."""
+        if self.law is None:
+            return
+        if len(self.seeds) != 1:
+            raise ValueError("seeds: give one, from which a drawn number of trials follows")
+        if {*self.per} != {*AXES}:
+            raise ValueError("per: must be every axis where the number of trials is drawn")
+        unfit = [name for name in TRAINING if name in self.parameters] + ["at"] * bool(self.at)
+        if unfit:
+            raise ValueError(
+                f"{unfit[0]}: not where the number of trials is drawn, because every trial must "
+                "have the noise of the run that is reported"
+            )
+
+    @property
+    def law(self) -> DrawnTrials | None:
+        """The law of the number of trials, if it is drawn."""
+        return self.trials if isinstance(self.trials, DrawnTrials) else None
+
+    @property
+    def charged(self) -> str:
+        """How the report charges the tuning runs: as `charge` says, or as a drawn number."""
+        drawn = self.law is not None and self.charge != "composition"
+        return "drawn" if drawn else self.charge
+
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of everything that is tuned: the ranges first."""
@@ -105,23 +135,45 @@ class Tune:
         """Return what is tried: every combination of the grid, the last one varying fastest.
 
         With `trials`, the points 1, 2, … of the Halton sequence, whose first point is the middle of
-        every range; numbers are rounded to three significant digits.
+        every range; numbers are rounded to three significant digits. A drawn number of trials
+        takes points at random.
 
         Args:
             limit: how many are kept, the first ones; None keeps all.
         """
-        if self.trials is not None:
-            return [self._trial(number + 1) for number in range(self.trials)[:limit]]
+        if self.law is not None:
+            return self._drawn[:limit]
+        if isinstance(self.trials, int):
+            numbers = range(1, self.trials + 1)[:limit]
+            return [self._at([radical_inverse(n, base) for base in PRIMES]) for n in numbers]
         combinations = itertools.product(*self.grid.values())
         return [
             dict(zip(self.grid, values, strict=True))
             for values in itertools.islice(combinations, limit)
         ]
 
-    def _trial(self, number: int) -> dict[str, Any]:
+    @cached_property
+    def _drawn(self) -> list[dict[str, Any]]:
+        """The values of each of a drawn number of trials, equal ones among them."""
+        assert self.law is not None
+        stream = np.random.default_rng(derive("trials", self.seeds[0]))
+        count = self.law.draw(stream.random())
+        return [self._at(stream.random(len(self.parameters)).tolist()) for _ in range(count)]
+
+    def seeds_of(self, number: int) -> tuple[int, ...]:
+        """Return the seeds of the runs of a configuration, by its number.
+
+        Each of a drawn number of trials has a seed of its own, of 52 bits: its noise and its
+        batches are independent of those of all others.
+        """
+        if self.law is None:
+            return self.seeds
+        return (derive("trials", self.seeds[0], number) >> 11,)
+
+    def _at(self, places: Sequence[float]) -> dict[str, Any]:
+        """Return the values at a point: a number in [0, 1) for each of what is tuned."""
         values: dict[str, Any] = {}
-        for base, name in zip(PRIMES, self.parameters, strict=False):
-            place = radical_inverse(number, base)
+        for place, name in zip(places, self.parameters, strict=False):
             if name in self.grid:
                 values[name] = self.grid[name][int(place * len(self.grid[name]))]
             else:
@@ -168,17 +220,22 @@ class Search:
         parameters: what is to be chosen.
         metric: the basis of the comparison.
         configurations: the runs of each configuration, in the order of the grid.
+        law: that of the number of trials, if it is drawn and each of them is a run.
+        each: whether every run is a trial, also where several have the same values.
     """
 
     parameters: tuple[str, ...]
     metric: ValidationMetric
     configurations: tuple[tuple[RunSpec, ...], ...]
+    law: DrawnTrials | None = None
+    each: bool = False
 
     @cached_property
     def key(self) -> str:
         """The content hash: 12 hex digits of SHA-256 over the runs and how they are compared."""
         runs = [[spec.hash for spec in specs] for specs in self.configurations]
-        text = json.dumps([list(self.parameters), self.metric, runs])
+        law = [] if self.law is None else [to_plain(self.law)]
+        text = json.dumps([list(self.parameters), self.metric, runs, *law])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -200,11 +257,16 @@ class Search:
             configurations=len(self.configurations),
             runs=len(self.runs),
             times=dict(times),
+            law=self.law,
         )
 
 
 def choose(
-    summaries: Iterable[Summary], parameters: Sequence[str], metric: ValidationMetric
+    summaries: Iterable[Summary],
+    parameters: Sequence[str],
+    metric: ValidationMetric,
+    *,
+    each: bool = False,
 ) -> Choice:
     """Choose the configuration with the best mean metric on the validation split.
 
@@ -214,16 +276,17 @@ def choose(
     Args:
         summaries: summary.json of every run, in the order of the grid.
         parameters, metric: what is tuned, and by what.
+        each: whether every run is a trial by itself, whatever its values.
 
     Raises:
         UserError: completed runs do not have the metric.
     """
     runs = list(summaries)
-    groups: dict[str, list[Summary]] = {}
-    for summary in runs:
+    groups: dict[tuple[str, int], list[Summary]] = {}
+    for number, summary in enumerate(runs):
         values = tuned_values(summary["spec"], parameters)
-        groups.setdefault(json.dumps(values), []).append(summary)
-    tried = tuple(_tried(json.loads(text), group, metric) for text, group in groups.items())
+        groups.setdefault((json.dumps(values), number if each else 0), []).append(summary)
+    tried = tuple(_tried(json.loads(text), group, metric) for (text, _), group in groups.items())
     done = any(run["status"] == "completed" for run in runs)
     if done and not any(configuration.n for configuration in tried):
         raise UserError(f"tune.metric: the runs have no {metric}: their task or split has none.")
@@ -277,17 +340,7 @@ def _spent(runs: Sequence[Summary]) -> tuple[Spent, ...]:
     return tuple(replace(spent, runs=number) for spent, number in each.items())
 
 
-def composable(privacy: Mapping[str, Any]) -> bool:
-    """Return whether a run's releases are plain Poisson-subsampled Gaussians.
-
-    Those of a graph are not, because a node also changes the gradients of its neighbours.
-    """
-    noise = privacy.get("noise") or {"kind": "independent"}
-    plain = privacy["sampler"] == "poisson" and noise["kind"] == "independent"
-    return bool(plain and privacy["adjacency"] in ADDITIVE)
-
-
-def epsilon_with_tuning(charge: Charge, privacy: Mapping[str, Any], choice: Choice) -> float:
+def epsilon_with_tuning(charge: str, privacy: Mapping[str, Any], choice: Choice) -> float:
     """Return ε of a run with the search that chose its hyper-parameters.
 
     Args:
@@ -295,13 +348,16 @@ def epsilon_with_tuning(charge: Charge, privacy: Mapping[str, Any], choice: Choi
             is nominal if runs with the same seed share their noise; with secure noise they do not.
             "selection": a search that tries a Poisson-distributed number of configurations, on
             average as many as were tried here, and publishes its best run. This ε is nominal,
-            because the grid here has a fixed number.
-        privacy: the privacy section of the run's summary.
+            because the grid here has a fixed number. "drawn": what the run states of the drawn
+            number of trials behind it.
+        privacy: the section `privacy` of the summary of the run.
         choice: the outcome of the search.
 
     Returns:
         ε; NaN if nothing is charged, or if no formula here covers what was released.
     """
+    if charge == "drawn":
+        return float(privacy.get("epsilon_with_tuning", math.nan))
     covered = composable(privacy) and all(spent.composable for spent in choice.spent)
     if charge == "nothing" or not covered or privacy["epsilon"] is None:
         return math.nan
@@ -312,10 +368,5 @@ def epsilon_with_tuning(charge: Charge, privacy: Mapping[str, Any], choice: Choi
             for spent in choice.spent
         ]
         return composed_epsilon([*search, (sigma, rate, steps)], delta=privacy["delta"])
-    return selected_epsilon(
-        noise_multiplier=sigma,
-        sampling_rate=rate,
-        steps=steps,
-        delta=privacy["delta"],
-        expected_runs=len(choice.tried),
-    )
+    law = DrawnTrials(law="poisson", mean=len(choice.tried))
+    return selected_epsilon(law, (sigma, rate, steps), delta=privacy["delta"])

@@ -349,13 +349,16 @@ def _composed_pld(releases: Releases) -> tuple[Any, float]:
     rounding = releases.steps * PLD_ROUNDING
     if rounding > releases.delta / 2:
         raise _beyond("pld", releases, f"its rounding errors ({rounding:.1g}) rival delta")
-    every = _every_loss(releases.noise_multiplier, releases.sampling_rate, releases.steps)
+    every = loss_distribution(releases.noise_multiplier, releases.sampling_rate, releases.steps)
     return every, rounding
 
 
 @lru_cache(maxsize=2)
-def _every_loss(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
-    """Return the privacy loss distribution of all releases together, whatever δ."""
+def loss_distribution(noise_multiplier: float, sampling_rate: float, steps: int) -> Any:
+    """Return a privacy loss distribution that dominates that of T releases, but for rounding.
+
+    Its δ at any ε is off by up to T times PLD_ROUNDING.
+    """
     return _one_loss(noise_multiplier, sampling_rate).self_compose(steps)
 
 
