@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, cast, get_type_hints
 
 from clipnoise.core.query import Adjacency
 from clipnoise.fields import to_plain, unhashed_at
-from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.budget import Privacy, Release
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.draws import REACH
@@ -202,6 +202,7 @@ def state(
     claimed = claim(mechanism, private=private, covered=caveat is None)
     guaranteed = claimed == "guarantee"
     covers = covered_by_epsilon(mechanism.adjacency, unit.name, class_weights)
+    remark = ACCOUNTANTS[mechanism.accountant].remark
     sensitivity = None
     if clip_norm is not None:
         declared = mechanism.query.components(clip_norm, mechanism.denominator)[0].sensitivity
@@ -227,6 +228,6 @@ def state(
         steps=mechanism.steps,
         examples=unit.count,
         release=privacy.release,
-        covers=covers if guaranteed else None,
+        covers=f"{covers} {remark}".strip() if guaranteed else None,
         does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
     )
