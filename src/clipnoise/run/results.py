@@ -129,7 +129,7 @@ def write_run(
         tested = [name for name in (*FINAL, *more) if name.startswith("test_")]
         measured = {name: last.get(name, math.nan) for name in tested}
         # The spec says how many trials there were, which ε with tuning needs to stay secret.
-        alone = statement_of_run(spec, calibration)
+        alone = statement_of_run(spec, calibration).with_profile(calibration)
         model = PublishedModel(
             tensors=outcome.tensors, statement=alone, spec=spec, metrics=measured
         )
