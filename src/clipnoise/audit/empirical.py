@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clipnoise.core.query import Query
     from clipnoise.core.state import Public
     from clipnoise.gradients.engine import LogicalBatch
-    from clipnoise.privacy.accountants.poisson import PoissonAccountant
+    from clipnoise.privacy.accountants import AccountantName
     from clipnoise.run.spec import RunSpec
 
 SCORE = (
@@ -67,7 +67,7 @@ class Settings:
     sampling_rate: float = 0.9
     steps: int = 4
     delta: float = 1e-5
-    accountant: PoissonAccountant = "prv"
+    accountant: AccountantName = "prv"
     confidence: float = 0.95
     seed: int = 0
 
@@ -220,7 +220,8 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
     y is whitened and projected: with C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is what
     participation at step t adds, plus noise of standard deviation σ/‖C[:, t]‖, for participations
     at least b steps apart. Where they are closer the order is fixed, and the sum is the best score
-    but for a constant of each group.
+    but for a constant of each group. Where nobody knows the turn of an example, it is averaged over
+    the turns.
 
     Args:
         spec: of the run.
@@ -243,16 +244,20 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
     rows = torch.stack(found)
     if len(rows) > 1:
         rows = torch.cat([rows.sum(dim=0, keepdim=True), rows])
-    if participation.groups == 1:
+    groups = participation.groups
+    if groups == 1 or (participation.sampling_rate < 1 and not sampler.turns):
         return rows.sum(dim=1)
+    if not sampler.turns:
+        turns = [rows[:, turn::groups].sum(dim=1) for turn in range(groups)]
+        return torch.stack(turns).logsumexp(dim=0)
     steps = torch.arange(spec.steps)
     first = spec.mechanism.unit.count - m
     mine = torch.zeros_like(rows[0])
-    for group in range(participation.groups):
+    for group in range(groups):
         members = sampler.group(group)
         mask = torch.zeros(m)
         mask[members[members >= first] - first] = 1
-        mine[steps % participation.groups == group] = mask.to(mine)
+        mine[steps % groups == group] = mask.to(mine)
     return (rows * mine).sum(dim=1)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from clipnoise.core.query import Query, Released
     from clipnoise.core.state import StepConstants
     from clipnoise.data.base import Dataset
-    from clipnoise.privacy.accountants.poisson import PoissonAccountant
+    from clipnoise.privacy.accountants import AccountantName
     from clipnoise.privacy.samplers import Sampler
 
 PLACES = 10_000  # more than any dataset under attack has examples
@@ -180,7 +180,7 @@ def run_spec(
     steps: int,
     noise_multiplier: float = 1.0,
     delta: float = 1e-5,
-    accountant: PoissonAccountant = "rdp",
+    accountant: AccountantName = "rdp",
     units: int | None = None,
     dataset: Dataset | None = None,
     seed: int = 0,

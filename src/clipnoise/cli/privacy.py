@@ -168,6 +168,11 @@ class Details:
         Ge(1),
         "How much more the first t < T steps of tree noise may cost than their participations.",
     ] = 1.0
+    noise: Annotated[
+        Mapping[str, Any] | None,
+        options.JsonObject(),
+        "JSON object of how noise is correlated, for the accountant monte-carlo.",
+    ] = None
     evaluation_steps: Annotated[
         Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
     ] = ()
@@ -241,7 +246,8 @@ def _print_calibration(calibration: Calibration, factor: float) -> None:
     print(f"adjacency, sampler   {calibration.adjacency}, {budget.sampler}")
     for step, spent in calibration.spent.items():
         print(f"ε at step {step:<11}{spent:.6f}")
-    if calibration.adjacency not in ("add-remove", "zero-out"):
+    others = (*POISSON_ACCOUNTANTS, "per-epoch")  # those to which a participation means the same
+    if calibration.adjacency not in ("add-remove", "zero-out") or budget.accountant not in others:
         return  # the other accountants are for adding or removing one example
     print()
     _print_epsilons(

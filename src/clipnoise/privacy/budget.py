@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -13,8 +15,8 @@ from pydantic import BeforeValidator
 from clipnoise.core.query import Adjacency
 from clipnoise.core.schedule import one_number
 from clipnoise.errors import UserError
-from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, unhashed_at
-from clipnoise.privacy.accountants import DEFAULT_ACCOUNTANT, AccountantName
+from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, to_plain, unhashed_at
+from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.counterfactual import Counterfactual
 from clipnoise.privacy.microbatches import Accounting, MicroBatches
 from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation
@@ -138,12 +140,19 @@ class Budget:
         """Refuse numbers that the sampler cannot have, for which ε would be too small."""
         given, epochs = self.participation, self.accountant == "per-epoch"
         drawn = sampler_class(self.sampler)
+        patterned = ACCOUNTANTS[self.accountant].patterned
         allocated = self.accountant == "pld-allocation"
-        turns, whole = epochs or allocated or drawn.turns, epochs or drawn.whole
+        turns = epochs or allocated or patterned or drawn.turns
+        whole = epochs or patterned or drawn.whole
         if allocated and not math.isclose(given.sampling_rate * given.groups, 1, rel_tol=1e-12):
             raise UserError(
                 "sampling_rate: must be 1/groups for the accountant 'pld-allocation', where an "
                 f"example is in one of {given.groups} steps; got {given.sampling_rate:g}."
+            )
+        if patterned != (given.noise is not None):
+            raise UserError(
+                "noise: required for the accountant 'monte-carlo', and not allowed otherwise; got "
+                f"{given.noise} with {self.accountant!r}."
             )
         for name, value, only in (
             ("groups", given.groups, None if turns else 1),
@@ -206,6 +215,7 @@ class Budget:
         words += [f"--{name} {count}" for name, count in counts.items() if count > 1]
         words += [f"--examples {given.examples}"] if given.examples else []
         words += [f"--prefix-cost {given.prefix_cost!r}"] if given.prefix_cost > 1 else []
+        words += [f"--noise {_in_shell(given.noise)}"] if given.noise else []
         words += [f"--accountant {self.accountant}", f"--sampler {self.sampler}"]
         if self.evaluation_steps:
             words += ["--evaluation-steps", *map(str, sorted(set(self.evaluation_steps)))]
@@ -218,3 +228,9 @@ class Budget:
         Floats enter by their shortest exact form, so equal budgets have equal keys everywhere.
         """
         return hashlib.sha256(self.options().encode()).hexdigest()[:12]
+
+
+def _in_shell(noise: NoiseCorrelation) -> str:
+    """Return a kind of noise as a JSON object, quoted for a shell."""
+    given = {name: value for name, value in to_plain(noise).items() if value is not None}
+    return shlex.quote(json.dumps(given, sort_keys=True))

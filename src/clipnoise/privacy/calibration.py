@@ -272,9 +272,11 @@ def _start(budget: Budget) -> tuple[float, float]:
 
 def _poisson(budget: Budget) -> Budget:
     """Return a budget by RDP whose σ is close to that of a numerical accountant."""
-    if budget.accountant != "pld-allocation":
+    if budget.accountant not in ("pld-allocation", "monte-carlo"):
         return replace(budget, accountant="rdp")
-    takes_part = replace(budget.participation, groups=1)
+    given = budget.participation
+    rate = 1 / given.groups
+    takes_part = replace(given, groups=1, sampling_rate=rate, prefix_cost=1.0, noise=None)
     return replace(budget, accountant="rdp", sampler="poisson", participation=takes_part)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, get_type_hints
 
 from clipnoise.core.query import Adjacency
-from clipnoise.privacy.accountants import AccountantName
+from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.budget import Privacy, Release
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.draws import REACH
@@ -157,6 +157,7 @@ def state(
     claimed = claim(mechanism, private=private, covered=caveat is None)
     guaranteed = claimed == "guarantee"
     covers = covered_by_epsilon(mechanism.adjacency, unit.name, class_weights)
+    remark = ACCOUNTANTS[mechanism.accountant].remark
     sensitivity = None
     if clip_norm is not None:
         declared = mechanism.query.components(clip_norm, mechanism.denominator)[0].sensitivity
@@ -182,6 +183,6 @@ def state(
         steps=mechanism.steps,
         examples=unit.count,
         release=privacy.release,
-        covers=covers if guaranteed else None,
+        covers=f"{covers} {remark}".strip() if guaranteed else None,
         does_not_cover=NOT_COVERED[privacy.release] if guaranteed else None,
     )

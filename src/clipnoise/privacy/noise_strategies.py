@@ -81,22 +81,32 @@ class Strategy(ABC):
         """Return the noise variance of each prefix sum, the squared row norms of AC⁻¹, (T,)."""
         return np.asarray((np.cumsum(self._inverse(), axis=0) ** 2).sum(axis=1))
 
-    def squared_distances(self, groups: int) -> Array:
-        """Bound how far an example that takes part every g steps moves the first t rows of Cx.
+    def distances(self, groups: int) -> Array:
+        """Bound how far an example that takes part every g steps moves each row of Cx.
 
         Whatever vectors u_s of norm at most 1 it adds in its steps s, row r of Cx moves by at most
-        Σ_s |C[r, s]|, and the squares of the rows add up. The bound is met by equal u_s where no
-        entry of C is negative.
+        Σ_s |C[r, s]|. The bound is met by equal u_s where no entry of C is negative.
 
         Args:
             groups: g ≥ 1. The first turn of the example is one of the steps 1 … g.
 
         Returns:
-            For t = 1 … T, the square of the largest distance over first turns, shape (T,).
+            The bound for each row and first turn, shape (T, min(g, T)).
         """
         sizes = np.abs(self.matrix())
-        rows = [sizes[:, first::groups].sum(axis=1) for first in range(min(groups, self.steps))]
-        return np.asarray(np.max([np.cumsum(row**2) for row in rows], axis=0))
+        turns = range(min(groups, self.steps))
+        return np.stack([sizes[:, first::groups].sum(axis=1) for first in turns], axis=1)
+
+    def squared_distances(self, groups: int) -> Array:
+        """Bound how far such an example moves the first t rows of Cx: their squares add up.
+
+        Args:
+            groups: g, as for `distances`.
+
+        Returns:
+            For t = 1 … T, the square of the largest distance over first turns, shape (T,).
+        """
+        return np.asarray(np.cumsum(self.distances(groups) ** 2, axis=0).max(axis=1))
 
     def costs(self, groups: int) -> Array:
         """Return `squared_distances` over the participations ⌈t/g⌉ in the first t steps, (T,)."""
@@ -136,10 +146,17 @@ class LowerToeplitz(Strategy):
     def prefix_sum_variances(self) -> Array:
         return np.cumsum(np.cumsum(self.response) ** 2)
 
-    def squared_distances(self, groups: int) -> Array:
+    def distances(self, groups: int) -> Array:
         # Rows r of an example that begins in step i are rows r − i of one that begins in step 1.
+        first = self._first_distances(groups)
+        return np.asarray(toeplitz(first, np.zeros(min(groups, self.steps))))
+
+    def squared_distances(self, groups: int) -> Array:
+        return np.cumsum(self._first_distances(groups) ** 2)
+
+    def _first_distances(self, groups: int) -> Array:
         turns = np.pad(np.abs(self.column), (0, -self.steps % groups)).reshape(-1, groups)
-        return np.cumsum(np.cumsum(turns, axis=0).ravel()[: self.steps] ** 2)
+        return np.cumsum(turns, axis=0).ravel()[: self.steps]
 
 
 @dataclass(frozen=True, eq=False)

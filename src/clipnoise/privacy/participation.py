@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge
 
-from clipnoise.fields import STRICT, Count, Fraction, Natural, parse
+from clipnoise.fields import STRICT, Count, Fraction, Natural, parse, unhashed_at
 from clipnoise.lazy import np
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
+from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import (
     Rate,
     Releases,
     truncated_epsilon,
 )
+from clipnoise.privacy.noise import NoiseCorrelation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,8 @@ class Participation:
     t < T steps cost ⌈t/groups⌉ releases, or more where `prefix_cost` is above 1.
 
     With random allocation, `groups` is the number of steps of an epoch, of which an example is in
-    one at random, the rate is 1/groups, and a release is a whole epoch.
+    one at random, the rate is 1/groups, and a release is a whole epoch. With balls-in-bins,
+    an example draws its group at random and the rate is 1, but it costs less than in a fixed order.
 
     Attributes:
         groups: how many groups take turns.
@@ -45,6 +48,7 @@ class Participation:
         examples: n, if batches have a fixed size and the analysis depends on n.
         prefix_cost: by how much the first t < T steps may cost more than the participations in
             them; above 1 for tree noise only. T steps never do.
+        noise: how it is correlated, if the analysis depends on it.
 
     Source: Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", theorem 4.
     """
@@ -58,6 +62,7 @@ class Participation:
     affected_examples: Count = 1
     examples: Count | None = None
     prefix_cost: Annotated[float, Ge(1)] = 1.0
+    noise: Annotated[NoiseCorrelation | None, unhashed_at(None)] = None
 
     def releases(self, steps: int | None = None) -> int:
         """Return how many releases the first `steps` steps (all T by default) cost an example.
@@ -91,13 +96,13 @@ class Participation:
         Raises:
             UserError: the accountant cannot bound ε for these values, or one is out of range.
         """
-        releases = self.releases(steps)
+        releases = self._counted(accountant, steps)
         if releases == 0:
             return 0.0
 
         def spent(delta: float) -> float:
             return ACCOUNTANTS[accountant].epsilon(
-                self._composed(noise_multiplier, releases, delta)
+                self._composed(accountant, noise_multiplier, releases, delta)
             )
 
         return truncated_epsilon(spent, delta, releases * self.truncation_probability)
@@ -123,10 +128,10 @@ class Participation:
         Raises:
             UserError: the accountant cannot bound δ for these values.
         """
-        releases = self.releases()
+        releases = self._counted(accountant)
         if releases == 0:
             return np.zeros_like(epsilons)
-        composed = self._composed(noise_multiplier, releases, least)
+        composed = self._composed(accountant, noise_multiplier, releases, least)
         # As in `truncated_epsilon`.
         truncated = (1 + np.exp(epsilons)) * releases * self.truncation_probability
         return np.minimum(ACCOUNTANTS[accountant].delta(composed, epsilons) + truncated, 1.0)
@@ -134,11 +139,23 @@ class Participation:
     def gaussian(self, accountant: AccountantName, noise_multiplier: float) -> float | None:
         """Return μ where all T steps cost exactly one Gaussian mechanism at σ = 1/μ, or None."""
         sampled = self.sampling_rate < 1 or self.truncation_probability > 0
-        if sampled or ACCOUNTANTS[accountant].replaces:
+        if sampled or ACCOUNTANTS[accountant].replaces or ACCOUNTANTS[accountant].patterned:
             return None
         return math.sqrt(self.releases()) / noise_multiplier
 
-    def _composed(self, noise_multiplier: float, releases: int, delta: float) -> Releases:
+    def _counted(self, accountant: AccountantName, steps: int | None = None) -> int:
+        """Return how many releases, or steps where their pattern matters, are accounted for."""
+        if ACCOUNTANTS[accountant].patterned:
+            return self.steps if steps is None else steps
+        return self.releases(steps)
+
+    def _composed(
+        self, accountant: AccountantName, noise_multiplier: float, releases: int, delta: float
+    ) -> Releases:
+        pattern = None
+        if ACCOUNTANTS[accountant].patterned:
+            assert self.noise is not None  # Budget requires it for this accountant
+            pattern = Pattern(noise=self.noise, groups=self.groups, steps=self.steps)
         values = {
             "noise_multiplier": noise_multiplier,
             "sampling_rate": self.sampling_rate,
@@ -146,5 +163,6 @@ class Participation:
             "delta": delta,
             "affected_examples": self.affected_examples,
             "examples": self.examples,
+            "pattern": pattern,
         }
         return parse(Releases, values)

@@ -64,8 +64,10 @@ NAMES = {
     "rdp": "RDP",
     "prv": "PRV",
     "pld": "PLD",
+    "monte-carlo": "Monte Carlo",
     "poisson": "Poisson",
     "cyclic-poisson": "cyclic Poisson",
+    "balls-in-bins": "balls in bins",
 }
 
 

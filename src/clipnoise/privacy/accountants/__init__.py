@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from clipnoise.privacy.accountants.allocation import allocated_delta, allocated_epsilon
 from clipnoise.privacy.accountants.fixed_size import fixed_size_delta, fixed_size_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_delta, gaussian_epsilon
+from clipnoise.privacy.accountants.monte_carlo import monte_carlo_delta, monte_carlo_epsilon
 from clipnoise.privacy.accountants.nodes import node_delta, node_epsilon
 from clipnoise.privacy.accountants.poisson import (
     POISSON_ACCOUNTANTS,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-AccountantName = Literal[PoissonAccountant, "pld-allocation", "per-epoch", "rdp-replace"]
+AccountantName = Literal[
+    PoissonAccountant, "pld-allocation", "monte-carlo", "per-epoch", "rdp-replace"
+]
 DEFAULT_ACCOUNTANT: AccountantName = "pld"  # the tightest; nodes of a graph need another one
 
 
@@ -45,12 +48,16 @@ class Accountant:
         assumes: what it assumes of a sampler; it is refused for samplers that it does not cover.
             None if it may be used with every sampler; ε is nominal for those it does not cover.
         replaces: whether its ε is for replacing an example, not for adding or removing one.
+        patterned: whether it needs the noise and the steps in which an example takes part.
+        remark: what a guarantee rests on besides the analysis; a sentence, or nothing.
     """
 
     epsilon: Callable[[Releases], float]
     delta: Callable[[Releases, Array], Array]
     assumes: str | None = None
     replaces: bool = False
+    patterned: bool = False
+    remark: str = ""
 
 
 def _sampled(name: PoissonAccountant, releases: Releases) -> float:
@@ -103,6 +110,14 @@ ACCOUNTANTS: dict[AccountantName, Accountant] = {
     ),
     "per-epoch": Accountant(
         _unsampled, _unsampled_delta, assumes="that each example takes part once an epoch"
+    ),
+    "monte-carlo": Accountant(
+        monte_carlo_epsilon,
+        monte_carlo_delta,
+        assumes="that each example draws one step of every epoch, or steps far apart",
+        patterned=True,
+        remark="ε was verified with random draws, and δ includes the probability, at most δ/100, "
+        "that they mislead.",
     ),
     # Replacing an example in a Poisson sample moves the mixture of outputs differently from adding
     # or removing one, and no accountant here covers it. In a sample of a fixed size it moves the

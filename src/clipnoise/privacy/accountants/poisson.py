@@ -23,13 +23,15 @@ from annotated_types import Gt, Le
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import STRICT, Count, Natural, Positive, Probability, parse
 from clipnoise.lazy import np
+from clipnoise.privacy.accountants.patterns import Pattern
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PoissonAccountant = Literal["rdp", "prv", "pld"]
 POISSON_ACCOUNTANTS: tuple[PoissonAccountant, ...] = get_args(PoissonAccountant)
-NUMERICAL = ("prv", "pld", "pld-allocation")  # each ε takes tenths of a second, or seconds
+# Each ε takes tenths of a second, or seconds.
+NUMERICAL = ("prv", "pld", "pld-allocation", "monte-carlo")
 
 Rate = Annotated[float, Gt(0), Le(1)]
 
@@ -76,6 +78,8 @@ class Releases:
         delta: δ.
         affected_examples: how many per-example gradients one unit can change.
         examples: n, if batches have a fixed size and the analysis depends on n.
+        pattern: in which of the steps of correlated noise an example takes part, if the analysis
+            depends on it; T then is the number of steps.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -86,6 +90,7 @@ class Releases:
     delta: Probability
     affected_examples: Count = 1
     examples: Count | None = None
+    pattern: Pattern | None = None
 
     def __str__(self) -> str:
         return (

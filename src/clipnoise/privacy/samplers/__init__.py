@@ -13,6 +13,7 @@ from clipnoise.errors import UserError, unknown
 from clipnoise.privacy.accountants import ACCOUNTANTS, AccountantName
 from clipnoise.privacy.samplers.allocated import RandomAllocationSampler
 from clipnoise.privacy.samplers.base import Sampler, Sampling
+from clipnoise.privacy.samplers.bins import BallsInBinsSampler
 from clipnoise.privacy.samplers.cyclic import CyclicPoissonSampler, CyclicSampler
 from clipnoise.privacy.samplers.fixed_size import FixedSizeSampler
 from clipnoise.privacy.samplers.poisson import (
@@ -24,6 +25,7 @@ from clipnoise.privacy.samplers.shuffled import ShuffledSampler
 
 __all__ = [
     "SAMPLERS",
+    "BallsInBinsSampler",
     "CyclicPoissonSampler",
     "CyclicSampler",
     "FixedSizeSampler",
@@ -43,6 +45,7 @@ KINDS: tuple[type[Sampler], ...] = (
     PoissonSampler,
     TruncatedPoissonSampler,
     RandomAllocationSampler,
+    BallsInBinsSampler,
     CyclicPoissonSampler,
     CyclicSampler,
     FullSampler,

@@ -136,6 +136,7 @@ class Sampler(Draws):
         truncation_probability: float = 0.0,
         examples: int | None = None,
     ) -> Participation:
+        patterned = ACCOUNTANTS[of.accountant].patterned
         return Participation(
             groups=groups,
             sampling_rate=rate,
@@ -143,7 +144,8 @@ class Sampler(Draws):
             truncation_probability=truncation_probability,
             affected_examples=of.unit.affected_examples,
             examples=examples,
-            prefix_cost=as_sealed(of.noise, "prefix_cost")(of.steps, groups),
+            prefix_cost=1 if patterned else as_sealed(of.noise, "prefix_cost")(of.steps, groups),
+            noise=of.noise if patterned else None,
         )
 
     @classmethod

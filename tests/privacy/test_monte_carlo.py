@@ -1,0 +1,284 @@
+"""The Monte Carlo accountant: its ε is not below what the noise costs, and close above it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from budgets import flat_budget
+from mechanisms import mechanism
+from numpy.typing import NDArray
+
+from clipnoise.cli import main
+from clipnoise.errors import UserError
+from clipnoise.privacy.accountants import monte_carlo
+from clipnoise.privacy.accountants.allocation import allocated_epsilon
+from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
+from clipnoise.privacy.accountants.monte_carlo import _bound, _Mixture
+from clipnoise.privacy.accountants.patterns import Pattern
+from clipnoise.privacy.accountants.poisson import AccountantError, Releases
+from clipnoise.privacy.budget import Budget, Privacy
+from clipnoise.privacy.calibration import TOLERANCE, calibrate, read_calibration
+from clipnoise.privacy.claim import claim, state
+from clipnoise.privacy.noise import IndependentNoise, NoiseCorrelation, OwnNoise
+from clipnoise.privacy.noise.banded import BandedNoise
+from clipnoise.privacy.noise.banded_inverse import BandedInverseNoise
+from clipnoise.privacy.noise.buffered import BufferedNoise
+from clipnoise.privacy.noise.cancelling import CancellingNoise
+from clipnoise.privacy.noise.tree import TreeNoise
+from clipnoise.privacy.participation import Participation
+
+Array = NDArray[np.float64]
+NOISES: list[NoiseCorrelation] = [
+    IndependentNoise(), BandedNoise(bands=3), BufferedNoise(buffers=2),
+    BandedInverseNoise(bands=3), CancellingNoise(cancelled=0.8), TreeNoise(),
+]  # fmt: skip
+PATTERN: dict[str, Any] = {
+    "groups": 5, "sampling_rate": 1.0, "steps": 30, "noise": BandedInverseNoise(bands=4)
+}  # fmt: skip
+LINE = np.linspace(-9, 12, 1401)
+
+
+def takes_part(noise: NoiseCorrelation, groups: int, steps: int) -> Participation:
+    return Participation(groups=groups, sampling_rate=1.0, steps=steps, noise=noise)
+
+
+def spent(noise: NoiseCorrelation, groups: int, steps: int, sigma: float, delta: float) -> float:
+    given = takes_part(noise, groups, steps)
+    return given.epsilon("monte-carlo", noise_multiplier=sigma, delta=delta)
+
+
+def divergences(inside: Array, outside: Array, value: float) -> tuple[float, float]:
+    """Return δ at ε of two densities on a grid, in both directions."""
+    times = math.exp(value)
+    return (
+        float(np.maximum(inside - times * outside, 0).sum()),
+        float(np.maximum(outside - times * inside, 0).sum()),
+    )
+
+
+def normal(x: Array, mean: Any) -> Array:
+    return np.asarray(np.exp(-((x - mean) ** 2) / 2) / math.sqrt(2 * math.pi) * (LINE[1] - LINE[0]))
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.id)
+@pytest.mark.parametrize("sigma", [0.7, 1.5])
+def test_two_steps_cost_what_quadrature_finds(noise: NoiseCorrelation, sigma: float) -> None:
+    strategy = noise.strategy(2, 2)
+    c = np.eye(2) if strategy is None else np.abs(strategy.matrix())
+    first, second = (
+        np.outer(normal(LINE, c[0, s] / sigma), normal(LINE, c[1, s] / sigma)) for s in range(2)
+    )
+    absent = np.outer(normal(LINE, 0.0), normal(LINE, 0.0))
+    for delta in (1e-2, 1e-5):
+        found = spent(noise, 2, 2, sigma, delta)
+        assert max(divergences((first + second) / 2, absent, found)) <= delta
+        assert max(divergences((first + second) / 2, absent, 0.97 * found - 0.01)) > delta
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_adaptive_steps_cost_more_than_equal_ones(seed: int) -> None:
+    """An example adds u_1, and u_2 that depends on the first release; C has any signs."""
+    random = np.random.default_rng(seed)
+    c = np.array([[1.0, 0.0], [random.uniform(-1, 1), 1.0]])
+    u1, bend, offset = random.uniform(-1, 1, 3)
+    later = np.tanh(4 * bend * LINE + offset)[:, None]  # the second gradient, after release y_1
+    absent = np.outer(normal(LINE, 0.0), normal(LINE, 0.0))
+    first = normal(LINE, u1)[:, None] * normal(LINE[None], c[1, 0] * u1)
+    second = normal(LINE, 0.0)[:, None] * normal(LINE[None], later)
+    size = np.abs(c)
+    worst = [np.outer(normal(LINE, size[0, s]), normal(LINE, size[1, s])) for s in range(2)]
+    for value in (0.0, 0.5, 1.0, 2.0):
+        real = divergences((first + second) / 2, absent, value)
+        dominating = divergences(sum(worst) / 2, absent, value)
+        assert all(a <= b + 1e-9 for a, b in zip(real, dominating, strict=True))
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.id)
+def test_plain_draws_agree(noise: NoiseCorrelation) -> None:
+    """At a δ that needs no weights, runs of 12 steps are drawn whole, in both directions."""
+    groups, steps, sigma, draws = 4, 12, 2.0, 100_000
+    value = spent(noise, groups, steps, sigma, 0.02)
+    strategy = noise.strategy(steps, groups)
+    c = np.eye(steps) if strategy is None else np.abs(strategy.matrix())
+    means = np.stack([c[:, s::groups].sum(axis=1) / sigma for s in range(groups)])
+    random = np.random.default_rng(0)
+    deltas = []
+    for sign in (1, -1):
+        y = random.standard_normal((draws, steps))
+        if sign == 1:
+            y += means[random.integers(groups, size=draws)]
+        losses = np.log(np.exp(y @ means.T - (means**2).sum(axis=1) / 2).mean(axis=1))
+        costs = np.maximum(0.0, -np.expm1(value - sign * losses))
+        deltas.append((costs.mean(), costs.std() / math.sqrt(draws)))
+    delta, error = max(deltas)
+    assert 0.85 * 0.02 - 5 * error < delta < 0.02 + 5 * error
+
+
+@pytest.mark.parametrize(("sigma", "groups"), [(1.0, 10), (2.0, 10), (1.0, 40)])
+def test_one_epoch_of_independent_noise_is_random_allocation(sigma: float, groups: int) -> None:
+    exact = allocated_epsilon(
+        Releases(noise_multiplier=sigma, sampling_rate=1 / groups, steps=1, delta=1e-5)
+    )
+    assert 0.999 * exact < spent(IndependentNoise(), groups, groups, sigma, 1e-5) < 1.06 * exact
+
+
+def test_one_group_is_the_gaussian_mechanism() -> None:
+    exact = gaussian_epsilon(2.0 / math.sqrt(5), 1e-5)
+    assert exact < spent(IndependentNoise(), 1, 5, 2.0, 1e-5) < 1.02 * exact
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.id)
+def test_a_drawn_turn_costs_less_than_a_fixed_one_and_more_than_a_share_of_it(
+    noise: NoiseCorrelation,
+) -> None:
+    fixed = gaussian_epsilon(3.0 / math.sqrt(4), 1e-4)
+    drawn = spent(noise, 8, 32, 3.0, 1e-4)
+    assert fixed - math.log(8) < drawn < fixed
+    assert drawn < spent(noise, 8, 32, 2.5, 1e-4)
+
+
+def mixture() -> _Mixture:
+    pattern = Pattern(noise=BandedInverseNoise(bands=3), groups=5, steps=15)
+    return _Mixture(pattern.gram(15) / 2.5**2)
+
+
+def test_weights_stay_within_their_bound_and_do_not_change_the_mean() -> None:
+    of, value = mixture(), 0.5
+    for sign, drawings in (
+        (1, [of.tilted(k) for k in (1, 2, 4, 7)]),
+        (-1, [of.shifted(tau) for tau in (0.0, 1.0, 4.0)]),
+    ):
+        found = []
+        for drawn in drawings:
+            remaining = np.maximum(sign * (np.exp(drawn.log_ratios) - math.exp(value * sign)), 0)
+            if sign == -1:
+                remaining = remaining * math.exp(value)
+            logs = drawn.log_weights + drawn.power * drawn.log_ratios
+            most = drawn.log_most + monte_carlo._log_most(sign, drawn.power, value)
+            costs = np.exp(logs) * remaining
+            if drawn.power != -1:  # unweighted draws of P: at most 1 after division by R
+                assert costs.max() <= math.exp(most) * (1 + 1e-9)
+            found.append((costs.mean(), costs.std() / math.sqrt(len(costs))))
+        means, errors = np.array(found).T
+        assert (abs(means - means[-1]) <= 5 * np.hypot(errors, errors[-1])).all()
+
+
+def test_the_bound_errs_seldom() -> None:
+    """At ρ = 0.05 for each of two bounds, fewer than a fifth of small samples mislead."""
+    drawn = mixture().tilted(3)
+    share = 256
+    truth = _bound(drawn, 1e-12, sign=1)(1.0)
+    misled = 0
+    for start in range(0, 400 * share, share):
+        rows = slice(start, start + share)
+        part = replace(
+            drawn, log_ratios=drawn.log_ratios[rows], log_weights=drawn.log_weights[rows]
+        )
+        misled += _bound(part, math.log(20), sign=1)(1.0) < truth
+    assert misled <= 80
+
+
+def test_epsilon_grows_with_the_steps_that_are_released() -> None:
+    given = takes_part(BufferedNoise(buffers=2), 6, 24)
+    values = [
+        given.epsilon("monte-carlo", noise_multiplier=2.0, delta=1e-4, steps=t)
+        for t in (0, 3, 6, 12, 24)
+    ]
+    assert values[0] == 0
+    assert values == sorted(values)
+    assert values[-1] == given.epsilon("monte-carlo", noise_multiplier=2.0, delta=1e-4)
+
+
+def asked(**values: Any) -> Any:
+    return mechanism(
+        "balls-in-bins", examples=100, expected_batch_size=20, steps=30,
+        accountant="monte-carlo", **values,
+    )  # fmt: skip
+
+
+def test_a_calibration_meets_its_target() -> None:
+    budget = flat_budget(
+        epsilon=2.0, delta=1e-3, accountant="monte-carlo", sampler="balls-in-bins",
+        evaluation_steps=(10, 30), **PATTERN,
+    )  # fmt: skip
+    found = calibrate(budget)
+    assert 2 - TOLERANCE < found.epsilon <= 2
+    assert 0 < found.spent[10] < found.spent[30] == found.epsilon
+
+
+def test_the_options_of_a_budget_describe_its_noise(tmp_path: Path) -> None:
+    participation = asked(noise=PATTERN["noise"]).participation
+    assert {name: getattr(participation, name) for name in PATTERN} == PATTERN
+    budget = Budget(
+        noise_multiplier=2.0, delta=1e-3, accountant="monte-carlo", sampler="balls-in-bins",
+        participation=participation,
+    )  # fmt: skip
+    words = shlex.split(budget.options())
+    assert words[words.index("--noise") + 1] == '{"bands": 4, "kind": "banded-inverse"}'
+    path = tmp_path / "calibration.json"
+    assert main(["calibrate", *words, "--out", str(path)]) == 0
+    assert read_calibration(path).budget == budget
+
+
+def test_the_statement_says_what_was_verified_by_draws() -> None:
+    of = asked(noise=BufferedNoise(buffers=2))
+    assert (claim(of), of.adjacency) == ("guarantee", "add-remove")
+    privacy = Privacy(epsilon=4.0, sampler="balls-in-bins", accountant="monte-carlo")
+    calibration = calibrate(of.budget(privacy, None))
+    stated = state(of, privacy, calibration, private=True, clip_norm=1.0)
+    assert stated.covers is not None
+    assert "at most δ/100, that they mislead" in stated.covers
+
+
+def test_each_example_keeps_one_step_of_every_epoch() -> None:
+    counts = torch.zeros(5)
+    for seed in range(200):
+        stream = asked().batches(torch.Generator().manual_seed(seed))
+        first, second = ([stream.sample().tolist() for _ in range(5)] for _ in range(2))
+        assert first == second
+        assert sorted(index for batch in first for index in batch) == list(range(100))
+        counts += torch.tensor([len(batch) for batch in first])
+    assert (counts / 20_000 - 0.2).abs().max() < 5 * math.sqrt(0.2 * 0.8 / 20_000)
+
+
+class Unknown(OwnNoise):
+    """A user's kind of noise."""
+
+    id = "unknown-of-monte-carlo"
+
+    def entries(self, steps: int) -> list[float]:
+        return [1.0, 0.5]
+
+
+def test_what_is_not_covered_is_refused() -> None:
+    with pytest.raises(UserError, match="'pld' is for independent noise"):
+        _ = replace(asked(noise=BandedNoise(bands=2)), accountant="pld").participation
+    with pytest.raises(UserError, match="noise of the package"):
+        _ = asked(noise=Unknown()).participation
+    with pytest.raises(UserError, match="'monte-carlo' assumes"):
+        _ = mechanism(
+            "poisson", examples=10, expected_batch_size=1, steps=1, accountant="monte-carlo"
+        ).participation
+    with pytest.raises(AccountantError, match="at most 5000 steps"):
+        spent(IndependentNoise(), 100, 6000, 1.0, 1e-5)
+    with pytest.raises(AccountantError, match="too small"):
+        spent(IndependentNoise(), 10, 10, 0.005, 1e-5)
+    with pytest.raises(UserError, match="noise: required for the accountant"):
+        flat_budget(
+            epsilon=1.0, delta=1e-5, groups=10, sampling_rate=1.0, steps=100,
+            sampler="balls-in-bins", accountant="monte-carlo",
+        )  # fmt: skip
+
+
+def test_any_noise_may_be_accounted_without_amplification() -> None:
+    of = replace(asked(noise=BufferedNoise(buffers=2)), accountant="per-epoch")
+    assert claim(of) == "guarantee"
+    found = of.participation.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-3)
+    assert found == pytest.approx(gaussian_epsilon(2.0 / math.sqrt(6), 1e-3))
