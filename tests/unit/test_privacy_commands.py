@@ -165,6 +165,15 @@ def test_calibrate_refuses_evaluations_after_the_end(capsys: Output) -> None:
     assert "evaluation_steps: must not exceed steps, which is 100" in capsys.readouterr().err
 
 
+def test_no_accountant_is_asked_about_releases_that_mean_something_else(capsys: Output) -> None:
+    words = ["--delta", "1e-5", "--sampling-rate", "0.1", "--groups", "10", "--steps", "100"]
+    words += ["--sampler", "random-allocation", "--accountant", "pld-allocation"]
+    assert main(["calibrate", "--noise-multiplier", "3", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "ε (pld-allocation)" in printed
+    assert not [line for line in printed.splitlines() if line.startswith(("rdp ", "pld ", "prv "))]
+
+
 @pytest.mark.parametrize(
     ("sampler", "nominal"), [("poisson", False), ("shuffled", True), ("fixed-size", True)]
 )
