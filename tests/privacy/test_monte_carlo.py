@@ -129,6 +129,12 @@ def test_one_epoch_of_independent_noise_is_random_allocation(sigma: float, group
     assert 0.999 * exact < spent(IndependentNoise(), groups, groups, sigma, 1e-5) < 1.06 * exact
 
 
+def test_an_epoch_that_a_run_does_not_finish_costs_less_than_a_whole_one() -> None:
+    """In 4 of the 8 steps of an epoch half of the turns do not occur."""
+    noise = BufferedNoise(buffers=2)
+    assert 0 < spent(noise, 8, 4, 1.0, 1e-3) < spent(noise, 8, 8, 1.0, 1e-3)
+
+
 def test_one_group_is_the_gaussian_mechanism() -> None:
     exact = gaussian_epsilon(2.0 / math.sqrt(5), 1e-5)
     assert exact < spent(IndependentNoise(), 1, 5, 2.0, 1e-5) < 1.02 * exact
@@ -268,6 +274,8 @@ def test_what_is_not_covered_is_refused() -> None:
         ).participation
     with pytest.raises(AccountantError, match="at most 5000 steps"):
         spent(IndependentNoise(), 100, 6000, 1.0, 1e-5)
+    with pytest.raises(AccountantError, match="epochs of at most 250"):
+        spent(IndependentNoise(), 300, 600, 1.0, 1e-5)
     with pytest.raises(AccountantError, match="too small"):
         spent(IndependentNoise(), 10, 10, 0.005, 1e-5)
     with pytest.raises(UserError, match="noise: required for the accountant"):

@@ -59,7 +59,9 @@ if TYPE_CHECKING:
 
 DRAWS = 2**17
 CHUNK = 2**12  # draws at a time, so that they stay in the processor's memory
-MOST_PATTERNS, MOST_STEPS = 500, 5000
+# A calibration takes seconds for epochs of up to 40 steps, and about a minute at the most. T hardly
+# matters for the time, but C may have T² entries.
+MOST_PATTERNS, MOST_STEPS = 250, 5000
 MOST_TILTS = 40  # the largest k
 FAILURE = 0.01  # the share of δ that is left for the probability that the verification errs
 SIGMA_GRID = 2**16  # values of σ for each factor of e; what lies between counts as the next lower
