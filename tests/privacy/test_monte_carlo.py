@@ -135,6 +135,19 @@ def test_an_epoch_that_a_run_does_not_finish_costs_less_than_a_whole_one() -> No
     assert 0 < spent(noise, 8, 4, 1.0, 1e-3) < spent(noise, 8, 8, 1.0, 1e-3)
 
 
+def test_the_profile_is_not_below_what_quadrature_finds_and_agrees_with_epsilon() -> None:
+    given, sigma = takes_part(IndependentNoise(), 2, 2), 1.0
+    moved = [np.outer(normal(LINE, 1.0), normal(LINE, 0.0)) for _ in range(2)]
+    present, absent = (moved[0] + moved[1].T) / 2, np.outer(normal(LINE, 0.0), normal(LINE, 0.0))
+    epsilons = np.array([0.0, 0.5, 1.0, 2.0, 3.0])
+    found = given.deltas("monte-carlo", epsilons, noise_multiplier=sigma, least=1e-5)
+    assert (np.diff(found) <= 0).all()
+    for value, delta in zip(epsilons, found, strict=True):
+        exact = max(divergences(present, absent, float(value)))
+        assert exact < delta < 1.15 * exact + 1e-5
+    assert given.gaussian("monte-carlo", sigma) is None
+
+
 def test_one_group_is_the_gaussian_mechanism() -> None:
     exact = gaussian_epsilon(2.0 / math.sqrt(5), 1e-5)
     assert exact < spent(IndependentNoise(), 1, 5, 2.0, 1e-5) < 1.02 * exact

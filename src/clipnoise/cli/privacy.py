@@ -345,8 +345,8 @@ Correlated noise needs to know when an example can take part. With `sampler: cyc
 exact, without amplification: the strategy is scaled to what the participations of an example add up
 to. So it is with `full`. `cyclic-poisson` amplifies, and needs as many groups as the strategy has
 bands: only `banded` has fewer than T. `balls-in-bins` with the accountant `monte-carlo` amplifies
-every kind, in runs of at most 5,000 steps and epochs of at most 250; a calibration takes seconds for
-epochs of up to 40 steps, and about a minute at 250. Other samplers are refused.
+every kind, in runs of at most 5,000 steps and epochs of at most 250; a calibration takes seconds
+for epochs of up to 40 steps, and about a minute at 250. Other samplers are refused.
 """
 
 
