@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow  # type: ignore[import-untyped]
 import pytest
 import torch
 import yaml
+from pyarrow import csv
 
 from clipnoise.cli import main
 from clipnoise.data.columns import ColumnRule
+from clipnoise.data.describe import Wanted, describe
 from clipnoise.data.own import Own
 from clipnoise.data.tables import read_columns
 from clipnoise.errors import UserError
@@ -298,6 +303,43 @@ def test_what_should_be_looked_at_is_remarked_on(
     printed = capsys.readouterr().out
     assert "# income is more than 100 times as large as zip." in printed
     assert "8000" not in printed  # the description is public, and the numbers are not
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_numbers_with_leading_zeros_are_remarked_on(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = ("zip", "plain", "share", "zero", "quoted", "below", "y")
+    usual, once = (
+        ("1067", "12", "0.5", "0", '"7"', "-12"),
+        ("01067", "10", "00.5", "0", '"07"', "-5"),
+    )
+    rows = [header, *((*(once if i == 7 else usual), f"{i % 2:02d}") for i in range(COUNT))]
+    text = "\n".join(("\t" if suffix == "tsv" else ",").join(row) for row in rows)
+    files = [raw(tmp_path, text, "utf-8", f"{part}.{suffix}") for part in ("train", "test")]
+    assert main(["data", "describe", str(files[0]), "--target", "y"]) == 0
+    assert "# zip, quoted, y: numbers with leading zeros are read" in capsys.readouterr().out
+
+
+def test_a_text_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Counter[str] = Counter()
+
+    def counted(reader: Callable[..., Any]) -> Callable[..., Any]:
+        def read(source: Any, *options: Any, **more: Any) -> Any:
+            if isinstance(source, str | Path):
+                reads[Path(source).name] += 1
+            return reader(source, *options, **more)
+
+        return read
+
+    files = {
+        part: save(tmp_path / f"{part}.csv", {"x": VALUES, "z": VALUES, "y": LABELS})
+        for part in ("train", "test")
+    }
+    monkeypatch.setattr(pyarrow, "OSFile", counted(pyarrow.OSFile))
+    monkeypatch.setattr(csv, "read_csv", counted(csv.read_csv))
+    describe(files, Wanted(name="mine", target=("y",)))
+    assert reads == {"train.csv": 1, "test.csv": 1}
 
 
 # Persons

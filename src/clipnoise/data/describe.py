@@ -13,7 +13,7 @@ from typing import Any, Literal
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.own import Form, Own, as_labels, labels_in, numbers_in, require_labels, words_of
 from clipnoise.data.pictures import name_files, read_pictures
-from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns, with_leading_zeros
+from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns_and_zeros
 from clipnoise.errors import UserError, unknown
 from clipnoise.fields import to_plain
 from clipnoise.lazy import np
@@ -72,8 +72,9 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
         UserError: a file is damaged, or cannot be described without a choice; says which.
     """
     train = files["train"]
-    found = {part: _read(path, wanted) for part, path in files.items()}
-    columns = found["train"]
+    read = {part: _read(path, wanted) for part, path in files.items()}
+    found = {part: columns for part, (columns, _) in read.items()}
+    columns, zeros = read["train"]
     aside = {*wanted.target, wanted.user}
     inputs = wanted.inputs or tuple(name for name in columns if name not in aside)
     try:
@@ -95,15 +96,18 @@ def describe(files: Mapping[str, Path], wanted: Wanted) -> tuple[Own, list[str]]
             **_task(wanted, columns, list(found.values())),
         }
         told |= _persons(train, columns, found, wanted)
-        return Own(**told), list(_remarks(train, values, wanted))
+        return Own(**told), list(_remarks(values, wanted, zeros))
     except ValueError as error:
         raise UserError(f"{train}: {error}.") from None
 
 
-def _read(path: Path, wanted: Wanted) -> dict[str, Any]:
-    """Read the columns that are used; a column that is not may hold whatever it holds."""
+def _read(path: Path, wanted: Wanted) -> tuple[dict[str, Any], list[str]]:
+    """Read the columns that are used, and which of them have numbers with leading zeros.
+
+    A column that is not used may hold whatever it holds.
+    """
     said = (*wanted.inputs, *wanted.target, *([wanted.user] if wanted.user else ()))
-    columns = read_columns(
+    columns, zeros = read_columns_and_zeros(
         path,
         said if wanted.inputs else None,
         layout=wanted.layout,
@@ -112,7 +116,7 @@ def _read(path: Path, wanted: Wanted) -> dict[str, Any]:
     for name in (*said, *wanted.columns):
         if name not in columns:
             raise unknown("column", name, columns, file=str(path))
-    return columns
+    return columns, zeros
 
 
 def _count(columns: Mapping[str, Any]) -> int:
@@ -176,13 +180,13 @@ def _persons(
     }
 
 
-def _remarks(train: Path, values: Mapping[str, Any], wanted: Wanted) -> Iterator[str]:
+def _remarks(values: Mapping[str, Any], wanted: Wanted, zeros: Sequence[str]) -> Iterator[str]:
     """Yield what the files show and the description does not."""
     numbers = {name: column for name, column in values.items() if name not in wanted.columns}
-    zeros = with_leading_zeros(train, wanted.layout, [*numbers, *wanted.target])
-    if zeros:
+    short = [name for name in (*numbers, *wanted.target) if name in zeros]
+    if short:
         yield (
-            f"{', '.join(zeros)}: numbers with leading zeros are read without them. If they are "
+            f"{', '.join(short)}: numbers with leading zeros are read without them. If they are "
             "names, such as postal codes, give their categories with --columns."
         )
     sizes = {

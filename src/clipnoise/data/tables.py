@@ -23,7 +23,7 @@ FORMS = (*TEXT_FORMS, ".parquet", ".npz")
 BROKEN = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}  # looked for where there is no comma
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-LEADING_ZERO = re.compile(r"0\d+")
+LEADING_ZERO = "^0[0-9]+$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,7 @@ def read_columns(
         UserError: the file is damaged or empty, lacks a column, or has a missing value.
     """
     if path.suffix != ".npz":
-        table = read_table(path, layout)
-        return {name: _column(path, table, name, name in may_lack)
-                for name in _known("column", names, table.column_names, path)}  # fmt: skip
+        return _columns(path, read_table(path, layout), names, may_lack)
     try:
         with np.load(path, allow_pickle=False) as archive:
             chosen = _known("array", names, archive.files, path)
@@ -105,6 +103,44 @@ def read_columns(
             return {name: np.atleast_1d(archive[name]) for name in chosen}
     except (*BROKEN, MemoryError) as error:
         raise UserError(f"{path}: truncated, damaged or not of plain arrays ({error}).") from None
+
+
+def read_columns_and_zeros(
+    path: Path, names: tuple[str, ...] | None, *, layout: Layout, may_lack: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Read columns, and return which of them are written as numbers such as 01067.
+
+    A text file is read once: what was read is parsed again, for its whole numbers alone.
+
+    Args:
+        path, names, layout, may_lack: as for `read_columns`.
+
+    Returns:
+        The columns, and the names of those with leading zeros, which only a text file has.
+
+    Raises:
+        UserError: as for `read_columns`.
+    """
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import compute
+
+    if path.suffix not in TEXT_FORMS:
+        return read_columns(path, names, layout=layout, may_lack=may_lack), []
+    try:
+        with pyarrow.OSFile(str(path)) as file:
+            content = file.read_buffer()
+    except OSError as error:
+        raise _no_table(path, error) from None
+    table = _table(path, layout, content)
+    columns = _columns(path, table, names, may_lack)
+    whole = [name for name in columns if pyarrow.types.is_integer(table.column(name).type)]
+    texts: Any = _parsed(path, layout, content, as_text=whole) if whole else None
+    zeros = [
+        name
+        for name in whole
+        if compute.any(compute.match_substring_regex(texts.column(name), LEADING_ZERO)).as_py()
+    ]
+    return columns, zeros
 
 
 def _require_memory(path: Path, archive: zipfile.ZipFile) -> None:
@@ -118,8 +154,15 @@ def _require_memory(path: Path, archive: zipfile.ZipFile) -> None:
         )
 
 
+def _columns(
+    path: Path, table: Any, names: tuple[str, ...] | None, may_lack: Collection[str]
+) -> dict[str, Any]:
+    return {name: _column(path, table, name, name in may_lack)
+            for name in _known("column", names, table.column_names, path)}  # fmt: skip
+
+
 def _column(path: Path, table: Any, name: str, may_lack: bool) -> Any:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
     column = table.column(name)
     if column.null_count and not may_lack:
@@ -146,46 +189,65 @@ def _known(
     return tuple(there) if names is None else names
 
 
-def read_table(path: Path, layout: Layout = USUAL, *, as_text: Collection[str] = ()) -> Any:
+def read_table(path: Path, layout: Layout = USUAL) -> Any:
     """Return a text file or a Parquet file as a table of pyarrow.
 
     Args:
         path: the file.
         layout: of a text file.
-        as_text: columns of a text file that are read as text, whatever they hold.
 
     Raises:
         UserError: the file is damaged, empty, or written in another way than it should be.
     """
+    return _table(path, layout, path)
+
+
+def _table(path: Path, layout: Layout, source: Any) -> Any:
+    """Return a file as a table of pyarrow, parsed from its path or, if text, from what it holds."""
     import pyarrow
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
     written = path.suffix in TEXT_FORMS
-    separator = "\t" if path.suffix == ".tsv" else layout.separator
     try:
-        if not written:
-            table = parquet.read_table(path)
-        else:
-            types = dict.fromkeys(as_text, pyarrow.string())
-            table = csv.read_csv(
-                path,
-                csv.ReadOptions(encoding=layout.encoding),
-                csv.ParseOptions(delimiter=separator),
-                csv.ConvertOptions(decimal_point=layout.decimal, column_types=types),
-            )
+        table = _parsed(path, layout, source) if written else parquet.read_table(source)
         names = table.column_names
     except UnicodeError:
         raise UserError(f"{path}: its first line is {OTHER_ENCODING}") from None
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not such a table, or truncated or damaged ({error}).") from None
+        raise _no_table(path, error) from None
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"{path}: several columns are called {twice[0]!r}. Rename all but one.")
     if written:
-        _require_layout(path, table, separator)
+        _require_layout(path, table, _separator(path, layout))
     if not len(table):
         raise UserError(f"{path}: holds no rows.")
     return table
+
+
+def _no_table(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: not such a table, or truncated or damaged ({error}).")
+
+
+def _separator(path: Path, layout: Layout) -> str:
+    return "\t" if path.suffix == ".tsv" else layout.separator
+
+
+def _parsed(path: Path, layout: Layout, source: Any, *, as_text: Collection[str] = ()) -> Any:
+    """Parse a text file, or only some of its columns, which are left as text."""
+    import pyarrow
+    from pyarrow import csv
+
+    return csv.read_csv(
+        source if isinstance(source, Path) else pyarrow.BufferReader(source),
+        csv.ReadOptions(encoding=layout.encoding),
+        csv.ParseOptions(delimiter=_separator(path, layout)),
+        csv.ConvertOptions(
+            decimal_point=layout.decimal,
+            include_columns=[*as_text],
+            column_types=dict.fromkeys(as_text, pyarrow.string()),
+        ),
+    )
 
 
 def _require_layout(path: Path, table: Any, separator: str) -> None:
@@ -202,21 +264,6 @@ def _require_layout(path: Path, table: Any, separator: str) -> None:
     for name, column in zip(names, table.columns, strict=True):
         if pyarrow.types.is_binary(column.type):
             raise UserError(f"{path}: {name} is {OTHER_ENCODING}")
-
-
-def with_leading_zeros(path: Path, layout: Layout, names: Collection[str]) -> list[str]:
-    """Return which columns of numbers in a text file have numbers such as 01067."""
-    import pyarrow
-
-    if path.suffix not in TEXT_FORMS:
-        return []
-    table = read_table(path, layout)
-    whole = [name for name in names if pyarrow.types.is_integer(table.column(name).type)]
-    texts = read_table(path, layout, as_text=whole)
-    rows = {name: texts.column(name).to_pylist() for name in whole}
-    return [
-        name for name in whole if any(LEADING_ZERO.fullmatch(text or "") for text in rows[name])
-    ]
 
 
 def cut_off(
