@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from clipnoise.data.columns import ColumnRule, may_lack
-from clipnoise.data.own import Form, Own, as_labels, labels_in, numbers_in, require_labels, words_of
+from clipnoise.data.own import Form, Own
+from clipnoise.data.own_arrays import as_labels, labels_in, numbers_in, require_labels, words_of
 from clipnoise.data.pictures import name_files, read_pictures
 from clipnoise.data.tables import USUAL, Layout, numbered_users, read_columns_and_zeros
 from clipnoise.errors import UserError, unknown

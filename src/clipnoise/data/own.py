@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import math
 import re
 import tempfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,26 +16,36 @@ from pydantic import BeforeValidator
 from clipnoise.data.base import ExampleGroups, Examples, Partitioned
 from clipnoise.data.columns import ColumnRule, may_lack
 from clipnoise.data.images import Scaled
+from clipnoise.data.own_arrays import (
+    as_categories,
+    as_counts,
+    as_images,
+    as_numbers,
+    as_tokens,
+    finite,
+    ids_of,
+    joined,
+    numbered_groups,
+    numbered_labels,
+    numbers_in,
+    require_range,
+)
 from clipnoise.data.pictures import digest_of_pictures, name_files, read_pictures
 from clipnoise.data.remote import digest
-from clipnoise.data.rows import SPARSE, RaggedWriter, Rows, SparseRows, StoredRows
+from clipnoise.data.rows import SPARSE, Rows, SparseRows, StoredRows
 from clipnoise.data.several import Several
 from clipnoise.data.signature import CATEGORIES, NUMBERS, Input, Kind, Signature
 from clipnoise.data.tables import (
-    DECIMAL_COMMA,
     USUAL,
     Layout,
     numbered_users,
     own_file,
     read_columns,
 )
-from clipnoise.data.text import Tokenizer
-from clipnoise.errors import UserError, nearest
+from clipnoise.errors import UserError
 from clipnoise.fields import Count, Natural, to_plain, unhashed_at
 from clipnoise.lazy import Tensor, np, torch
 from clipnoise.privacy.units import User
-
-logger = logging.getLogger(__name__)
 
 CUT = (
     *("split_seed", "train_examples", "validation_examples", "validation_per_class"),
@@ -46,10 +53,8 @@ CUT = (
 )
 Form = Literal["features", "image", "tokens", "text", "words", "table"]
 TEXTS = ("text", "words")
-MISSING, MOST_GROUPS = "missing", 50  # of groups of test examples
 PREPROCESSING = "bytes of images divided by 255; tokens padded with 0"
 Labels = tuple[str | int, ...]
-LARGEST = 1e18  # squares of larger numbers are infinite in float32, and so are their norms
 SEEN_AS: dict[Form, Kind] = {
     "features": "features", "image": "image", "tokens": "tokens", "text": "tokens",
     "words": "features", "table": "several",
@@ -285,7 +290,7 @@ class Own(Partitioned):
             if self.user is not None:
                 owners[part] = numbered_users(path, columns[self.user])
             if part == "test" and self.groups is not None:
-                arrays |= _numbered_groups(path, self.groups, self.layout)
+                arrays |= numbered_groups(path, self.groups, self.layout)
             raw[path.name] = {"sha256": digest(path, "sha256"), "checked against": "nothing"}
             if self.kind == "image" and name_files(files_of := columns[self.inputs[0]]):
                 sha256 = digest_of_pictures(path.parent, files_of)
@@ -322,113 +327,42 @@ class Own(Partitioned):
     ) -> dict[str, np.ndarray]:
         """Return inputs as stored: one array of shape (n, *shape), or counts of hashed words."""
         columns = list(inputs.values())
+        longest, vocabulary = self.shape[0], self.vocabulary or 0
         if self.kind in ("tokens", *TEXTS) and len(columns) != 1:
             raise ValueError(f"inputs of {self.kind} are one array or one column")
         if self.kind == "words":
-            return self._counts(columns[0], cache)
+            return as_counts(columns[0], self.shape[0], cache)
         if self.kind == "text":
-            columns = [list(self._ids(columns[0], weights))]
+            ids = ids_of(columns[0], longest, vocabulary, self.tokenizer, weights)
+            columns = [list(ids)]
         if SEEN_AS[self.kind] == "tokens":
-            return {"inputs": self._tokens(columns[0])}
+            return {"inputs": as_tokens(columns[0], longest, vocabulary)}
         if self.kind == "table":
-            numbers = {name: one for name, one in inputs.items() if name not in self._categorical}
-            return {NUMBERS: self._numbers(numbers), CATEGORIES: self._categories(inputs)}
+            chosen = {name: inputs[name] for name in self._categorical}
+            numbers = {name: one for name, one in inputs.items() if name not in chosen}
+            return {
+                NUMBERS: as_numbers(joined(numbers, self.columns), self.shape),
+                CATEGORIES: as_categories(chosen, self.columns),
+            }
         if self.kind == "image" and name_files(columns[0]):
             if len(columns) != 1:
                 raise ValueError("pictures in files are one column of names")
             return {"inputs": read_pictures(path.parent, columns[0], self.shape)}
+        values = joined(inputs, self.columns)
         if self.kind == "image":
-            return {"inputs": self._images(path, self._joined(inputs))}
-        return {"inputs": self._numbers(inputs)}
-
-    def _joined(self, inputs: Mapping[str, Any]) -> np.ndarray:
-        """Return arrays, or columns by their rules, as one array of shape (n, …)."""
-        arrays = [self.columns[name].numbers(name, values) if name in self.columns
-                  else numbers_in(values, name)
-                  for name, values in inputs.items()]  # fmt: skip
-        return arrays[0] if len(arrays) == 1 else np.column_stack(arrays)
-
-    def _numbers(self, inputs: Mapping[str, Any]) -> np.ndarray:
-        """Return inputs as float32 of shape (n, *shape)."""
-        joined = self._joined(inputs)
-        if math.prod(joined.shape[1:]) != math.prod(self.shape):
-            raise ValueError(f"inputs of shape {joined.shape[1:]}, but {self.shape} is declared")
-        return _finite("inputs", joined.reshape(-1, *self.shape))
-
-    def _categories(self, inputs: Mapping[str, Any]) -> np.ndarray:
-        """Return the ids of the columns with categories, int32 of shape (n, columns).
-
-        The ids of a column follow those of the column before it.
-        """
-        rules = [self.columns[name] for name in self._categorical]
-        first = np.cumsum([0, *(rule.width for rule in rules[:-1])])
-        ids = [rule.ids(name, inputs[name])
-               for name, rule in zip(self._categorical, rules, strict=True)]  # fmt: skip
-        joined: np.ndarray = np.column_stack(ids) + first
-        return joined.astype("int32")
-
-    def _images(self, path: Path, images: np.ndarray) -> np.ndarray:
-        """Return images with their channels first, as bytes or floats."""
-        channels, height, width = self.shape
-        first, last = (channels, height, width), (height, width, channels)
-        stored = last if self.channels == "last" else first
-        either = {first, last, (height, width)} if channels == 1 else set()
-        if images.shape[1:] not in {stored, (math.prod(stored),), *either}:
-            where = f" with channels {self.channels}" if self.channels else ""
-            raise ValueError(f"images of shape {images.shape[1:]}, but {stored}{where} is declared")
-        images = images.reshape(-1, *stored)
-        images = np.moveaxis(images, -1, 1) if self.channels == "last" else images
-        if images.dtype.kind in "iu":
-            _require_range("the pixel", images, 256)
-            return images.astype("uint8")
-        if images.max(initial=0) > 1:
-            logger.warning(
-                "%s: pixels are floats of up to %g, and are left as they are. Whole numbers from 0 "
-                "to 255 would be scaled to [0, 1].", path, images.max()
-            )  # fmt: skip
-        return _finite("inputs", images)
-
-    def _tokens(self, rows: Any) -> np.ndarray:
-        """Return token ids, int32 of shape (n, longest), padded with 0."""
-        assert self.vocabulary is not None
-        padded = np.zeros((len(rows), *self.shape), dtype="int64")
-        for number, row in enumerate(rows):
-            ids = numbers_in(row, f"row {number}") if len(row) else np.zeros(0, "int64")
-            if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(ids) > len(padded[number]):
-                raise ValueError(f"row {number} is not a list of up to {self.shape[0]} token ids")
-            padded[number, : len(ids)] = ids
-        _require_range("the token id", padded, self.vocabulary)
-        return padded.astype("int32")
-
-    def _ids(self, texts: Any, weights: Path) -> Iterator[np.ndarray]:
-        """Yield the token ids of each text, of its hashed words if there is no tokenizer."""
-        longest, vocabulary = self.shape[0], self.vocabulary or 0
-        found = words_of(texts)
-        if self.tokenizer is None:
-            for words in found:
-                yield 1 + _hashed(words[:longest], vocabulary - 1)
-        else:
-            tokenizer = Tokenizer(self.tokenizer, weights, longest, vocabulary)
-            yield from tokenizer.encode((text,) for text, _ in zip(texts, found, strict=True))
-
-    def _counts(self, texts: Any, cache: Path) -> dict[str, np.ndarray]:
-        """Return the hashed words of all texts, and how often each occurs, as sparse rows."""
-        bags = RaggedWriter(cache, "int32", "float32")
-        for words in words_of(texts):
-            places, counts = np.unique(_hashed(words, self.shape[0]), return_counts=True)
-            bags.append(places, counts / max(len(words), 1))
-        return dict(zip(SPARSE, bags.arrays(), strict=True))
+            return {"inputs": as_images(path, values, self.shape, self.channels)}
+        return {"inputs": as_numbers(values, self.shape)}
 
     def _targets(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Return targets as stored."""
         if self.task == "classification":
             (name,) = self.targets
-            numbers = self._numbered(name, columns[name])
+            numbers = numbered_labels(name, columns[name], self.classes)
             if numbers.dtype.kind == "f" and (numbers == np.round(numbers)).all():
                 numbers = numbers.astype("int64")
             if numbers.ndim != 1 or numbers.dtype.kind not in "iub":
                 raise ValueError(f"{name} must hold one whole number per example")
-            _require_range("the label", numbers, self.outputs)
+            require_range("the label", numbers, self.outputs)
             return numbers.astype("int64")
         called, several = ", ".join(self.targets), len(self.targets) > 1
         arrays = [numbers_in(columns[name], name) for name in self.targets]
@@ -436,29 +370,10 @@ class Own(Partitioned):
         wanted = (len(numbers), self.outputs)
         if numbers.shape != wanted and (numbers.ndim != 1 or self.outputs != 1):
             raise ValueError(f"{called} has shape {numbers.shape}, but {wanted} is declared")
-        floats = _finite(called, numbers.reshape(wanted))
+        floats = finite(called, numbers.reshape(wanted))
         if self.task == "multi-label" and not ((floats == 0) | (floats == 1)).all():
             raise ValueError(f"{called} must hold 0 and 1 only")
         return floats
-
-    def _numbered(self, name: str, labels: Any) -> np.ndarray:
-        """Return labels as numbers: their places among the classes, where these are named."""
-        require_labels(name, labels)
-        if not self.classes:
-            if any(isinstance(label, str) for label in labels):
-                raise ValueError(
-                    f"{name} holds text: name its classes in the study, in the order in "
-                    f"which they are to be numbered: classes: [{', '.join(labels_in(labels)[:9])}]"
-                )
-            return numbers_in(labels, name)
-        place = {str(label): number for number, label in enumerate(self.classes)}
-        for label in labels_in(labels):
-            if label not in place:
-                allowed = ", ".join(place)
-                raise ValueError(
-                    f"the label {label!r} is no class.{nearest(label, place)} classes: {allowed}"
-                )
-        return np.array([place[text] for text in as_labels(labels)])
 
     def examples_of(self, arrays: dict[str, np.ndarray], part: str, rows: Tensor) -> Examples:
         return Examples(
@@ -503,95 +418,6 @@ class Own(Partitioned):
         return self.inputs_of(arrays, "new", torch.arange(count))
 
 
-def _numbered_groups(path: Path, column: str, layout: Layout) -> dict[str, np.ndarray]:
-    """Return the names of the groups of a file, and the number of each row's group.
-
-    A row without a value is in a group of its own.
-
-    Raises:
-        UserError: the column holds no names and no whole numbers, or too many different ones.
-    """
-    (values,) = read_columns(path, (column,), layout=layout, may_lack=(column,)).values()
-    rows = [MISSING if one is None or one == "" or one != one else one for one in values]
-    names, numbers = np.unique(as_labels(np.array(rows, dtype=object)), return_inverse=True)
-    if len(names) > MOST_GROUPS or any(isinstance(one, float) and one % 1 for one in rows):
-        raise UserError(
-            f"{path}: groups: {column} has {len(names):,} different values. Give a column of names "
-            f"or whole numbers, at most {MOST_GROUPS} of them."
-        )
-    return {"group_names": names, "test_groups": numbers.astype("int64")}
-
-
-def labels_in(values: Any) -> list[str]:
-    """Return the different labels of a column, as text, in order."""
-    kinds = np.unique(np.asarray(values))
-    return as_labels(kinds)
-
-
-def as_labels(values: Any) -> list[str]:
-    """Return labels as text; the whole number 2 and the float 2.0 are the label 2."""
-    return [str(int(one)) if _is_whole(one) else str(one) for one in np.asarray(values).tolist()]
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, float) and value.is_integer()
-
-
-def require_labels(name: str, labels: Any) -> None:
-    """Raise ValueError where a label is missing: it is no class of its own."""
-    for row, label in enumerate(labels):
-        if label is None or label == "" or label != label:
-            raise ValueError(f"{name}: a missing label in row {row}")
-
-
-def words_of(texts: Any) -> Iterator[list[str]]:
-    """Yield the words of each text, in lower case; anything but text raises ValueError."""
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"row {number} is no text")
-        yield re.findall(r"\w+(?:'\w+)?", text.lower())
-
-
-def _hashed(words: list[str], count: int) -> np.ndarray:
-    """Return a number from 0 to count − 1 for each word, the same everywhere."""
-    return np.array([zlib.crc32(word.encode()) % count for word in words], dtype="int64")
-
-
 def _wide(taken: Tensor) -> Tensor:
     """Widen token ids to int64, which embeddings take; leave floats."""
     return taken if taken.is_floating_point() else taken.long()
-
-
-def numbers_in(values: Any, name: str) -> np.ndarray:
-    """Return the numbers of a column as an array; anything else raises ValueError."""
-    try:
-        numbers = np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            f"{name} holds lists of different lengths where each must have the same"
-        ) from None
-    if numbers.dtype.kind not in "iufb":
-        first = next(iter(values), "")
-        if isinstance(first, str) and DECIMAL_COMMA.fullmatch(first):
-            hint = f". Where {first!r} is a number, give the layout: decimal: ','"
-        elif isinstance(first, str):
-            hint = ", not text: give the categories of the column, from a public list"
-        else:
-            hint = f", got {numbers.dtype}"
-        raise ValueError(f"{name}: expected numbers{hint}")
-    return numbers
-
-
-def _finite(name: str, values: np.ndarray) -> np.ndarray:
-    """Return numbers as float32; one that is not finite, or too large, raises ValueError."""
-    narrow = values.astype("float32")
-    if not (np.abs(narrow) < LARGEST).all():
-        raise ValueError(f"{name} must be finite and below {LARGEST:g} in size, but some are not")
-    return narrow
-
-
-def _require_range(name: str, values: np.ndarray, count: int) -> None:
-    """Raise ValueError unless whole numbers are between 0 and count − 1."""
-    wrong = values[(values < 0) | (values >= count)]
-    if wrong.size:
-        raise ValueError(f"{name} {wrong.flat[0]}; allowed are 0 to {count - 1}")
