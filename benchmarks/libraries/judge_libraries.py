@@ -46,7 +46,7 @@ the row says nothing else. The claim is the library's own: the parameters that i
 judged, where its library is installed, by
 
 ```sh
-VARIANT=ghost clipnoise judge --loop benchmarks/libraries/with_opacus.py --level full
+env VARIANT=ghost clipnoise judge --loop benchmarks/libraries/with_opacus.py --level full
 ```"""
 VERSIONS = (
     "import importlib.metadata as m, json, sys; "

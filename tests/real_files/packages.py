@@ -102,6 +102,7 @@ def write_adult(cache: Path) -> None:
 
 
 ROWS = 160
+CODEBOOKS = ("compas", "diamonds", "flights", "german-credit", "rand-health")
 
 
 def npm(members: Mapping[str, bytes], name: str) -> bytes:
@@ -153,14 +154,17 @@ def write_codebook(cache: Path, name: str, table: Mapping[str, Any] | None = Non
     """Write the package of a table that a codebook describes."""
     kind = dataset_class(name)
     assert issubclass(kind, Codebook)
-    content = table_file(kind, table or rows_of(kind))
+    members = {kind.member: table_file(kind, table or rows_of(kind))}
+    for other in map(dataset_class, CODEBOOKS):
+        if issubclass(other, Codebook) and other.raw == kind.raw != "":  # in the same package
+            members.setdefault(other.member, table_file(other, rows_of(other)))
     file = kind.files[0]
     if isinstance(file, NpmFile):
         folder = cache / "raw" / (kind.raw or name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / file.name).write_bytes(npm({kind.member: content}, file.name))
+        (folder / file.name).write_bytes(npm(members, file.name))
     else:
-        write_wheel(cache, name, {kind.member: content})
+        write_wheel(cache, name, members)
 
 
 def text(number: int, label: int) -> str:
@@ -183,7 +187,6 @@ def write_topics(cache: Path) -> None:
     write_wheel(cache, "newsgroups", members)
 
 
-CODEBOOKS = ("compas", "diamonds", "flights", "german-credit", "rand-health")
 RAW: dict[str, Callable[[Path], None]] = {
     "mnist-5k": write_mnist_5k,
     "adult": write_adult,
