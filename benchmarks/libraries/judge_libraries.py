@@ -45,8 +45,8 @@ the row says nothing else. The claim is the library's own: the parameters that i
 `benchmarks/libraries/libraries.yaml`, each library into an environment of its own. One row is
 judged, where its library is installed, by
 
-```sh
-env VARIANT=ghost clipnoise judge --loop benchmarks/libraries/with_opacus.py --level full
+```text
+VARIANT=ghost clipnoise judge --loop benchmarks/libraries/with_opacus.py --level full
 ```"""
 VERSIONS = (
     "import importlib.metadata as m, json, sys; "
