@@ -20,7 +20,7 @@ from clipnoise.errors import UserError
 from clipnoise.privacy.accountants import monte_carlo
 from clipnoise.privacy.accountants.allocation import allocated_epsilon
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon
-from clipnoise.privacy.accountants.monte_carlo import _bound, _Mixture
+from clipnoise.privacy.accountants.monte_carlo import Weighted, _bound, _Mixture
 from clipnoise.privacy.accountants.patterns import Pattern
 from clipnoise.privacy.accountants.poisson import AccountantError, Releases
 from clipnoise.privacy.budget import Budget, Privacy
@@ -303,3 +303,14 @@ def test_any_noise_may_be_accounted_without_amplification() -> None:
     assert claim(of) == "guarantee"
     found = of.participation.epsilon("per-epoch", noise_multiplier=2.0, delta=1e-3)
     assert found == pytest.approx(gaussian_epsilon(2.0 / math.sqrt(6), 1e-3))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_draws_outside_the_divergence_count_nothing_however_large_their_weights(sign: int) -> None:
+    ratios = sign * np.array([-300.0, 5.0])
+    power = -20.0 if sign == 1 else 20.0
+    both = Weighted(ratios, np.array([0.0, -30.0]), power, 0.0)
+    outside = Weighted(ratios, np.array([-np.inf, -30.0]), power, 0.0)
+    for value in (0.0, 1.0, 50.0):
+        with np.errstate(over="raise", invalid="raise"):
+            assert _bound(both, 20.0, sign=sign)(value) == _bound(outside, 20.0, sign=sign)(value)

@@ -14,6 +14,7 @@ from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, epsilon
 from clipnoise.privacy.calibration import read_calibration
 from clipnoise.privacy.participation import Participation
 from clipnoise.privacy.profile import privacy_profile, rounded_up
+from clipnoise.privacy.samplers import SAMPLERS
 
 MECHANISM = ["--delta", "1e-5", "--sampling-rate", "0.05", "--steps", "100"]
 Output = pytest.CaptureFixture[str]
@@ -82,7 +83,7 @@ def test_participations_are_one_gaussian_mechanism(k: int, capsys: Output) -> No
     assert main(["account", "--noise-multiplier", "1", *words]) == 0
     value = gaussian_epsilon(k**-0.5, 1e-7)
     first, _, gaussian, *_ = capsys.readouterr().out.splitlines()
-    assert first == f"exact       {value:.4f}"
+    assert first.split() == ["exact", f"{value:.4f}", "add-remove"]
     assert gaussian == f"Gaussian DP μ = {rounded_up(k**0.5)}, exact"
     assert main(["calibrate", "--epsilon", str(value), *words]) == 0
     assert "1.000000" in capsys.readouterr().out
@@ -105,6 +106,7 @@ def test_micro_batches_are_accounted_at_twice_the_clip_norm(capsys: Output) -> N
     [
         (["--steps", "3"], "--participations instead"),
         (["--participations", "2", "--steps", "3"], "cannot be combined"),
+        (["--participations", "2", "--groups", "3"], "cannot be combined with --groups"),
     ],
 )
 def test_half_a_mechanism_is_refused(words: list[str], said: str, capsys: Output) -> None:
@@ -190,3 +192,67 @@ def test_an_epsilon_that_is_not_proved_for_the_batches_is_called_nominal(
     assert all(line.endswith("nominal") == nominal for line in numbers)
     assert main([*asked, "--out", str(tmp_path / "file.json")]) == 0
     assert ("(pld, nominal)" in capsys.readouterr().out) == nominal
+
+
+RATE, TURNS = ["--sampling-rate", "0.25"], ["--sampling-rate", "1", "--groups", "4"]
+DRAWN = {  # a mechanism for each sampler, and whose ε is a guarantee for it
+    "poisson": (RATE, "rdp prv pld"),
+    "truncated-poisson": ([*RATE, "--truncation-probability", "1e-9"], "rdp prv pld"),
+    "random-allocation": ([*RATE, "--groups", "4"], "pld-allocation"),
+    "balls-in-bins": ([*TURNS, "--noise", '{"kind": "blt", "buffers": 1}'], "monte-carlo"),
+    "cyclic-poisson": ([*RATE, "--groups", "4"], "rdp prv pld"),
+    "cyclic": (TURNS, "rdp prv pld per-epoch"),
+    "full": (["--sampling-rate", "1"], "rdp prv pld per-epoch"),
+    "fixed-size": ([*RATE, "--accountant", "rdp-replace", "--examples", "40"], "rdp-replace"),
+    "shuffled": (TURNS, "per-epoch"),
+}
+
+
+def test_a_mechanism_of_every_sampler_is_accounted_below() -> None:
+    assert set(DRAWN) == set(SAMPLERS)
+
+
+@pytest.mark.parametrize("sampler", DRAWN)
+def test_account_answers_for_every_sampler_as_calibrate_does(sampler: str, capsys: Output) -> None:
+    words, proved = DRAWN[sampler]
+    given = ["--noise-multiplier", "3", "--delta", "1e-5", "--steps", "8", "--sampler", sampler]
+    assert main(["account", *given, *words, "--json"]) == 0
+    stated = json.loads(capsys.readouterr().out)
+    del stated["delta"]
+    assert " ".join(stated) == proved
+    for name, bounds in stated.items():
+        chosen = [] if "--accountant" in words else ["--accountant", name]
+        assert main(["calibrate", *given, *words, *chosen]) == 0
+        _, second, _, fourth, *_ = capsys.readouterr().out.splitlines()
+        assert second.split()[-1] == f"{bounds['epsilon']:.6f}"
+        assert fourth.split("  ")[-1].strip() == f"{bounds['adjacency']}, {sampler}"
+        assert bounds["claim"] == "guarantee"
+
+
+@pytest.mark.parametrize("sampler", ["shuffled", "random-allocation"])
+def test_account_calls_what_is_not_proved_nominal(sampler: str, capsys: Output) -> None:
+    words = ["account", "--noise-multiplier", "2", *MECHANISM, "--sampler", sampler]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.endswith("add-remove, nominal") for line in lines[1:4])
+    assert all("nominal" in line for line in lines[6:])
+    assert main([*words, "--accountant", "pld"]) == 0
+    assert capsys.readouterr().out.endswith("  nominal\n")
+
+
+def test_account_refuses_what_a_sampler_cannot_have(capsys: Output) -> None:
+    words = ["account", "--noise-multiplier", "2", *MECHANISM, "--sampler", "cyclic"]
+    assert main(words) == 2
+    assert "sampling_rate: must be 1 for the sampler 'cyclic'" in capsys.readouterr().err
+
+
+def test_account_refuses_beforehand_what_takes_monte_carlo_long(capsys: Output) -> None:
+    words = ["account", "--noise-multiplier", "2", "--delta", "1e-5", "--steps", "200"]
+    words += ["--sampler", "balls-in-bins", "--sampling-rate", "1", "--groups", "101"]
+    words += ["--noise", '{"kind": "independent"}']
+    assert main(words) == 2
+    (message,) = capsys.readouterr().err.splitlines()
+    assert "--groups: must be at most 10 " in message
+    assert "up to 100 with --accountant monte-carlo" in message
+    assert main([*words, "--accountant", "monte-carlo"]) == 2
+    assert "--groups: must be at most 100 " in capsys.readouterr().err

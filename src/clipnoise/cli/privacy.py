@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,13 +17,9 @@ from clipnoise.cli import options
 from clipnoise.errors import UserError
 from clipnoise.fields import Count, Fraction, Natural, Positive, Probability, parse
 from clipnoise.files import json_text, write_atomically
-from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from clipnoise.privacy.accountants import ACCOUNTANTS, DEFAULT_ACCOUNTANT, AccountantName
 from clipnoise.privacy.accountants.gaussian import gaussian_epsilon, gaussian_noise_multiplier
-from clipnoise.privacy.accountants.poisson import (
-    POISSON_ACCOUNTANTS,
-    PoissonAccountant,
-    Rate,
-)
+from clipnoise.privacy.accountants.poisson import POISSON_ACCOUNTANTS, Rate
 from clipnoise.privacy.budget import Budget
 from clipnoise.privacy.calibration import Calibration
 from clipnoise.privacy.calibration import calibrate as find_noise_multiplier
@@ -31,13 +28,14 @@ from clipnoise.privacy.profile import PrivacyProfile, privacy_profile
 from clipnoise.privacy.samplers import (
     SAMPLERS,
     Sampler,
-    SamplerName,
     check_accountant,
     sampler_class,
 )
 
 PARTICIPATION = [field.name for field in fields(Participation)]
 BUDGET = [field.name for field in fields(Budget) if field.name != "participation"]
+# Of the Monte Carlo accountant: up to about ten seconds for ε alone, and for all bounds.
+MOST_TURNS, MOST_TURNS_OF_PROFILE = 100, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,93 +65,10 @@ class Accounted:
         return 2.0 if self.microbatch > 1 else 1.0
 
 
-@options.command()
-def account(
-    noise_multiplier: Annotated[
-        Positive, "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C."
-    ],
-    mechanism: Accounted,
-    accountant: Annotated[PoissonAccountant | None, "Print only this one."] = None,
-    json: Annotated[bool, "Print ε and all bounds below as JSON."] = False,
-) -> None:
-    """Print the ε that a noise multiplier costs under each accountant.
-
-    ε is an upper bound for T steps of Poisson sampling at rate q under add-remove adjacency. All
-    accountants bound the same true value and each is a guarantee by itself, so the smallest is the
-    tightest. With --participations nothing is sampled: each example takes part that often, in a
-    fixed order, and ε is exact.
-
-    One (ε, δ) cannot be compared with another, so the bounds that follow from the whole profile
-    δ(ε) are printed below, by the accountant of the smallest ε: μ of Gaussian differential privacy,
-    true positive rates of any attack at given false positive rates, δ at other ε, and ε at other δ.
-    docs/guarantees.md says what they mean. With --accountant and without --json, nothing but ε is.
-    """
-    budgets = _accounted_by(mechanism, accountant)
-    sigma = noise_multiplier / mechanism.sensitivity
-    if json:
-        stated = {name: _stated(budget, sigma) for name, budget in budgets.items()}
-        print(json_text({"delta": mechanism.delta, "adjacency": "add-remove", **stated}))
-    elif accountant is not None:
-        print(f"{budgets[accountant].spent(sigma):.4f}")
-    else:
-        _print_accounts(budgets, sigma)
-
-
-def _accounted_by(mechanism: Accounted, accountant: PoissonAccountant | None) -> dict[str, Budget]:
-    """Return the budget of a mechanism by accountant, or as `exact` where nothing is sampled."""
-    given: dict[str, Any] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
-    if mechanism.participations is not None:
-        whole = {"sampling_rate": 1.0, "steps": mechanism.participations}
-        return {"exact": budget_of({**vars(Details()), **given, **whole, "sampler": "full"})}
-    sampled = {"sampling_rate": mechanism.sampling_rate, "steps": mechanism.steps}
-    names = POISSON_ACCOUNTANTS if accountant is None else (accountant,)
-    return {
-        name: budget_of({**vars(Details()), **given, **sampled, "accountant": name})
-        for name in names
-    }
-
-
-def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
-    """Print ε under every accountant, and the other bounds of the one whose ε is the smallest."""
-    if "exact" not in budgets:
-        print("accountant  ε")
-    found: dict[str, float] = {}
-    for name, budget in budgets.items():
-        try:
-            found[name] = budget.spent(sigma)
-            print(f"{name:<12}{found[name]:.4f}")
-        except UserError as error:
-            print(f"{name:<12}none: {error}")
-    if found:
-        tightest = min(found, key=lambda name: found[name])
-        print("" if tightest == "exact" else f"\nby {tightest}")
-        profile = _profile(budgets[tightest], sigma)
-        for what, text in profile.lines(nominal=False).items():
-            print(f"{what:<12}{text}")
-
-
-def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
-    """Return ε and the other bounds of a budget as plain data, or why there are none."""
-    try:
-        spent = budget.spent(sigma)
-    except UserError as error:
-        return {"unavailable": str(error)}
-    profile = _profile(budget, sigma)
-    points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
-    return {"epsilon": spent, **profile.stated(), "profile": points}
-
-
-def _profile(budget: Budget, sigma: float) -> PrivacyProfile:
-    return privacy_profile(budget.participation, budget.accountant, sigma)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What a budget says besides ε and the mechanism: accountant, sampler, and who takes part."""
+class SamplerOptions:
+    """How batches are drawn, and what ε depends on with some samplers only."""
 
-    accountant: Annotated[str, click.Choice(list(ACCOUNTANTS)), "Accountant that bounds ε."] = (
-        DEFAULT_ACCOUNTANT
-    )
     sampler: Annotated[str, click.Choice(list(SAMPLERS)), "How batches are drawn."] = "poisson"
     groups: Annotated[Count, "Groups of examples that take turns; 1 is everyone."] = 1
     truncation_probability: Annotated[
@@ -163,16 +78,155 @@ class Details:
         Count, "Per-example gradients that one unit can change: K + 1 for a node of a graph."
     ] = 1
     examples: Annotated[Count | None, "n, for batches of a fixed size."] = None
-    prefix_cost: Annotated[
-        float,
-        Ge(1),
-        "How much more the first t < T steps of tree noise may cost than their participations.",
-    ] = 1.0
     noise: Annotated[
         Mapping[str, Any] | None,
         options.JsonObject(),
         "JSON object of how noise is correlated, for the accountant monte-carlo.",
     ] = None
+
+
+@options.command()
+def account(
+    noise_multiplier: Annotated[
+        Positive, "σ, greater than 0: the noise on the clipped sum, in units of the clip norm C."
+    ],
+    mechanism: Accounted,
+    drawn: SamplerOptions,
+    accountant: Annotated[
+        AccountantName | None, click.Choice(list(ACCOUNTANTS)), "Print only this one."
+    ] = None,
+    json: Annotated[bool, "Print ε and all bounds below as JSON."] = False,
+) -> None:
+    """Print the ε that a noise multiplier costs under each accountant.
+
+    ε is an upper bound for T steps under the adjacency beside it. Accountants that agree in the
+    adjacency bound the same true value, and each is a guarantee by itself unless it is called
+    nominal, so the smallest is the tightest. With --participations nothing is sampled: each example
+    takes part that often, in a fixed order, and ε is exact.
+
+    Where examples take part in turns, or in one step of each epoch, --groups says how many turns
+    there are, and --sampling-rate is that of an example in its turn: 1 with cyclic, shuffled
+    and balls-in-bins, and 1/groups with random-allocation. Where their order is fixed, ε is the
+    same for any noise, because σ is relative to a strategy scaled to it; --noise is needed for
+    balls-in-bins alone.
+
+    One (ε, δ) cannot be compared with another, so the bounds that follow from the whole profile
+    δ(ε) are printed below, by the accountant of the smallest ε: μ of Gaussian differential privacy,
+    true positive rates of any attack at given false positive rates, δ at other ε, and ε at other δ.
+    docs/guarantees.md says what they mean. With --accountant and without --json, nothing but ε is.
+    """
+    _check_alone(mechanism, drawn)
+    budgets = _accounted_by(mechanism, drawn, accountant)
+    _refuse_long(budgets, drawn.groups, alone=accountant is not None and not json)
+    sigma = noise_multiplier / mechanism.sensitivity
+    if json:
+        stated = {name: _stated(budget, sigma) for name, budget in budgets.items()}
+        print(json_text({"delta": mechanism.delta, **stated}))
+    elif accountant is not None:
+        (budget,) = budgets.values()
+        print(f"{budget.spent(sigma):.4f}{'' if _proved(budget) else '  nominal'}")
+    else:
+        _print_accounts(budgets, sigma)
+
+
+def _check_alone(mechanism: Accounted, drawn: SamplerOptions) -> None:
+    """Refuse what would be ignored beside participations in a fixed order."""
+    ignored = [name for name, value in vars(type(drawn)()).items() if value != vars(drawn)[name]]
+    if mechanism.participations is not None and ignored:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
+        raise UserError(f"--participations: cannot be combined with {names}.")
+
+
+def _accounted_by(
+    mechanism: Accounted, drawn: SamplerOptions, accountant: AccountantName | None
+) -> dict[str, Budget]:
+    """Return the budget of a mechanism by accountant, or as `exact` where nothing is sampled.
+
+    Raises:
+        UserError: no accountant is for these values, or not the one that is asked for.
+    """
+    given: dict[str, Any] = {"delta": mechanism.delta, "noise_multiplier": 1.0}
+    given |= {**vars(Details()), **vars(drawn)}
+    if mechanism.participations is not None:
+        whole = {"sampling_rate": 1.0, "steps": mechanism.participations}
+        return {"exact": budget_of({**given, **whole, "sampler": "full"})}
+    given |= {"sampling_rate": mechanism.sampling_rate, "steps": mechanism.steps}
+    if accountant is not None:
+        return {accountant: budget_of({**given, "accountant": accountant})}
+    budgets: dict[str, Budget] = {}
+    refusals: dict[str, UserError] = {}
+    for name in ACCOUNTANTS:
+        try:
+            budgets[name] = budget_of({**given, "accountant": name})
+        except UserError as error:
+            refusals[name] = error
+    if not budgets:
+        proved = [name for able in sampler_class(drawn.sampler).proved.values() for name in able]
+        raise refusals[proved[0]]
+    return budgets
+
+
+def _refuse_long(budgets: Mapping[str, Budget], groups: int, *, alone: bool) -> None:
+    """Refuse what the Monte Carlo accountant would take much longer for than ten seconds."""
+    most = MOST_TURNS if alone else MOST_TURNS_OF_PROFILE
+    if "monte-carlo" in budgets and groups > most:
+        shorter = "" if alone else f", or up to {MOST_TURNS} with --accountant monte-carlo"
+        raise UserError(
+            f"--groups: must be at most {most} for the bounds of the accountant monte-carlo, got "
+            f"{groups}. Allowed: fewer groups{shorter}, or `clipnoise calibrate`, which may take "
+            "a minute."
+        )
+
+
+def _print_accounts(budgets: Mapping[str, Budget], sigma: float) -> None:
+    """Print ε under every accountant, and the other bounds of the one whose ε is the smallest.
+
+    What is nominal is the tightest only if nothing is proved.
+    """
+    found: dict[str, float] = {}
+
+    def spent(name: str) -> float:
+        found[name] = budgets[name].spent(sigma)
+        return found[name]
+
+    _print_epsilons(budgets, spent)
+    if found:
+        tightest = min(found, key=lambda name: (not _proved(budgets[name]), found[name]))
+        print("" if tightest == "exact" else f"\nby {tightest}")
+        nominal = not _proved(budgets[tightest])
+        for what, text in _profile(budgets[tightest], sigma).lines(nominal=nominal).items():
+            print(f"{what:<12}{text}")
+
+
+def _stated(budget: Budget, sigma: float) -> dict[str, Any]:
+    """Return ε and the other bounds of a budget as plain data, or why there are none."""
+    claim = "guarantee" if _proved(budget) else "nominal"
+    of = {"adjacency": budget.adjacency, "claim": claim}
+    try:
+        spent = budget.spent(sigma)
+    except UserError as error:
+        return {**of, "unavailable": str(error)}
+    profile = _profile(budget, sigma)
+    points = {"epsilons": list(profile.epsilons), "deltas": list(profile.deltas)}
+    return {**of, "epsilon": spent, **profile.stated(), "profile": points}
+
+
+def _profile(budget: Budget, sigma: float) -> PrivacyProfile:
+    return privacy_profile(budget.participation, budget.accountant, sigma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details(SamplerOptions):
+    """What a budget says besides ε and the mechanism: accountant, sampler, and who takes part."""
+
+    accountant: Annotated[str, click.Choice(list(ACCOUNTANTS)), "Accountant that bounds ε."] = (
+        DEFAULT_ACCOUNTANT
+    )
+    prefix_cost: Annotated[
+        float,
+        Ge(1),
+        "How much more the first t < T steps of tree noise may cost than their participations.",
+    ] = 1.0
     evaluation_steps: Annotated[
         Sequence[Natural], "Steps, at most T, after which to give the ε spent so far."
     ] = ()
@@ -201,6 +255,7 @@ def calibrate(
         raise UserError(
             "--out: a calibration file holds neither --participations nor --microbatch."
         )
+    _check_alone(mechanism, details)
     if mechanism.participations is not None:
         _print_exact(epsilon, noise_multiplier, mechanism)
         return
@@ -249,35 +304,38 @@ def _print_calibration(calibration: Calibration, factor: float) -> None:
     others = (*POISSON_ACCOUNTANTS, "per-epoch")  # those to which a participation means the same
     if calibration.adjacency not in ("add-remove", "zero-out") or budget.accountant not in others:
         return  # the other accountants are for adding or removing one example
-    print()
-    _print_epsilons(
-        lambda name: budget.participation.epsilon(
-            name, noise_multiplier=calibration.noise_multiplier, delta=budget.delta
-        ),
-        budget.sampler,
-    )
+    alike: dict[str, Budget] = {}
+    for name in POISSON_ACCOUNTANTS:
+        with suppress(UserError):  # not for these batches
+            alike[name] = replace(budget, accountant=name)
+    if alike:
+        print()
+        _print_epsilons(alike, lambda name: alike[name].spent(calibration.noise_multiplier))
 
 
 def _accounted(calibration: Calibration) -> str:
     """Return whose ε it is, and that it is nominal where it is not proved for the batches."""
     budget = calibration.budget
-    proved = sampler_class(budget.sampler).proves(budget.accountant, calibration.adjacency)
-    return budget.accountant if proved else f"{budget.accountant}, nominal"
+    return budget.accountant if _proved(budget) else f"{budget.accountant}, nominal"
 
 
-def _print_epsilons(
-    epsilon_by: Callable[[PoissonAccountant], float], sampler: SamplerName = "poisson"
-) -> None:
-    """Print ε under every accountant, or the reason why one gives none."""
-    drawn = sampler_class(sampler)
-    print("accountant  ε")
-    for name in POISSON_ACCOUNTANTS:
+def _proved(budget: Budget) -> bool:
+    """Return whether ε is proved for the batches of the sampler."""
+    return sampler_class(budget.sampler).proves(budget.accountant, budget.adjacency)
+
+
+def _print_epsilons(budgets: Mapping[str, Budget], spent: Callable[[str], float]) -> None:
+    """Print ε and its adjacency under every accountant, or the reason why one gives none."""
+    width = max(map(len, ["accountant", *budgets])) + 2
+    if "exact" not in budgets:
+        print(f"{'accountant':<{width}}{'ε':<10}adjacency")
+    for name, budget in budgets.items():
         try:
-            proved = drawn.proves(name, drawn.adjacency(name))
-            text = f"{epsilon_by(name):.4f}{'' if proved else '  nominal'}"
+            about = f"{budget.adjacency}{'' if _proved(budget) else ', nominal'}"
+            text = f"{spent(name):<10.4f}{about}"
         except UserError as error:
             text = f"none: {error}"
-        print(f"{name:<12}{text}")
+        print(f"{name:<{width}}{text}")
 
 
 @options.command()

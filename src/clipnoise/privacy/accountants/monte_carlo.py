@@ -264,12 +264,17 @@ def _bound(drawn: Weighted, certainty: float, *, sign: int) -> Callable[[float],
     # (R − e^ε)₊ = R(1 − e^ε/R)₊
     logs = drawn.log_weights + (power + (sign == 1)) * drawn.log_ratios - drawn.log_most
     margin = math.sqrt(certainty / (2 * n))
+    values, share = np.empty(n), np.empty(n)  # for every ε: it takes as long to allocate them
 
     def bound(epsilon: float) -> float:
         log_most = _log_most(sign, power, epsilon)
-        share = -np.expm1(np.minimum(epsilon - sign * drawn.log_ratios, 0.0))
-        values = np.minimum(np.exp(logs - log_most) * share, 1.0)
-        root = margin + math.sqrt(margin**2 + float((values**2).mean()))
+        np.subtract(epsilon, sign * drawn.log_ratios, out=share)
+        np.negative(np.expm1(np.minimum(share, 0.0, out=share), out=share), out=share)
+        # No larger value is below 1 where the share is not 0, and where it is, ∞·0 must not occur.
+        np.minimum(np.subtract(logs, log_most, out=values), LARGEST_LOSS, out=values)
+        np.multiply(np.exp(values, out=values), share, out=values)
+        np.minimum(values, 1.0, out=values)
+        root = margin + math.sqrt(margin**2 + float(values @ values) / n)
         most = math.exp(min(log_most + drawn.log_most, LARGEST_LOSS))
         return most * (float(values.mean()) + 2 * root * margin)
 

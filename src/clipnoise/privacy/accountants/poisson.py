@@ -228,12 +228,24 @@ def renyi_epsilon(curve: NDArray[np.float64], delta: float) -> float:
     return max(float(value), 0.0)
 
 
-def renyi_delta(curve: NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+def renyi_delta(
+    curve: NDArray[np.float64],
+    epsilons: NDArray[np.float64],
+    orders: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
     """Convert the Rényi divergences of all releases together into δ at each ε.
 
     It is the inverse of `renyi_epsilon`.
+
+    Args:
+        curve: divergences, one for each order.
+        epsilons: ε, shape (E,).
+        orders: those of the curve, above 1; ORDERS by default.
+
+    Returns:
+        δ, shape (E,).
     """
-    orders = np.array(ORDERS)
+    orders = np.array(ORDERS) if orders is None else orders
     logs = (orders - 1) * (curve - epsilons[:, None] + np.log1p(-1 / orders)) - np.log(orders)
     return np.asarray(np.exp(np.minimum(np.nanmin(logs, axis=1), 0.0)), dtype=np.float64)
 

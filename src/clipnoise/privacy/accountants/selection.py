@@ -12,6 +12,7 @@ from clipnoise.privacy.accountants.poisson import (
     PLD_ROUNDING,
     loss_distribution,
     rdp_curve,
+    renyi_delta,
     renyi_epsilon,
 )
 
@@ -99,16 +100,10 @@ def selected_curve(trials: DrawnTrials, single: Array, orders: Array) -> Array:
     """
     base = single + math.log(trials.mean) / (orders - 1)
     if trials.law == "poisson":
-        slack = [_delta(single, orders, math.log1p(1 / (order - 1))) for order in orders]
-        return np.asarray(base + trials.rate * np.array(slack))
+        slack = renyi_delta(single, np.log1p(1 / (orders - 1)), orders)
+        return np.asarray(base + trials.rate * slack)
     spread = (1 - 1 / orders) * single + math.log1p(trials.odds) / orders
     return np.asarray(base + (1 + trials.shape) * min(spread))
-
-
-def _delta(curve: Array, orders: Array, epsilon: float) -> float:
-    """Turn Rényi divergences into δ at ε, the inverse of `renyi_epsilon`."""
-    logs = (orders - 1) * (curve - epsilon + np.log1p(-1 / orders)) - np.log(orders)
-    return min(1.0, math.exp(min(0.0, float(np.nanmin(logs)))))
 
 
 def selected_profile(trials: DrawnTrials, levels: Array, deltas: Array) -> tuple[Array, Array]:
