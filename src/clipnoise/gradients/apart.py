@@ -92,10 +92,30 @@ def on_whole_batch(hidden: Tensor | None, run: Run, inputs: Sequence[Tensor] = (
             as many rows as the inputs.
         inputs: as the network sees them, shape (T, …); vectors count as one row.
     """
-    return _OnWholeBatch.apply(run, hidden, *inputs)
+
+    def joined(size: int, inputs: Sequence[Tensor]) -> Any:
+        flat = [tensor.flatten(0, 1) if tensor.ndim > 2 else tensor for tensor in inputs]
+        if not inputs or inputs[0].ndim < 3:
+            return run(1, flat)
+        rows = inputs[0].shape[1]
+        return tree_map_only(Tensor, lambda out: out.unflatten(0, (size, rows)), run(rows, flat))
+
+    return on_examples(hidden, joined, inputs)
 
 
-class _OnWholeBatch(torch.autograd.Function):
+def on_examples(hidden: Tensor | None, run: Run, inputs: Sequence[Tensor] = ()) -> Any:
+    """From within vmap, call a function on tensors whose first axis is that of the examples.
+
+    Args:
+        hidden: any tensor with the hidden axis of the examples.
+        run: takes the number of examples, b, and the inputs, shape (b, …). What it returns has the
+            same first axis.
+        inputs: as the network sees them, without the axis.
+    """
+    return _OnExamples.apply(run, hidden, *inputs)
+
+
+class _OnExamples(torch.autograd.Function):
     """PyTorch's way to let a function of one's own take over under vmap.
 
     What runs there is differentiated as usual, by the operations that it consists of.
@@ -123,9 +143,4 @@ class _OnWholeBatch(torch.autograd.Function):
             tensor.expand(size, *tensor.shape) if place is None else tensor.movedim(place, 0)
             for tensor, place in zip(tensors, in_dims[2:], strict=True)
         ]
-        flat = [tensor.flatten(0, 1) if tensor.ndim > 2 else tensor for tensor in inputs]
-        if not inputs or inputs[0].ndim < 3:
-            return run(1, flat), 0
-        rows = inputs[0].shape[1]
-        outputs = run(rows, flat)
-        return tree_map_only(Tensor, lambda out: out.unflatten(0, (size, rows)), outputs), 0
+        return run(size, inputs), 0

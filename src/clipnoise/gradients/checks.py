@@ -111,13 +111,14 @@ def _reject_global_randomness(probe: _Probe) -> None:
 
 
 def _reject_recomputation(probe: _Probe) -> None:
-    """Refuse gradient checkpointing: in the backward pass, no dropout mask would be the same."""
+    """Refuse the gradient checkpointing of others: it would draw other dropout masks, or fail."""
     path = probe.module_run_again()
     if path is not None:
         raise UserError(
             f"model: {path or 'the network'} runs again in the backward pass (gradient "
             "checkpointing). Turn it off, with `gradient_checkpointing_disable()` for models of "
-            "transformers; a smaller physical_batch_size saves memory as well."
+            "transformers, and call `clipnoise.models.recomputed.recompute` with each block "
+            "instead (in a study: `recompute: true` of the model)."
         )
 
 

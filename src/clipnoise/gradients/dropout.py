@@ -94,7 +94,13 @@ class ExampleDropout(TorchFunctionMode):
         """
         super().__init__()
         self._masks, self.hidden = masks, hidden
-        self._calls = 0
+        self.turn = 0  # of the layer that drew last
+
+    def going_on(self, turn: int, hidden: Tensor) -> ExampleDropout:
+        """Return the dropout of the same pass, under another vmap, from a layer's turn on."""
+        later = ExampleDropout(self._masks, hidden)
+        later.turn = turn
+        return later
 
     def __torch_function__(
         self,
@@ -216,9 +222,9 @@ class ExampleDropout(TorchFunctionMode):
 
     def _words_of_examples(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return two words for each example, of the key, the example and the layer's turn."""
-        self._calls += 1
+        self.turn += 1
         low, high = self._masks.key % WORD, self._masks.key // WORD % WORD
-        turn = _mixed(torch.tensor(_signed(low + self._calls * CALL), dtype=torch.int32))
+        turn = _mixed(torch.tensor(_signed(low + self.turn * CALL), dtype=torch.int32))
         index = self._masks.examples.to(device=device, dtype=torch.int32)
         first = _mixed(_mixed(index ^ turn.to(device)) + _signed(high))
         return first, _mixed(first + _signed(low ^ AXES[-1]))

@@ -6,14 +6,16 @@ import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from clipnoise.data.signature import Signature
 from clipnoise.errors import UserError, nearest, reason
+from clipnoise.fields import unhashed_at
 from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Part, PartlyTrained
 from clipnoise.models.language import LONGEST, logits
 from clipnoise.models.pretrained import Checksum, Weights
+from clipnoise.models.recomputed import recompute_blocks
 
 FOLDER = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -53,6 +55,8 @@ class HuggingFace(NamedModel):
     Attributes:
         name: of the folder of weights, which is also the model's name on the hub, if it has one.
         sha256: of the file of tensors, so that other weights make another run.
+        recompute: whether what a block computes is computed again in the backward pass, which takes
+            time, rather than kept for it, which takes memory.
     """
 
     id = "huggingface"
@@ -61,6 +65,7 @@ class HuggingFace(NamedModel):
     work = 2e8
 
     sha256: Checksum
+    recompute: Annotated[bool, unhashed_at(False)] = False
 
     @classmethod
     def takes(cls, signature: Signature) -> bool:
@@ -82,6 +87,8 @@ class HuggingFace(NamedModel):
             )
         network = _classifier(folder, signature.outputs)
         self.partly_trained(network, network.base_model.parameters())
+        if self.recompute:
+            recompute_blocks(network)
         padding = network.config.pad_token_id or 0
         segments = "token_type_ids" in inspect.signature(network.forward).parameters
         wrapped = logits(network, padding, separator=None, segments=segments)

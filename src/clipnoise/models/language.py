@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from clipnoise.data.signature import Signature
-from clipnoise.fields import Count, Decay, Natural
+from clipnoise.fields import Count, Decay, Natural, unhashed_at
 from clipnoise.lazy import Tensor, nn, torch
 from clipnoise.models.base import Model, Part, PartlyTrained, network_of
 from clipnoise.models.pretrained import Checksum, Weights, hub
+from clipnoise.models.recomputed import recompute_blocks
 
 
 class WordModel(Model):
@@ -115,6 +116,8 @@ class LanguageModel(PartlyTrained):
         reinitialise: whether the last block and the pooler always start from random values.
         dropout: share of values set to 0 in training, in frozen layers too.
         sha256: of the file of tensors that it starts from; None takes whichever are there.
+        recompute: whether what a block computes is computed again in the backward pass, which takes
+            time, rather than kept for it, which takes memory.
     """
 
     accepts = f"up to {LONGEST} tokens, to classify or with masked tokens to predict"
@@ -129,6 +132,7 @@ class LanguageModel(PartlyTrained):
     reinitialise: bool = False
     dropout: Decay = 0.1
     sha256: Checksum | None = None
+    recompute: Annotated[bool, unhashed_at(False)] = False
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -164,6 +168,8 @@ class LanguageModel(PartlyTrained):
         below = [p for name, p in named if name.startswith(f"{self.family}.")
                  and not name.startswith(kept)]  # fmt: skip
         self.partly_trained(network, below)
+        if self.recompute:
+            recompute_blocks(network)
         return logits(network, self.tokens["pad_token_id"], self.second_segment_after)
 
     def _untrained(self, signature: Signature) -> nn.Module:

@@ -33,6 +33,7 @@ from clipnoise.gradients.factored.uses import (
     Use,
     slack_of,
 )
+from clipnoise.models.recomputed import handled
 
 if TYPE_CHECKING:
     from clipnoise.data.several import Inputs
@@ -56,6 +57,7 @@ def rules() -> dict[Any, Rule]:
         **{function: _rule_of_layer(function, rule) for function, rule in layers.items()},
         functional.multi_head_attention_forward: record_attention,
         **recurrent.rules(),
+        handled: Recording.block,
     }
 
 

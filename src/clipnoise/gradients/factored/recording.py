@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
+from torch.utils.checkpoint import checkpoint
 
-from clipnoise.gradients.apart import UnsupportedError, on_whole_batch
+from clipnoise.gradients.apart import UnsupportedError, on_examples, on_whole_batch
+from clipnoise.gradients.factored.block import Block
 from clipnoise.gradients.factored.uses import ExplicitGradients, Use
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ class Recording(TorchFunctionMode):
         self._index = {id(parameter): i for i, parameter in enumerate(parameters)}
         self.count, self.rows = count, 1
         self._dtype = parameters[0].dtype
+        self._in_block = False
         self._held: list[tuple[Tensor, int]] = []
         self._builds: list[tuple[int, int, Callable[[Tensor], Use]]] = []
         self._taps: list[GradientEdge] = []
@@ -96,6 +101,58 @@ class Recording(TorchFunctionMode):
     def hides(self) -> bool:
         """Whether the network runs under vmap, which hides the axis of the examples from it."""
         return self.dropout.hidden is not None
+
+    def block(
+        self, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[Any] | None:
+        """Run a block under vmap so that the backward pass computes its values again.
+
+        A block within it is run as a part of it: None leaves the call to its caller.
+
+        The first pass records. What a later one records is thrown away, so that no use of a
+        parameter counts twice, and it draws the dropout masks of the first.
+
+        Raises:
+            UnsupportedError: the block is given a trained parameter.
+        """
+        if self._in_block:
+            return None
+        block, begun = Block(function, arguments, options), self.dropout
+        if self._touches(block.tensors):
+            raise UnsupportedError("a trained parameter in the arguments of a recomputed block")
+        turn, hidden = begun.turn, begun.hidden
+        assert hidden is not None  # rules of what is no layer are for vmap alone
+        # The graph must not hold the recording, which holds the graph: neither would be freed.
+        blank, recorders = self._blank(), iter([self])
+
+        def run(*given: Tensor) -> tuple[Tensor, ...]:
+            first = next(recorders, None)
+            recorder = blank._blank() if first is None else copy(first)
+            recorder._in_block = True
+
+            def alone(index: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+                dropout = begun.going_on(turn, index)
+                with recorder.over(dropout):
+                    outputs = block.run(given)
+                if first is not None:
+                    begun.turn = dropout.turn
+                return outputs
+
+            outputs: tuple[Tensor, ...] = vmap(alone, randomness="error")(*given)
+            return outputs
+
+        def kept(_: int, given: Sequence[Tensor]) -> Any:
+            return checkpoint(run, *given, use_reentrant=False, preserve_rng_state=False)
+
+        outputs = block.outputs(on_examples(hidden, kept, [hidden, *block.tensors]))
+        block.tensors = ()
+        return (outputs,)
+
+    def _blank(self) -> Recording:
+        """Return a recording of the same pass, in which nothing is recorded yet."""
+        other = copy(self)
+        other._held, other._builds, other._taps = [], [], []
+        return other
 
     def _touches(self, values: Iterable[object]) -> bool:
         for value in values:
