@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +36,17 @@ def is_real(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return bool(np.issubdtype(value.dtype, np.floating))
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def shape_of(value: Any) -> Any:
+    """Return the shape of an input or a target, with those of its parts; () of anything else."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    if isinstance(value, Mapping):
+        return tuple((key, shape_of(part)) for key, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(shape_of, value))
+    return ()
 
 
 def scaled(inputs: Any, factor: float) -> Any:
@@ -95,11 +107,40 @@ class Experiments:
         inputs, target = self.data[like]
         return scaled(inputs, factor), target
 
-    def other(self, index: int) -> Item:
-        """Return another real example in the place of an index."""
-        size = len(self.data)
-        inputs, target = self.data[(index + size // 2) % size]
+    def moved(self, index: int) -> Item:
+        """Return what is put in the place of an example to move statistics of its batch far.
+
+        It is the example itself, far out of range. Token ids and the like have no such values:
+        examples of one shape are then all replaced by the first of them, which every loop takes.
+        """
+        if is_real(self.data[index][0]):
+            return self.hostile(like=index)
+        alike = self._alike[index]
+        inputs, target = self.data[alike[0] if index != alike[0] else alike[-1]]
         return inputs, target
+
+    def other(self, index: int) -> Item:
+        """Return another real example in the place of an index, of the same shape if there is one.
+
+        Examples of other shapes could change how many random numbers a loop draws, so that its
+        noise would differ.
+        """
+        alike = self._alike[index]
+        inputs, target = self.data[
+            alike[(bisect_left(alike, index) + len(alike) // 2) % len(alike)]
+        ]
+        return inputs, target
+
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """For each example the indices, in order, of those whose input and target have its shapes."""
+        groups: dict[Any, list[int]] = {}
+        found = []
+        for index in range(len(self.data)):
+            group = groups.setdefault(shape_of(tuple(self.data[index])), [])
+            group.append(index)
+            found.append(group)
+        return found
 
     @cached_property
     def other_target(self) -> int:
