@@ -133,7 +133,7 @@ class Experiments:
 
     @cached_property
     def _alike(self) -> list[list[int]]:
-        """For each example the indices, in order, of those whose input and target have its shapes."""
+        """For each example, the indices of those whose input and target have its shapes."""
         groups: dict[Any, list[int]] = {}
         found = []
         for index in range(len(self.data)):
@@ -178,22 +178,33 @@ class Experiments:
             ("aligned", seed, factor, other), lambda: self.run(seed, lambda *_: item, limit=1)
         )
 
-    def blank(self, seed: int) -> Trace:
-        """Return a run where all examples are the same, with an input of zeros.
+    def alike(self, seed: int, factor: float) -> Trace:
+        """Return a run where all examples are the first one, its input times a factor.
 
         What such examples add lies in few directions, so that what is left of the releases is
         noise.
         """
-        inputs, target = self.item
-        item = scaled(inputs, 0.0), target
-        return self.once(("blank", seed), lambda: self.run(seed, lambda *_: item))
+        item = scaled(self.item[0], factor), self.item[1]
+        return self.once(("alike", seed, factor), lambda: self.run(seed, lambda *_: item))
 
     @cached_property
     def noise(self) -> NoiseSeen | None:
-        """What is known of the noise; None where there are too few releases."""
-        blocks = [self.blank(0).releases, self.blank(1).releases]
+        """What is known of the noise; None where there are too few releases.
+
+        With inputs of zeros what examples add lies in few directions, but most of it in the biases:
+        e ⊗ (x, 1) is what a layer with input x adds. With x far out of range, a bias has 1/(1+‖x‖²)
+        of it. Each coordinate is judged by the inputs that hide it less.
+        """
+        seen = self._noise(0.0)
+        if seen is None or seen.deviation == 0 or not is_real(self.item[0]):
+            return seen
+        other = self._noise(NEAR)
+        return seen if other is None else seen.or_less(other)
+
+    def _noise(self, factor: float) -> NoiseSeen | None:
+        blocks = [self.alike(seed, factor).releases for seed in range(2)]
         while sum(map(len, blocks)) < ROWS and len(blocks) < ROWS:
-            blocks.append(self.blank(len(blocks)).releases)
+            blocks.append(self.alike(len(blocks), factor).releases)
         width = min(block.shape[1] for block in blocks)
         rows = torch.cat([block[:, :width] for block in blocks]).double()
         return measured(rows, len(blocks[0]))
