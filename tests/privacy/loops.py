@@ -263,6 +263,19 @@ class NoNoiseInTheHead(Plain):
         return super().noise(total) * (torch.arange(len(total)) < FEATURES * CLASSES)
 
 
+class NoNoiseInTheHeadOfAdam(NoNoiseInTheHead):
+    """The biases get none, and are far from their optimum in all steps."""
+
+    def begin(self, number: int) -> None:
+        if number == 0:
+            self.average, self.square = torch.zeros(()), torch.zeros(())
+
+    def update(self, model: nn.Module, released: Tensor) -> None:
+        self.average = 0.9 * self.average + 0.1 * released
+        self.square = 0.99 * self.square + 0.01 * released.square()
+        super().update(model, 0.01 * self.average / (self.square.sqrt() + 1e-8))
+
+
 class NoNoiseNowAndThen(Plain):
     """Every fourth step has none."""
 
@@ -453,6 +466,7 @@ MISTAKES: dict[type[Plain], str] = {
     SeedInTheCode: "noise",
     SeedOfTheEpoch: "noise",
     NoNoiseInTheHead: "noise",
+    NoNoiseInTheHeadOfAdam: "noise",
     NoNoiseNowAndThen: "noise",
     NotClipped: "sensitivity",
     ClippedAfterSum: "apart",

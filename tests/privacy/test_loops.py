@@ -15,12 +15,13 @@ import numpy as np
 import opacus_loops
 import pytest
 import rank_loops
+import token_loops
 import torch
 from loops import CLASSES, FEATURES, Plain, claim, examples, honest
 from torch import nn
 
 from clipnoise.audit import Claim
-from clipnoise.audit.loops.experiments import Level, scaled
+from clipnoise.audit.loops.experiments import Experiments, Level, scaled
 from clipnoise.audit.loops.residual import measured
 from clipnoise.audit.loops.verdict import judge_loop
 from clipnoise.audit.loops.watched import Loop, WatchedData, tensors_in
@@ -102,6 +103,40 @@ def test_opacus_as_documented_is_not_refuted(mode: str) -> None:
 def test_a_mistake_around_opacus_is_refuted(mistake: str) -> None:
     loop, check = opacus_loops.MISTAKES[mistake]
     assert check in refuted_by(judged(loop, claim()))
+
+
+def judged_on_tokens(loop: Callable[..., Any], of: Claim) -> dict[str, Any]:
+    return judge_loop(of, loop, token_loops.sentences(), level="quick")
+
+
+@pytest.mark.parametrize("loop", [token_loops.Tokens(), token_loops.SmallGradients(rate=0.5)])
+def test_an_honest_loop_on_tokens_is_not_refuted_and_what_halves_add_is_compared(
+    loop: token_loops.Tokens,
+) -> None:
+    result = judged_on_tokens(loop, claim(**loop.claimed))
+    assert not result["refuted_by"]
+    assert {each["name"] for each in result["checks"]} >= {"apart", "sensitivity"}
+
+
+@pytest.mark.parametrize("mistake", token_loops.MISTAKES, ids=lambda kind: kind.__name__)
+def test_a_mistake_on_tokens_is_refuted(mistake: type[token_loops.Tokens]) -> None:
+    result = judged_on_tokens(mistake(), claim())
+    assert token_loops.MISTAKES[mistake] in refuted_by(result)
+
+
+def test_examples_that_are_all_the_same_are_asked_to_differ() -> None:
+    tokens = [(torch.arange(token_loops.LENGTH), torch.tensor(1))] * loops.EXAMPLES
+    result = judge_loop(claim(), token_loops.Tokens(), tokens, level="quick")
+    assert "examples that differ" in skipped(result)["apart"]
+
+
+def test_examples_take_the_place_of_others_of_their_shape_alone() -> None:
+    data = [(torch.arange(2 + index % 3), index) for index in range(9)]
+    runs = Experiments(Loop(Plain()), claim(), data)
+    for index, (tokens, _) in enumerate(data):
+        for item in (runs.moved(index), runs.other(index)):
+            assert len(item[0]) == len(tokens)
+            assert item[1] != index
 
 
 def test_inputs_that_are_arrays_are_put_out_of_range_and_token_ids_are_not() -> None:

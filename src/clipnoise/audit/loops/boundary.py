@@ -9,7 +9,13 @@ from scipy.stats import norm, t
 from torch import Tensor
 
 from clipnoise.audit.loops.claim import LoopFinding
-from clipnoise.audit.loops.experiments import NEAR, SAME, SIGNIFICANCE, Experiments
+from clipnoise.audit.loops.experiments import (
+    NEAR,
+    SAME,
+    SIGNIFICANCE,
+    Experiments,
+    is_real,
+)
 from clipnoise.audit.loops.residual import NoiseSeen
 from clipnoise.audit.loops.watched import Item, Trace
 
@@ -20,6 +26,11 @@ ALIGNED = {"quick": 16, "full": 48}  # first releases on identical examples
 FIRST_SEED = 101
 LEAST = 8  # first releases that a slope takes
 LARGER = 1.5  # times the declared standard deviation
+UNMOVED = (
+    "examples were replaced, and the first release stayed the same: needs data with examples that "
+    "differ while their inputs and targets have the same shapes, and a loop whose first step reads "
+    "some of them"
+)
 RECORD = "needs a loop that calls record"
 REPEATABLE = (
     "needs a loop that does the same again with the same seed: one that draws from the global "
@@ -47,13 +58,13 @@ def check_apart(runs: Experiments) -> LoopFinding:
     both = _changed(runs, seed, hostile=True, other=True)
     neither = runs.first(seed)
     if not all(_finite(trace) for trace in (neither, first, second, both)):
-        said = "a release holds numbers that are not finite, for examples far out of range"
+        said = "a release holds numbers that are not finite, for examples that were changed"
         return LoopFinding(name, False, said)
     alone, apart = _difference(first, neither), _difference(both, second)
     size = max(float(alone.norm()), float(apart.norm()))
     assert neither.first is not None
     if size <= SAME * float(neither.first.norm()):
-        return LoopFinding.skipped(name, "no example that was changed moved the first release")
+        return LoopFinding.skipped(name, UNMOVED)
     off = float((apart - alone).norm()) / size
     if off > ROUNDING:
         said = (
@@ -71,11 +82,11 @@ def _drawn(runs: Experiments, seed: int) -> bool:
 
 
 def _changed(runs: Experiments, seed: int, *, hostile: bool, other: bool) -> Trace:
-    """Return the first release with even places out of range, odd ones exchanged, or both."""
+    """Return the first release with even places moved, odd ones exchanged, or both."""
 
     def change(index: int, item: Item) -> Item:
         if index % 2 == 0 and hostile:
-            return runs.hostile(like=index)
+            return runs.moved(index)
         return runs.other(index) if index % 2 and other else item
 
     return runs.once(("apart", seed, hostile, other), lambda: runs.run(seed, change, limit=1))
@@ -99,7 +110,7 @@ def _outside(runs: Experiments, seed: int) -> str | None:
     place = next((i for i in range(runs.examples) if i not in set(before.reads[0])), None)
     if place is None:
         return None
-    after = runs.run(seed, lambda i, item: runs.hostile() if i == place else item, limit=1)
+    after = runs.run(seed, lambda i, item: runs.moved(i) if i == place else item, limit=1)
     assert before.first is not None
     moved = float(_difference(after, before).norm()) / max(float(before.first.norm()), 1e-300)
     if moved > SAME:
@@ -151,7 +162,9 @@ def _too_large(runs: Experiments, noise: NoiseSeen, move: float) -> str | None:
     assert claim.noise_multiplier is not None
     of_mean = claim.clip_norm / claim.expected_batch_size
     # Means and sums are B apart; what is nearer, in logarithms, is what the loop releases.
-    nearer_sum = move > math.sqrt(claim.clip_norm * of_mean)
+    # What cannot be put out of range may move a sum as little as a mean: no more is said of it than
+    # that its noise is too large for a sum.
+    nearer_sum = move > math.sqrt(claim.clip_norm * of_mean) or not is_real(runs.item[0])
     declared = claim.noise_multiplier * (claim.clip_norm if nearer_sum else of_mean)
     if noise.deviation <= LARGER * declared:
         return None

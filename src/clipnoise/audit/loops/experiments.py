@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +36,17 @@ def is_real(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return bool(np.issubdtype(value.dtype, np.floating))
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def shape_of(value: Any) -> Any:
+    """Return the shape of an input or a target, with those of its parts; () of anything else."""
+    if hasattr(value, "shape"):
+        return tuple(value.shape)
+    if isinstance(value, Mapping):
+        return tuple((key, shape_of(part)) for key, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(shape_of, value))
+    return ()
 
 
 def scaled(inputs: Any, factor: float) -> Any:
@@ -95,11 +107,40 @@ class Experiments:
         inputs, target = self.data[like]
         return scaled(inputs, factor), target
 
-    def other(self, index: int) -> Item:
-        """Return another real example in the place of an index."""
-        size = len(self.data)
-        inputs, target = self.data[(index + size // 2) % size]
+    def moved(self, index: int) -> Item:
+        """Return what is put in the place of an example to move statistics of its batch far.
+
+        It is the example itself, far out of range. Token ids and the like have no such values:
+        examples of one shape are then all replaced by the first of them, which every loop takes.
+        """
+        if is_real(self.data[index][0]):
+            return self.hostile(like=index)
+        alike = self._alike[index]
+        inputs, target = self.data[alike[0] if index != alike[0] else alike[-1]]
         return inputs, target
+
+    def other(self, index: int) -> Item:
+        """Return another real example in the place of an index, of the same shape if there is one.
+
+        Examples of other shapes could change how many random numbers a loop draws, so that its
+        noise would differ.
+        """
+        alike = self._alike[index]
+        inputs, target = self.data[
+            alike[(bisect_left(alike, index) + len(alike) // 2) % len(alike)]
+        ]
+        return inputs, target
+
+    @cached_property
+    def _alike(self) -> list[list[int]]:
+        """For each example, the indices of those whose input and target have its shapes."""
+        groups: dict[Any, list[int]] = {}
+        found = []
+        for index in range(len(self.data)):
+            group = groups.setdefault(shape_of(tuple(self.data[index])), [])
+            group.append(index)
+            found.append(group)
+        return found
 
     @cached_property
     def other_target(self) -> int:
@@ -137,22 +178,33 @@ class Experiments:
             ("aligned", seed, factor, other), lambda: self.run(seed, lambda *_: item, limit=1)
         )
 
-    def blank(self, seed: int) -> Trace:
-        """Return a run where all examples are the same, with an input of zeros.
+    def alike(self, seed: int, factor: float) -> Trace:
+        """Return a run where all examples are the first one, its input times a factor.
 
         What such examples add lies in few directions, so that what is left of the releases is
         noise.
         """
-        inputs, target = self.item
-        item = scaled(inputs, 0.0), target
-        return self.once(("blank", seed), lambda: self.run(seed, lambda *_: item))
+        item = scaled(self.item[0], factor), self.item[1]
+        return self.once(("alike", seed, factor), lambda: self.run(seed, lambda *_: item))
 
     @cached_property
     def noise(self) -> NoiseSeen | None:
-        """What is known of the noise; None where there are too few releases."""
-        blocks = [self.blank(0).releases, self.blank(1).releases]
+        """What is known of the noise; None where there are too few releases.
+
+        With inputs of zeros what examples add lies in few directions, but most of it in the biases:
+        e ⊗ (x, 1) is what a layer with input x adds. With x far out of range, a bias has 1/(1+‖x‖²)
+        of it. Each coordinate is judged by the inputs that hide it less.
+        """
+        seen = self._noise(0.0)
+        if seen is None or seen.deviation == 0 or not is_real(self.item[0]):
+            return seen
+        other = self._noise(NEAR)
+        return seen if other is None else seen.or_less(other)
+
+    def _noise(self, factor: float) -> NoiseSeen | None:
+        blocks = [self.alike(seed, factor).releases for seed in range(2)]
         while sum(map(len, blocks)) < ROWS and len(blocks) < ROWS:
-            blocks.append(self.blank(len(blocks)).releases)
+            blocks.append(self.alike(len(blocks), factor).releases)
         width = min(block.shape[1] for block in blocks)
         rows = torch.cat([block[:, :width] for block in blocks]).double()
         return measured(rows, len(blocks[0]))

@@ -21,7 +21,7 @@ def check_noise_size(runs: Experiments) -> LoopFinding:
         return LoopFinding.skipped(name, "needs a loop that calls record")
     seen = runs.noise
     if seen is None:
-        if not torch.isfinite(runs.blank(0).releases).all():
+        if not torch.isfinite(runs.alike(0, 0.0).releases).all():
             return LoopFinding(name, False, "a release holds numbers that are not finite")
         return LoopFinding.skipped(name, f"needs {LEAST_ROWS} releases")
     problems = list(_problems(seen))
@@ -30,19 +30,31 @@ def check_noise_size(runs: Experiments) -> LoopFinding:
         return LoopFinding(name, False, "; ".join(problems))
     held = (
         f"a standard deviation of {seen.deviation:.4g} in {count} releases of {width} numbers, in "
-        "every step and coordinate, never repeated"
+        f"{_where(seen)}, never repeated"
     )
     power = (
-        f"a step or a coordinate with less than {_least(width, count):.2f} or "
-        f"{_least(count, width):.2f} times the variance of the others; releases whose noise "
-        f"correlates by {_repeats(count, width):.2f}"
+        f"a step or a coordinate with less than {_least(width, 2 * count):.2f} or "
+        f"{_least(seen.usual, 2 * width):.2f} times the variance of the others; releases whose "
+        f"noise correlates by {_repeats(count, width):.2f}"
     )
     return LoopFinding(name, True, held, power)
 
 
+def _where(seen: NoiseSeen) -> str:
+    """Return in which steps and coordinates the noise was seen, in words."""
+    hidden = {
+        "steps": int(seen.steps.isnan().sum()),
+        "coordinates": int(seen.coordinates.isnan().sum()),
+    }
+    but = " and ".join(f"{number} {what}" for what, number in hidden.items() if number)
+    return "every step and coordinate" + (
+        f" but {but}, which what examples add hides" if but else ""
+    )
+
+
 def _least(numbers: int, tried: int) -> float:
     """Return how small the variance of some normal numbers may be, the smallest of several."""
-    return SLACK * float(chi2.ppf(SIGNIFICANCE / tried, numbers)) / numbers
+    return SLACK * float(chi2.ppf(SIGNIFICANCE / tried, numbers)) / numbers if numbers else 0.0
 
 
 def _repeats(count: int, width: int) -> float:
@@ -57,9 +69,10 @@ def _problems(seen: NoiseSeen) -> list[str]:
     found = []
     for what, variances, numbers in (
         ("step", seen.steps, width),
-        ("coordinate", seen.coordinates, count),
+        ("coordinate", seen.coordinates, seen.usual),
     ):
-        low = (variances < _least(numbers, len(variances))).nonzero().flatten()
+        # Two measurements of each coordinate are tried.
+        low = (variances < _least(numbers, 2 * len(variances))).nonzero().flatten()
         if len(low):
             place = int(low[0]) % seen.steps_of_run if what == "step" else int(low[0])
             found.append(

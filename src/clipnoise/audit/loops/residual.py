@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,8 +23,9 @@ class NoiseSeen:
     Attributes:
         deviation: the standard deviation of a number; 0 without noise.
         steps, coordinates: the variance of each, relative to that of all; nan where too much of it
-            was taken out.
+            was taken out, or too few releases are left.
         repeated: the largest correlation between two releases of usual steps.
+        usual: how many releases the variances of coordinates are taken from.
         shape: how many releases, and numbers of each.
         steps_of_run: T.
     """
@@ -33,12 +34,30 @@ class NoiseSeen:
     steps: Tensor
     coordinates: Tensor
     repeated: float
+    usual: int
     shape: tuple[int, int]
     steps_of_run: int
+
+    def or_less(self, other: NoiseSeen) -> NoiseSeen:
+        """Return this with the smaller variance of each coordinate, here and on other examples.
+
+        What examples add can only be added to a variance of noise.
+        """
+        rows = [each.usual for each in (self, other) if each.usual >= LEAST_ROWS]
+        variances = other.coordinates * (other.deviation / self.deviation) ** 2
+        return replace(
+            self,
+            coordinates=torch.fmin(self.coordinates, variances),
+            usual=min(rows, default=0),
+        )
 
 
 def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     """Take out the largest directions, and return what is left, corrected for what it lost.
+
+    To first order in the noise N, what is left of signal and noise is (1 − UUᵀ) N (1 − VVᵀ), with
+    the singular vectors U, V that are taken out: a coordinate keeps one minus the sum of squares of
+    its row of V, of its variance.
 
     Args:
         rows: releases on identical examples, shape (releases, numbers).
@@ -63,12 +82,17 @@ def measured(rows: Tensor, steps: int) -> NoiseSeen | None:
     unit = max(variance, 1e-300)
     step = by_step / unit
     usual = (step > USUAL[0]) & (step < USUAL[1]) & (by_row <= PARTLY)
-    column = squares[usual].sum(0) / unit / max(1, int(usual.sum())) * count / (count - taken)
+    rows_judged = int(usual.sum())
+    column = squares[usual].sum(0) / unit / max(1, rows_judged) * count / (count - taken)
     column /= (1 - by_column).clamp(min=1e-9)
     step[by_row > PARTLY], column[by_column > PARTLY] = math.nan, math.nan
-    alike = torch.corrcoef(left[usual]) if int(usual.sum()) > 1 else torch.zeros(1, 1)
+    if rows_judged < LEAST_ROWS:
+        column[:] = math.nan
+    alike = torch.corrcoef(left[usual]) if rows_judged > 1 else torch.zeros(1, 1)
     repeated = float((alike - torch.diag(alike.diagonal())).abs().max())
-    return NoiseSeen(math.sqrt(variance), step, column, repeated, (count, width), steps)
+    return NoiseSeen(
+        math.sqrt(variance), step, column, repeated, rows_judged, (count, width), steps
+    )
 
 
 def _outlying(values: Tensor, count: int, width: int) -> int:
