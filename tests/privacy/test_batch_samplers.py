@@ -247,7 +247,7 @@ def test_fixed_sizes_have_a_bound_for_replacing_an_example() -> None:
 
 
 def test_epochs_are_counted_only_where_there_are_some() -> None:
-    with pytest.raises(UserError, match=r"once an epoch.*'poisson'.*: balls-in-bins, cyclic, full, shuffled"):
+    with pytest.raises(UserError, match=r"once an epoch.*'poisson'.*bins, cyclic, full, shuffled"):
         participation_under(
             "poisson", examples=1000, expected_batch_size=100, steps=20, accountant="per-epoch"
         )
