@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from clipnoise.core.clip_rules.smooth import PSAC, AutomaticClip
 from clipnoise.core.clipping import Clipping
 from clipnoise.core.method import LocalTraining
+from clipnoise.core.taken import GradientsAndCount, GradientsAndSlacks
 from clipnoise.data.base import Examples
 from clipnoise.gradients.clipping import clipped_sum
 from clipnoise.gradients.engine import (
@@ -82,7 +83,8 @@ CLIPPINGS: dict[str, dict[str, Any]] = {
     "moved": {"offset": torch.linspace(-0.1, 0.1, D)},
     "two iterates": {"weights": (0.9, 0.1)},
     "micro-batches": {"group_size": 2, "groups": GROUPS},
-    "counted": {"counts": True},
+    "counted": {"of": GradientsAndCount()},
+    "slacks": {"of": GradientsAndSlacks(slots=3)},
     "automatic": {"rule": AutomaticClip()},
     "psac": {"rule": PSAC()},
 }
