@@ -101,6 +101,7 @@ def test_no_trajectory_costs_more_than_the_accountant_says(
         run = Trajectory(optimizer.query, torch.Generator().manual_seed(number), microbatch)
         state, theta = State(like=torch.zeros(D, dtype=torch.float64)), torch.zeros(D).double()
         factor = MicroBatches(microbatch).sensitivity_factor(optimizer.query)
+        drawn = len(optimizer.query.noise_like(theta))
         for t in range(1, steps + 1):
             constants = public(optimizer, D, sigma=sigma, expected_batch_size=size, seed=t)
             theta = step(
@@ -109,7 +110,7 @@ def test_no_trajectory_costs_more_than_the_accountant_says(
                 state,
                 replace(constants, sensitivity_factor=factor, total_steps=steps),
                 clipped_sum=run.clipped_sum,
-                noise=[run.normal(run.width) for _ in range(optimizer.query.draws)],
+                noise=[run.normal(drawn) for _ in range(optimizer.query.draws)],
                 past=[theta] * (t - 1),
                 cross=run.cross,
             )
