@@ -94,7 +94,7 @@ def test_what_is_in_the_folder_passes_the_contract_of_its_kind() -> None:
         assert f"{test}::" in done.stdout
 
 
-def tested(folder: Path) -> str:
+def output_of(folder: Path) -> str:
     """Return what pytest says in a repository of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-W", "ignore", "-p", "no:xdist", "--rootdir", "."],
@@ -109,7 +109,7 @@ def tested(folder: Path) -> str:
 @pytest.mark.long
 def test_the_repository_with_a_private_training_passes_its_test(tmp_path: Path) -> None:
     folder = shutil.copytree(TESTED, tmp_path / "repository")
-    said = tested(folder)
+    said = output_of(folder)
     assert "1 passed" in said, said
 
 
@@ -120,7 +120,7 @@ def test_the_repository_fails_its_test_where_training_goes_on_for_too_long(tmp_p
     longer = text.replace("for _ in range(EPOCHS)", "for _ in range(3 * EPOCHS)")
     assert longer != text
     (folder / "train.py").write_text(longer)
-    said = tested(folder)
+    said = output_of(folder)
     assert "1 failed" in said, said
     assert "the claim is refuted\naccounting: " in said
 
