@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from every_method import METHODS, VARIANTS, build, one_per_family, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +38,8 @@ def run(
     optimizer = build(method)
     width = 1 if optimizer.query.of.losses else d
     initial, gradients = draw.normal(size=d), scale * draw.normal(size=(T, 4, B, width))
-    noise = draw.normal(size=(T, max(1, optimizer.query.draws), width))
+    drawn = len(optimizer.query.noise_like(torch.zeros(d)))
+    noise = draw.normal(size=(T, max(1, optimizer.query.draws), drawn))
     if public is None and optimizer.uses_public_gradient:
         public = public_scale * draw.normal(size=(T, d))
     if side is None and optimizer.uses_side_information:
