@@ -103,13 +103,13 @@ def replay(
     steps, points, width, dimension = gradients.shape
     normals = _tensor("noise", noise, (2, 3))
     normals = normals[:, None] if normals.ndim == 2 else normals
-    normal = optimizer.query.noise_like(gradients.new_empty(dimension))
-    _expect("noise", normals, (steps, max(1, optimizer.query.draws), len(normal)))
     start = _tensor("initial", initial, (1,))
     if optimizer.query.of.losses:
         _expect("per_example_gradients", gradients, (*gradients.shape[:3], 1))
     else:
         _expect("initial", start, (dimension,))
+    normal = optimizer.query.noise_like(gradients.new_empty(dimension))
+    _expect("noise", normals, (steps, max(1, optimizer.query.draws), len(normal)))
     if optimizer.uses_public_gradient and public_gradients is None:
         raise UserError(f"public_gradients: {method} needs them, shape (T, d).")
     at_public = _optional("public_gradients", public_gradients, (steps, len(start)))
