@@ -16,7 +16,7 @@ BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PINK, WINE, BLACK, GREY = "#D55E00", "#CC79A7", "#882255", "#222222", "#777777"
 COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILION, PINK, WINE, BLACK)
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
 Dash = tuple[float, ...]
 SOLID, DASHED, DOTTED, DASHDOT, LONG = (), (4.0, 1.5), (1.0, 1.2), (5.0, 1.3, 1.0, 1.3), (8.0, 2.0)
 DASHES: tuple[Dash, ...] = (SOLID, DASHED, DOTTED, DASHDOT, LONG)
@@ -32,7 +32,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-rmsprop": (BLACK, "s", DASHED),
     "dp-adagrad": (GREEN, "s", LONG),
     # with a clip norm from released numbers
-    "dp-sgd-slaclip": (VERMILION, "P", LONG),
+    "dp-sgd-slaclip": (VERMILION, "d", LONG),
     "dp-sgd-quantile": (GREEN, "P", DASHED),
     "dp-adam-quantile": (ORANGE, "P", SOLID),
     # other update rules
@@ -56,7 +56,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     # scale, then privatize
     "adaclip": (ORANGE, "D", DASHDOT),
     "dp-macadam": (ORANGE, ">", SOLID),
-    "tp-topk": (SKY, "*", SOLID),
+    "tp-topk": (SKY, "d", SOLID),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
@@ -95,7 +95,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "fedadam": (GREEN, "p", (2.0, 1.0)),
     "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
     # from one release
-    "dp-prototypes": (BLACK, "*", DOTTED),
+    "dp-prototypes": (BLACK, "d", DOTTED),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
