@@ -16,7 +16,7 @@ BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PINK, WINE, BLACK, GREY = "#D55E00", "#CC79A7", "#882255", "#222222", "#777777"
 COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILION, PINK, WINE, BLACK)
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 Dash = tuple[float, ...]
 SOLID, DASHED, DOTTED, DASHDOT, LONG = (), (4.0, 1.5), (1.0, 1.2), (5.0, 1.3, 1.0, 1.3), (8.0, 2.0)
 DASHES: tuple[Dash, ...] = (SOLID, DASHED, DOTTED, DASHDOT, LONG)
@@ -152,7 +152,7 @@ def style(method: str, variant: int = 0) -> Style:
         return Style(colour, marker, dash)
     return Style(
         _tinted(colour, TINTS[variant % len(TINTS)]),
-        MARKERS[(MARKERS.index(marker) + variant) % len(MARKERS)],
+        MARKERS[(MARKERS.index(marker) + variant if marker in MARKERS else variant) % len(MARKERS)],
         DASHES[(DASHES.index(dash) + variant if dash in DASHES else variant) % len(DASHES)],
     )
 
