@@ -32,7 +32,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "dp-rmsprop": (BLACK, "s", DASHED),
     "dp-adagrad": (GREEN, "s", LONG),
     # with a clip norm from released numbers
-    "dp-sgd-slaclip": (VERMILION, "d", LONG),
+    "dp-sgd-slaclip": (VERMILION, "P", (2.0, 1.0)),
     "dp-sgd-quantile": (GREEN, "P", DASHED),
     "dp-adam-quantile": (ORANGE, "P", SOLID),
     # other update rules
@@ -56,7 +56,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     # scale, then privatize
     "adaclip": (ORANGE, "D", DASHDOT),
     "dp-macadam": (ORANGE, ">", SOLID),
-    "tp-topk": (SKY, "d", SOLID),
+    "tp-topk": (SKY, "*", (2.0, 1.0)),
     "stp-adam": (GREEN, "D", LONG),
     "stp-noiseless": (GREEN, "D", DOTTED),
     "adadps-rmsprop": (ORANGE, "v", SOLID),
@@ -95,7 +95,7 @@ LOOKS: dict[str, tuple[str, str, Dash]] = {
     "fedadam": (GREEN, "p", (2.0, 1.0)),
     "adas-fed": (VERMILION, "h", (6.0, 1.0, 1.0, 1.0)),
     # from one release
-    "dp-prototypes": (BLACK, "d", DOTTED),
+    "dp-prototypes": (BLACK, "*", (6.0, 1.0, 1.0, 1.0)),
     # references
     "sgd": (GREY, ">", DOTTED),
     "adam": (GREY, "X", DOTTED),
@@ -152,7 +152,7 @@ def style(method: str, variant: int = 0) -> Style:
         return Style(colour, marker, dash)
     return Style(
         _tinted(colour, TINTS[variant % len(TINTS)]),
-        MARKERS[(MARKERS.index(marker) + variant if marker in MARKERS else variant) % len(MARKERS)],
+        MARKERS[(MARKERS.index(marker) + variant) % len(MARKERS)],
         DASHES[(DASHES.index(dash) + variant if dash in DASHES else variant) % len(DASHES)],
     )
 
