@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from clipnoise.audit.empirical import correct_guesses
+from clipnoise.audit.empirical import correct_guesses, largest_refuted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,17 +118,7 @@ def mu_at_least(
     def refuted(mu: float) -> bool:
         return smallest_p_value(scores, included, gaussian_curve(mu), shares) < 1 - confidence
 
-    low, high = 1e-3, 1.0
-    if not refuted(low):
-        return 0.0
-    while refuted(high):
-        if high >= LARGEST_MU:
-            return high
-        low, high = high, 2 * high
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
+    return largest_refuted(refuted, least=1e-3, most=LARGEST_MU, precision=1e-3)
 
 
 @dataclass(frozen=True)

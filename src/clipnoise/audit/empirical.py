@@ -19,6 +19,7 @@ from clipnoise.privacy.claim import claim
 from clipnoise.run.spec import units_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -349,14 +350,30 @@ def epsilon_at_least(
     def refuted(epsilon: float) -> bool:
         return p_value(canaries, guesses, correct, epsilon, delta) < significance
 
-    if not refuted(0.0):
+    return largest_refuted(refuted, least=0.0, most=LARGEST_EPSILON, precision=1e-6)
+
+
+def largest_refuted(
+    refuted: Callable[[float], bool], *, least: float, most: float, precision: float
+) -> float:
+    """Return the largest value that is refuted, where all smaller ones are, too.
+
+    Args:
+        refuted: whether a value is.
+        least, most: where the search begins, and beyond which it ends; below 1 and above it.
+        precision: by how much the result may be too small.
+
+    Returns:
+        0 where not even the least value is refuted.
+    """
+    if not refuted(least):
         return 0.0
-    low, high = 0.0, 1.0
+    low, high = least, 1.0
     while refuted(high):
-        if high > LARGEST_EPSILON:
+        if high > most:
             return high
         low, high = high, 2 * high
-    while high - low > 1e-6:
+    while high - low > precision:
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
