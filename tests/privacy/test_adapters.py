@@ -191,7 +191,7 @@ def test_an_engine_is_as_it_was_after_a_loop() -> None:
 
 
 class Stepped:
-    """A loop that hands what it releases to an optimizer of PyTorch, and to nobody else."""
+    """A loop whose releases go to an optimizer of PyTorch, and not to `record`."""
 
     def __init__(self, loop: loops.Plain) -> None:
         self.loop = loop

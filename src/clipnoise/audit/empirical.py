@@ -236,8 +236,8 @@ def _scores(spec: RunSpec, seen: Tensor, sampler: Any) -> Tensor:
     y is whitened and projected: with C the strategy, ⟨C[:, t], C y⟩/‖C[:, t]‖² is what
     participation at step t adds, plus noise of standard deviation σ/‖C[:, t]‖, for participations
     at least b steps apart. Where they are closer the order is fixed, and the sum is the best score
-    but for a constant of each group. Where nobody knows the turn of an example, it is averaged over
-    the turns.
+    up to a constant per group. Where the turn of an example is secret, the likelihood is averaged
+    over all turns.
 
     Args:
         spec: of the run.

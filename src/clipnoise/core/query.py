@@ -115,8 +115,8 @@ class Query:
         """Refuse a query that would cross the boundary by itself: it declares, and no more.
 
         Raises:
-            TypeError: the class defines `release` or `privatize`, decides anew with each call
-                whether it is private, or takes of examples what is no `Taken`.
+            TypeError: the class defines `release` or `privatize`, its `private` is not a fixed
+                True or False, or its `of` is not a `Taken`.
         """
         super().__init_subclass__()
         require_sealed(cls)
