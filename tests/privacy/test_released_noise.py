@@ -17,6 +17,7 @@ from clipnoise.core.step import privatize
 from clipnoise.gradients.clipping import clipped_sum
 
 D, DRAWS = 3, 4000
+THETA = torch.zeros(D, dtype=torch.float64)
 SIGMA, C, B = 0.8, 1.5, 12.5
 NOISY = [(name, options) for name, options in VARIANTS if build(name, **options).query.draws]
 
@@ -26,13 +27,18 @@ def release(query: Query, total: Tensor, noise: list[Tensor]) -> tuple[Tensor, .
     return privatize(ClippedSum(total), query, Clipping(C, of=query.of), noise, constants)
 
 
+def normal(query: Query, draw: torch.Generator) -> list[Tensor]:
+    drawn = len(query.noise_like(THETA))
+    return [torch.randn(drawn, generator=draw, dtype=torch.float64) for _ in range(query.draws)]
+
+
 @pytest.mark.parametrize(("name", "options"), NOISY)
 def test_noise_has_mean_zero_and_the_declared_covariance(
     name: str, options: dict[str, Any]
 ) -> None:
     query = build(name, **options).query
     draw = torch.Generator().manual_seed(0)
-    total = torch.randn(D + query.of.extra, generator=draw, dtype=torch.float64)
+    total = torch.randn(len(query.of.zeros(THETA)), generator=draw, dtype=torch.float64)
     each = query.values(total / B, C)
     values = torch.cat(each)
     samples = torch.stack(
@@ -41,10 +47,7 @@ def test_noise_has_mean_zero_and_the_declared_covariance(
                 release(
                     query,
                     total,
-                    [
-                        torch.randn(D, generator=draw, dtype=torch.float64)
-                        for _ in range(query.draws)
-                    ],
+                    normal(query, draw),
                 )
             )
             for _ in range(DRAWS)
@@ -83,9 +86,9 @@ def test_the_denominator_is_the_expected_batch_size_whatever_was_drawn(examples:
 def test_an_empty_batch_releases_pure_noise(name: str, options: dict[str, Any]) -> None:
     query = build(name, **options).query
     draw = torch.Generator().manual_seed(1)
-    noise = [torch.randn(D, generator=draw, dtype=torch.float64) for _ in range(query.draws)]
+    noise = normal(query, draw)
     clipping = Clipping(C, of=query.of)
-    empty = clipped_sum([torch.zeros(0, D, dtype=torch.float64)], clipping)
+    empty = clipped_sum([THETA.new_zeros(0, len(query.of.vector(THETA)))], clipping)
     supply = iter(noise)
     for value, component in zip(release(query, empty, noise), query.components(C, B), strict=True):
         expected = torch.zeros(len(value), dtype=torch.float64)

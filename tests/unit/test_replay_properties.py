@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from every_method import METHODS, VARIANTS, build, one_per_family, recorded
+from every_method import METHODS, VARIANTS, one_per_family, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from clipnoise import replay
+from clipnoise.fields import parse
+from clipnoise.methods.base import methods
 
 Array = NDArray[np.float64]
 STREAMS = st.tuples(
@@ -35,7 +38,9 @@ def run(
     """Replay a stream drawn from (seed, T, B, d), four iterates deep."""
     seed, T, B, d = shape
     draw = np.random.default_rng(seed)
-    optimizer = build(method)
+    kind = methods()[method]
+    own = {field.name for field in fields(kind)}
+    optimizer = parse(kind, {name: h[name] for name in h if name in own}, key=method)
     width = 1 if optimizer.query.of.losses else d
     initial, gradients = draw.normal(size=d), scale * draw.normal(size=(T, 4, B, width))
     drawn = len(optimizer.query.noise_like(torch.zeros(d)))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -166,6 +167,11 @@ def test_no_two_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef):
                 modules_by_class.setdefault(node.name, set()).add(name)
     assert not {name: where for name, where in modules_by_class.items() if len(where) > 1}
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 LOADED = """

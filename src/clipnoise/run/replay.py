@@ -61,7 +61,8 @@ def replay(
             method the updates Δ_u of users (what local training adds to θ, not its negative), with
             B the expected number of users b. For a method on losses, these, shape (T, k, B, 1).
         noise: standard normals, shape (T, d), or (T, r, d) for a method with r releases per step;
-            (T, 1) for one on losses, whose directions are those of seed 0.
+            (T, 1) for one on losses, whose directions are those of seed 0; (T, d + K) for one that
+            releases K numbers with the gradient, as dp-sgd-slaclip does for its K slots.
             A method without noise takes them and does not use them.
         public_gradients: mean public gradient of each step, shape (T, d), for methods that use one.
         side_information: the public vector A of adadps-side, shape (d,).
